@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import TaskError as TaskError
     from orchestrator.core.errors import TaskExpired as TaskExpired
     from orchestrator.core.errors import TaskFailed as TaskFailed
+    from orchestrator.core.errors import UpgradeRefused as UpgradeRefused
     from orchestrator.core.errors import UpgradeUnfinished as UpgradeUnfinished
     from orchestrator.core.errors import VersionConflict as VersionConflict
     from orchestrator.core.errors import WorkspaceError as WorkspaceError

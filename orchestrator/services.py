@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import ConfigError
+from orchestrator.core.formats import label_connection
 from orchestrator.embedded.attachment import Attachment, EmbeddedInfo
 from orchestrator.store.failures import ReplyTooLarge
 from orchestrator.store.keys import PoolKeys
@@ -93,14 +94,14 @@ async def open_services(settings: Settings, *, name: str) -> AsyncIterator[Servi
 
     Args:
         settings: all settings.
-        name: shown in CLIENT LIST.
+        name: shown in CLIENT LIST, with the pool and the format of this program.
 
     Raises:
         StoreError: Redis does not answer, or the pool does not admit this version of the program.
     """
     keys = pool_keys(settings)
     with reach_server(settings) as where:
-        async with Store(where, keys, name=name) as store:
+        async with Store(where, keys, name=label_connection(name, keys.root)) as store:
             await store.check_format()
             await store.load_scripts()
             yield Services(settings, where, keys, store)

@@ -145,6 +145,11 @@ def lead(keys: PoolKeys, *, supervisor: str, lease_ms: int, now_us: str = "") ->
     return Call("agents/lead", args, lambda reply: LeadReply(bool(reply[0]), read_floor(reply[1])))
 
 
+def raise_floor(keys: PoolKeys, *, format_: int) -> Call[int | None]:
+    """Raise the lowest format that the pool admits; returns the one before."""
+    return Call("agents/raise_floor", {"pool": keys.root, "format": format_}, read_floor)
+
+
 def resign(keys: PoolKeys, *, supervisor: str) -> Call[bool]:
     """Release the leader lease if it is held."""
     args: Arguments = {"pool": keys.root, "id": supervisor, "format": FORMAT, "version": program_version()}

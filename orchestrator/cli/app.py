@@ -29,6 +29,7 @@ _COMMANDS = (
     ("locks", "List the locks of a session, an agent or the pool; release one."),
     ("workspace", "Show and change the workspace of a session."),
     ("keys", "Check and repair the stored data; report its size."),
+    ("upgrade", "Show which versions run; finish a rolling upgrade."),
     ("supervisor", "Run a supervisor."),
     ("worker", "Run worker processes."),
     ("redis", "Run the embedded Redis; describe it."),

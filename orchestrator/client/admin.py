@@ -5,17 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from orchestrator.agents.programs import read_programs
+from orchestrator.agents.scripts import raise_floor
 from orchestrator.control import receipts
 from orchestrator.control.commands import (
     CancelTasks,
     Command,
     DeleteTasks,
     PurgeQueue,
+    RecordUpgrade,
     RetryTasks,
     make_command,
 )
 from orchestrator.control.sending import send
 from orchestrator.core.durations import from_instant_ms, to_seconds
+from orchestrator.core.errors import UpgradeRefused
+from orchestrator.core.formats import FORMAT
 from orchestrator.core.ids import check_task_id
 from orchestrator.core.payload import encode_json
 from orchestrator.tasks.model import TaskState
@@ -267,6 +272,29 @@ class Admin:
         ids, words, _ = await self._selected(TaskFilter(queue=queue), READY, READY, None)
         command = PurgeQueue(queue=queue, count=len(ids), filter=words)
         return await self.give(command, reason=reason, actor=actor, tasks=ids)
+
+    async def finish_upgrade(
+        self, *, ignore_connections: bool = False, reason: str = "", actor: str | None = None
+    ) -> Sent:
+        """Admit no program older than this one any more, so that features that older ones misread may be used.
+
+        Args:
+            ignore_connections: count no connections of older programs whose pool is unknown.
+            reason: kept with the command.
+            actor: user and host of this process by default.
+
+        Raises:
+            UpgradeRefused: older programs use the pool.
+        """
+        services = self._services()
+        found = await read_programs(services.store)
+        older = [str(each) for each in found.programs if each.is_older and (each.certain or not ignore_connections)]
+        if older:
+            raise UpgradeRefused(FORMAT, older)
+        retry_for_s = services.settings.redis.command_timeout_s
+        await services.store.call(raise_floor(services.keys, format_=FORMAT), retry_for_s=retry_for_s)
+        services.store.floor.note(FORMAT)
+        return await self.give(RecordUpgrade(floor=FORMAT), reason=reason, actor=actor)
 
     async def _selected(
         self,

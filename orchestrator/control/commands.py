@@ -491,6 +491,13 @@ class RecordLock(RecordCommand):
     holder: str = Field(default="", max_length=1000)
 
 
+class RecordUpgrade(RecordCommand):
+    """Records that the lowest format of a program that the pool admits was raised."""
+
+    kind: Literal["finish-upgrade"] = "finish-upgrade"
+    floor: int = Field(ge=1, description="The lowest format that the pool admits.")
+
+
 # ------------------------------------------------------------------------------------------------------------- encoding
 
 

@@ -30,6 +30,7 @@ OrchestratorError
 │   └── Stopped                    a stop or drain refuses new tasks
 ├── CommandRefused                 a control command was not accepted (exit 4)
 ├── UpgradeUnfinished              a feature needs `orc upgrade finish` (exit 4)
+├── UpgradeRefused                 older programs use the pool (exit 4)
 ├── ScheduleExists                 the schedule exists with another definition (exit 4)
 └── TaskError                      the task ended without a result
     ├── TaskFailed                 dead letter: failures, reject, deaths (exit 1)
@@ -42,12 +43,16 @@ safe to send twice.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.slots import parse_slot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+NAMED_PROGRAMS: Final = 20
+"""Programs that a message names."""
 
 
 class OrchestratorError(Exception):
@@ -344,6 +349,24 @@ class UpgradeUnfinished(OrchestratorError):
             "upgrade the programs that `orc upgrade status` lists, then type `orc upgrade finish`"
         )
         self.needed, self.floor = needed, floor
+
+
+class UpgradeRefused(OrchestratorError):
+    """The floor of the pool was not raised, because older programs use the pool.
+
+    Attributes:
+        programs: those programs.
+    """
+
+    exit_code = 4
+
+    def __init__(self, format_: int, programs: Sequence[str]) -> None:
+        named = ", ".join([*programs[:NAMED_PROGRAMS], *(["..."] if len(programs) > NAMED_PROGRAMS else [])])
+        super().__init__(
+            f"{len(programs)} programs are older than format {format_}: {named}; nothing was changed: upgrade or stop "
+            "them, then type `orc upgrade finish` again"
+        )
+        self.programs: tuple[str, ...] = tuple(programs)
 
 
 class ScheduleExists(OrchestratorError):

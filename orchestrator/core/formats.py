@@ -6,10 +6,11 @@ pool stores the lowest format that it admits, its floor, and `orc upgrade finish
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import version
-from typing import Final
+from typing import Final, NamedTuple
 
 from orchestrator.core.errors import FormatMismatch, UpgradeUnfinished
 
@@ -20,18 +21,21 @@ OLDEST_FORMAT: Final = 2
 """Oldest format that this program shares a pool with."""
 
 
+_LABEL: Final = re.compile(r"([^@:]+)@(.+)/(\d+)/([^:/]+)")
+
+
 class Feature(Enum):
     """A feature that a pool refuses while it admits programs older than `floor`.
 
     Attributes:
-        title: name of the feature in the error.
+        label: the feature in messages.
         floor: the lowest format that understands it.
     """
 
-    LARGE_LIMIT_COSTS = ("a limit with a cost or a rate that needs sums", 3)
+    LARGE_COSTS = ("a cost above 500", 3)
 
-    def __init__(self, title: str, floor: int) -> None:
-        self.title, self.floor = title, floor
+    def __init__(self, label: str, floor: int) -> None:
+        self.label, self.floor = label, floor
 
 
 @dataclass(slots=True)
@@ -62,7 +66,7 @@ class Floor:
             UpgradeUnfinished: the floor is below the one that the feature needs.
         """
         if not self.admits(feature):
-            raise UpgradeUnfinished(feature.title, self.pool, needed=feature.floor, floor=self.value)
+            raise UpgradeUnfinished(feature.label, self.pool, needed=feature.floor, floor=self.value)
 
     @property
     def shuts_out(self) -> bool:
@@ -77,6 +81,36 @@ class Floor:
 def read_floor(stored: bytes | None) -> int | None:
     """Decode the floor of a pool; None if Redis has lost it or it is unreadable."""
     return int(stored) if stored is not None and stored.isdigit() else None
+
+
+class ConnectionLabel(NamedTuple):
+    """The name of a program's first connection, as CLIENT LIST shows it.
+
+    Attributes:
+        name: `client`, `supervisor`, `worker`, ...
+        root: root of the keys of its pool.
+        format: format of the program.
+        version: version of the program.
+    """
+
+    name: str
+    root: str
+    format: int
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.root}/{self.format}/{self.version}"
+
+
+def label_connection(name: str, root: str) -> str:
+    """Return the label of a connection of this program."""
+    return str(ConnectionLabel(name, root, FORMAT, program_version()))
+
+
+def read_label(text: str) -> ConnectionLabel | None:
+    """Return the label in the name of a connection; None if it has none, as in older programs."""
+    found = _LABEL.fullmatch(text)
+    return None if found is None else ConnectionLabel(found[1], found[2], int(found[3]), found[4])
 
 
 def program_version() -> str:

@@ -19,6 +19,7 @@ from orchestrator.supervisor.controller import Controller
 from orchestrator.supervisor.doorbell import Doorbell
 from orchestrator.supervisor.jobs import Jobs
 from orchestrator.supervisor.leader import Leader
+from orchestrator.supervisor.older_workers import OlderWorkers
 from orchestrator.supervisor.promoter import Promoter
 from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.recoverer import Recoverer
@@ -75,6 +76,7 @@ async def supervise(services: Services) -> None:
             loops.start_soon(Promoter(services, promote_wakeup, repair_requested=repair_requested).run)
             loops.start_soon(Scheduler(services, schedule_wakeup, repair_requested=repair_requested).run)
             loops.start_soon(RegistryCleanup(services).run)
+            loops.start_soon(OlderWorkers(services).run)
             loops.start_soon(Recoverer(services, repair_requested=repair_requested).run)
             loops.start_soon(Reconciler(services, repair_requested).run)
             loops.start_soon(ClockWatch(services).run)

@@ -467,6 +467,18 @@ class Admin:
     def purge(self, queue: str, *, reason: str, actor: str | None = None) -> Sent:
         """Cancel every task that waits in a queue (`skill:NAME` or `agent:NAME`) now."""
 
+    def finish_upgrade(self, *, ignore_connections: bool = False, reason: str = "", actor: str | None = None) -> Sent:
+        """Admit no program older than this one any more, so that features that older ones misread may be used.
+
+        Args:
+            ignore_connections: count no connections of older programs whose pool is unknown.
+            reason: kept with the command.
+            actor: user and host of this process by default.
+
+        Raises:
+            UpgradeRefused: older programs use the pool.
+        """
+
 class Sent:
     """An accepted command.
 

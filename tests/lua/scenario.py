@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from orchestrator.agents import scripts as agent_scripts
 from orchestrator.control import scripts as control_scripts
 from orchestrator.control.commands import ResetLimit, RetryTasks, SetLimit, Start, Stop
+from orchestrator.core.formats import FORMAT
 from orchestrator.core.ids import encode_foreign
 from orchestrator.core.rates import Rate
 from orchestrator.schedules import scripts as schedule_scripts
@@ -52,6 +53,7 @@ def play(pool: Pool, *, client: str = "c1", key: str = "k") -> set[str]:
 
 
 def _play(pool: Pool, client: str, key: str) -> None:
+    pool.call(agent_scripts.raise_floor(pool.keys, format_=FORMAT))
     pool.call(agent_scripts.lead(pool.keys, supervisor="s", lease_ms=5000))
     pool.register("w1", TEAM, slots=500)
     pool.register("w2", TEAM, slots=500)

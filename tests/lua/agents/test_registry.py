@@ -376,6 +376,13 @@ class TestLead:
         assert pool.execute("EXISTS", pool.keys.leader) == 0
 
 
+def test_the_floor_only_rises(pool: Pool) -> None:
+    """A raise is repeated without effect, and a lower format changes nothing."""
+    raised = [pool.call(scripts.raise_floor(pool.keys, format_=format_)) for format_ in (3, 3, 2, 4)]
+    assert raised == [None, 3, 3, 3]
+    assert pool.execute("GET", pool.keys.format) == b"4"
+
+
 def test_clock(pool: Pool) -> None:
     """Without the test clock the scripts take the server's time."""
     pool.now_us = None

@@ -62,6 +62,8 @@ COMMANDS = (
     ["workspace", "log"],
     ["workspace", "events"],
     ["workspace", "export"],
+    ["upgrade", "status"],
+    ["upgrade", "finish"],
     ["supervisor", "run"],
     ["worker", "run"],
     ["redis", "run"],

@@ -1,0 +1,58 @@
+"""Stops workers that are older than the pool admits and cannot know it: those from before format 3 read no floor.
+
+They are registered all the same when they were cut off from Redis while an operator raised the floor.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from orchestrator.agents.programs import read_workers
+from orchestrator.control.commands import StopWorker
+from orchestrator.control.sending import send
+from orchestrator.core.errors import CommandRefused, StoreError
+from orchestrator.core.formats import OLDEST_FORMAT
+from orchestrator.core.log import get_logger
+
+if TYPE_CHECKING:
+    from orchestrator.agents.programs import Program
+    from orchestrator.services import Services
+
+SWEEPS: Final = 6
+"""How many sweeps of the supervisor pass between two looks: such a worker is rare, and each look reads all workers."""
+_log = get_logger(__name__)
+
+
+class OlderWorkers:
+    """Gives the command `stop-worker` to each worker that is older than the floor."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._stopped: set[str] = set()
+
+    async def run(self) -> None:
+        """Look now and then until cancelled."""
+        while True:
+            try:
+                await self._look()
+            except (StoreError, CommandRefused) as failure:
+                _log.warning("older_workers_failed", error=str(failure))
+            await anyio.sleep(self._services.settings.supervisor.sweep_s * SWEEPS)
+
+    async def _look(self) -> None:
+        floor = self._services.store.floor.value
+        if floor == OLDEST_FORMAT:
+            return
+        older = {worker.id: worker for worker in await read_workers(self._services.store) if worker.format < floor}
+        for id_, worker in older.items():
+            if id_ not in self._stopped:
+                await self._stop(worker, floor)
+        self._stopped = set(older)
+
+    async def _stop(self, worker: Program, floor: int) -> None:
+        reason = f"its format {worker.format} is older than format {floor}, the lowest one that the pool admits"
+        command = StopWorker(worker=worker.id)
+        await send(self._services.store, self._services.settings, command, actor="supervisor", reason=reason)
+        _log.warning("older_worker_stopped", worker=worker.id, format=worker.format, floor=floor)
