@@ -285,13 +285,6 @@ def test_no_key_is_the_root() -> None:
     assert all(kind.suffix for kind in (*POOL_KEYS, *SCOPE_KEYS))
 
 
-def test_no_client_sends_asking() -> None:
-    """A script for a client that follows ASK would take the keys that have not moved as missing (protocol rule 26)."""
-    for folder in ("orchestrator", "workers"):
-        for path in sorted((LUA.parent / folder).rglob("*.py")):
-            assert not re.search(r"""["']ASKING\b""", path.read_text()), path
-
-
 def _stem(suffix: str) -> str:
     """The constant part of a suffix, with `*` for a name in the middle."""
     parts = suffix.split(":")
