@@ -70,7 +70,7 @@ async def read_status(services: Services, *, limit: int = LIMIT) -> PoolStatus:
         workers=tuple(await registry.workers(store, limit)),
         queues=queues.queues,
         active_commands=tuple(view(one) for _, one in sorted(now.active.items())[:limit]),
-        tasks=await tasks.counters(store),
+        tasks=await read_counters(services),
         totals=PoolTotals(
             agents=await registry.count_agents(store),
             workers=await registry.count_workers(store),
@@ -78,3 +78,8 @@ async def read_status(services: Services, *, limit: int = LIMIT) -> PoolStatus:
             active_commands=len(now.active),
         ),
     )
+
+
+async def read_counters(services: Services) -> Mapping[str, int]:
+    """Read the counters of the pool since the beginning; see `PoolStatus.tasks`."""
+    return await tasks.counters(services.store)

@@ -177,6 +177,7 @@ async def _take_figures(
     """Measure latency at rest, then submits without a supervisor, then the drain of the submitted tasks."""
     from orchestrator.bench import run
     from orchestrator.client.client import Orchestrator
+    from orchestrator.views.server import read_server
 
     async with Orchestrator(settings=settings) as orc:
         _tell("one task after another …")
@@ -187,7 +188,7 @@ async def _take_figures(
         _tell(f"{rates.tasks} tasks …")
         start_supervisor()
         drain = await run.measure_drain(orc, tasks=rates.tasks, at_most_s=DRAIN_S)
-        version = (await orc.services.store.server_info()).version
+        version = (await read_server(orc.services)).version
     return {
         "version": version,
         "submit_one_by_one": round(rates.one_by_one),

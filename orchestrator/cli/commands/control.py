@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.command_options import receipt_rows, receipt_table
 from orchestrator.cli.terminal.declared import noun
-from orchestrator.cli.terminal.inputs import duration_s
+from orchestrator.cli.terminal.inputs import check_limit, duration_s
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import option, positional
 from orchestrator.core.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from orchestrator.control.records import ControlRecord
-    from orchestrator.control.signing import Signer
-    from orchestrator.services import Services
 
 commands = noun(
     "control",
@@ -50,25 +45,16 @@ async def list_(
     from datetime import UTC, datetime, timedelta
 
     from orchestrator.control.commands import KINDS
-    from orchestrator.control.records import records
+    from orchestrator.views.control import list_commands
 
-    if limit < 1:
-        raise InvalidInput(f"--limit must be at least 1, not {limit}")
+    check_limit(limit)
     if kind is not None and kind not in KINDS:
         raise InvalidInput(f"no command has the kind {kind!r}; the kinds are {', '.join(sorted(KINDS))}")
     since_s = duration_s("--since", since)
     start = None if since_s is None else datetime.now(UTC) - timedelta(seconds=since_s)
 
-    def wanted(record: ControlRecord) -> bool:
-        return (
-            (actor is None or record.actor == actor)
-            and (kind is None or record.kind == kind)
-            and (not refused or record.state == "refused")
-        )
-
     async with common.services() as services:
-        signer = _signer(services)
-        found = await records(services.store, signer, limit=limit, since=start, wanted=wanted)
+        found = await list_commands(services, actor=actor, kind=kind, since=start, refused=refused, limit=limit)
     rows = [asdict(record) for record in found]
     if common.output == "table":
         rows = [
@@ -84,25 +70,15 @@ async def show(
     command: Annotated[str, positional("ID", help="Id of the command.")], /, *, common: Globals = DEFAULTS
 ) -> None:
     """Show one control command, with its receipts and the processes that have not answered."""
-    from orchestrator.control.receipts import Receipts, poll
-    from orchestrator.control.records import find
+    from orchestrator.views.control import read_command
 
     async with common.services() as services:
-        record, asked = await find(services.store, _signer(services), command)
-        found = Receipts((), ())
-        if asked is not None and not record.problem:
-            found = await poll(services.store, record.id, asked, at=record.at)
-    rows = receipt_rows(found, record.at)
-    shown: dict[str, Any] = {**asdict(record), "missing": found.missing, "busy": found.busy}
+        found = await read_command(services, command)
+    rows = receipt_rows(found.receipts, found.record.at)
+    shown: dict[str, Any] = {**asdict(found.record), "missing": found.receipts.missing, "busy": found.receipts.busy}
     if common.output != "table":
         output.show_record(common.output, {**shown, "answered": rows}, key="id")
         return
     output.show_record("table", shown, key="id", skip=("reason", "problem", "missing", "busy", "kind", "actor"))
     if rows:
         output.write("\n" + receipt_table(rows))
-
-
-def _signer(services: Services) -> Signer:
-    from orchestrator.control.signing import signer_of
-
-    return signer_of(services.settings, place=services.keys.root)

@@ -10,8 +10,8 @@ from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.command_options import USUAL, CommandOptions
 from orchestrator.cli.terminal.options import DEFAULTS, DryRun, Globals, TaskId, Yes
 from orchestrator.cli.terminal.parsing import Commands, option
-from orchestrator.cli.terminal.selections import NO_FILTER, Filtering, row, selecting
-from orchestrator.core.errors import InvalidInput, NotFound
+from orchestrator.cli.terminal.selections import NO_FILTER, Filtering, selecting
+from orchestrator.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,22 +38,21 @@ async def list_(
     Args:
         group: Print one line per error, with the number of dead letters, the newest time and an example.
     """
-    from orchestrator.tasks.model import TaskState
-    from orchestrator.tasks.selecting import group_by_error, select
+    from orchestrator.views.tasks import DEAD, group_dead_letters, select_tasks
 
     wanted = filtering.wanted()
-    async with common.services() as services:
-        found = await select(services.store, wanted, among={TaskState.DEAD}, limit=filtering.limit)
     columns: tuple[str, ...]
-    if group is None:
-        columns = ("id", "skill", "agent", "attempts", "ended_at", "reason")
-        rows = [row(task) for task in found.tasks]
-        output.show_list(common.output, rows, columns, key="id", empty="no dead letters")
-    else:
-        columns = ("error", "skill", "tasks", "newest", "example")
-        groups = [asdict(one) for one in group_by_error(found.tasks)]
-        output.show_list(common.output, groups, columns, key="example", empty="no dead letters")
-    if found.more:
+    async with common.services() as services:
+        if group is None:
+            found = await select_tasks(services, wanted, among=DEAD, limit=filtering.limit)
+            columns, key = ("id", "skill", "agent", "attempts", "ended_at", "reason"), "id"
+            rows, more = [asdict(task) for task in found.tasks], found.more
+        else:
+            grouped = await group_dead_letters(services, wanted, limit=filtering.limit)
+            columns, key = ("error", "skill", "tasks", "newest", "example"), "example"
+            rows, more = [asdict(one) for one in grouped.groups], grouped.more
+    output.show_list(common.output, rows, columns, key=key, empty="no dead letters")
+    if more:
         output.say(f"these are the newest {filtering.limit}; raise --limit for more")
 
 
@@ -61,13 +60,11 @@ async def list_(
 async def show(task: TaskId, /, *, common: Globals = DEFAULTS) -> None:
     """Show a dead letter: reason, arguments, the traceback of each attempt, deaths and retries."""
     from orchestrator.core.ids import check_task_id
-    from orchestrator.why import lookup
+    from orchestrator.views.tasks import read_dead_letter
 
     check_task_id(task)
     async with common.services() as services:
-        info = await lookup.info(services.store, task)
-    if info.state != "dead":
-        raise NotFound(f"task {task} is not a dead letter, it is {info.state}; see `orc tasks show {task}`")
+        found = await read_dead_letter(services, task)
     names = (
         "id",
         "skill",
@@ -81,24 +78,13 @@ async def show(task: TaskId, /, *, common: Globals = DEFAULTS) -> None:
         "ended_at",
         "reason",
     )
-    record: dict[str, Any] = {name: getattr(info, name) for name in names}
-    record |= {"args": output.raw_json(info.args), "errors": info.errors}
-    record |= {name: [_note(line, parts) for line in getattr(info, name)] for name, parts in _NOTES.items()}
-    if common.output == "table":
-        record |= {name: [_line(note) for note in record[name]] for name in _NOTES}
+    record: dict[str, Any] = {name: getattr(found.info, name) for name in names}
+    record |= {"args": output.raw_json(found.info.args), "errors": found.info.errors}
+    notes = {"deaths": [asdict(note) for note in found.deaths], "requeues": [asdict(note) for note in found.requeues]}
+    table = common.output == "table"
+    record |= {name: [_line(note) for note in rows] if table else rows for name, rows in notes.items()}
     optional = ("session", "tags", "key", "parent", "errors", "deaths", "requeues")
     output.show_record(common.output, record, key="id", skip=optional)
-
-
-_NOTES = {"deaths": ("worker", "how"), "requeues": ("state", "who")}
-"""Names of the two fields after the time in a note: a word and a text."""
-
-
-def _note(note: str, names: Sequence[str]) -> dict[str, Any]:
-    from orchestrator.core.durations import from_instant_ms
-
-    at_ms, word, text = [*note.split(" ", 2), "", ""][:3]
-    return {"at": from_instant_ms(int(at_ms)) if at_ms.isdigit() else None, names[0]: word, names[1]: text}
 
 
 def _line(note: dict[str, Any]) -> str:
@@ -147,11 +133,9 @@ async def export(
     """
     from orchestrator.cli.commands.task_bulk import checked
     from orchestrator.cli.terminal.failures import DONE, NOT_FOUND, joint_exit_code
-    from orchestrator.tasks.model import TaskState
-    from orchestrator.tasks.selecting import select
-    from orchestrator.why.lookup import export_task
+    from orchestrator.views.tasks import DEAD, export_dead_letter, select_tasks
 
-    chosen = selecting(tasks, filtering, among={TaskState.DEAD})
+    chosen = selecting(tasks, filtering, among=DEAD)
     ids = checked(tasks)
     if to is not None and to.exists():
         raise InvalidInput(f"{to} exists; name a new file")
@@ -159,13 +143,13 @@ async def export(
     lines: list[str] = []
     async with common.services() as services:
         if chosen is not None:
-            found = await select(services.store, chosen.wanted, among=chosen.among, limit=chosen.limit)
+            found = await select_tasks(services, chosen.wanted, among=chosen.among, limit=chosen.limit)
             ids = found.ids
             if found.more:
                 output.say(f"these are the newest {filtering.limit}; raise --limit for more")
         for id_ in ids:
-            record = await export_task(services.store, id_)
-            if record is None or record["state"] != "dead":
+            record = await export_dead_letter(services, id_)
+            if record is None:
                 output.say(f"task {id_} is not a dead letter, or its record is unreadable")
                 codes.append(NOT_FOUND)
                 continue

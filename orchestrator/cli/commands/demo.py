@@ -174,7 +174,7 @@ async def _audit(root: str, folder: Path, processes: int, environ: Mapping[str, 
     from orchestrator.cli.terminal.waiting import wait_through_outages
     from orchestrator.client.client import Orchestrator
     from orchestrator.core.settings import load_settings
-    from orchestrator.tasks import queries
+    from orchestrator.views.status import read_counters
 
     async with Orchestrator(settings=load_settings(environ=environ)) as orc, wait_through_outages(orc):
         started_s = time.monotonic()
@@ -186,7 +186,7 @@ async def _audit(root: str, folder: Path, processes: int, environ: Mapping[str, 
             audited: dict[str, Any] = await handle.result()
             group.cancel_scope.cancel()
         seconds = time.monotonic() - started_s
-        counts = await queries.counters(orc.services.store)
+        counts = await read_counters(orc.services)
     tasks, retries = counts.get("succeeded", 0), counts.get("retried", 0)
     return DemoSummary(
         **{name: audited[name] for name in ("markdown", "html", "files", "functions", "cycles", "remarks", "changes")},

@@ -33,26 +33,17 @@ async def doctor(*, strict: Annotated[bool, option("--strict")] = False, common:
     Args:
         strict: Return exit code 1 for warnings too.
     """
-    from anyio.to_thread import run_sync
+    from orchestrator.views.doctor import diagnose
 
-    from orchestrator.doctor.findings import Severity
-    from orchestrator.doctor.runner import run_machine_checks, run_server_checks
-
-    findings, settings = await run_sync(lambda: run_machine_checks(common.loaded))
-    answered = True
-    if settings is not None:
-        seen = await run_server_checks(settings)
-        findings, answered = [*findings, *seen.findings], seen.answered
+    found = await diagnose(common.loaded)
     if common.output == "table":
-        _print_findings(findings)
+        _print_findings(found.findings)
     else:
-        output.show_list(common.output, [asdict(finding) for finding in findings], (), key="code")
-    severities = [finding.severity for finding in findings]
-    problems, warnings = severities.count(Severity.PROBLEM), severities.count(Severity.WARNING)
-    output.say(_summary(problems, warnings))
-    if not answered:
+        output.show_list(common.output, [asdict(finding) for finding in found.findings], (), key="code")
+    output.say(_summary(found.problems, found.warnings))
+    if not found.answered:
         return NOBODY_ANSWERED
-    return FAILED if problems or (strict and warnings) else DONE
+    return FAILED if found.problems or (strict and found.warnings) else DONE
 
 
 def _print_findings(findings: Sequence[DoctorFinding]) -> None:

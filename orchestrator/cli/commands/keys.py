@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.confirm import ask
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.cli.terminal.options import Form
-    from orchestrator.core.settings import Settings
-    from orchestrator.repair.findings import RepairFinding
+    from orchestrator.views.keys import DamageGroup
 
 commands = Commands(
     "keys",
@@ -27,7 +26,6 @@ commands = Commands(
 )
 app = commands.app
 
-SHOWN: Final = 5
 REPORTED: Final = ("kind", "keys", "bytes", "biggest_bytes", "biggest", "oldest")
 
 
@@ -47,46 +45,37 @@ def check(
     # Not a coroutine, so that Ctrl-C ends the question.
     import anyio
 
-    settings = common.settings()
-    found = anyio.run(partial(_scan, settings, repair=repair and yes))
-    if repair and not yes and (count := sum(bool(each.damage.repair) for each in found)):
+    found = anyio.run(partial(_check, common, repair=repair and yes))
+    if repair and not yes and (count := sum(group.count for group in found if group.repair)):
         if common.output == "table":
-            _print(_rows(found), common.output)
+            _print(found, common.output)
         ask(f"repair {count} finding{'s' * (count != 1)}", yes=False)
-        found = anyio.run(partial(_scan, settings, repair=True))
-    rows = _rows(found)
-    _print(rows, common.output)
+        found = anyio.run(partial(_check, common, repair=True))
+    _print(found, common.output)
     output.say(_summary(found))
-    return FAILED if any(not row["repaired"] and not row["harmless"] for row in rows) else DONE
+    return FAILED if any(not group.repaired and not group.harmless for group in found) else DONE
 
 
-async def _scan(settings: Settings, *, repair: bool) -> list[RepairFinding]:
-    from orchestrator.repair.scan import KeyLifetimes, PoolScan
-    from orchestrator.services import open_services
+async def _check(common: Globals, *, repair: bool) -> list[DamageGroup]:
+    from orchestrator.views.keys import check_keys
 
-    async with open_services(settings, name="cli") as services:
-        scan = PoolScan(services.store, KeyLifetimes.of(settings), repair=repair)
-        found: list[RepairFinding] = []
-        async with aclosing(scan.steps()) as steps:
-            async for findings in steps:
-                found += findings
-                _progress(f"scanned {scan.keys_seen} keys, {scan.places_seen} places")
-        _progress("")
+    async with common.services() as services:
+        found = await check_keys(
+            services, repair=repair, on_step=lambda keys, places: _progress(f"scanned {keys} keys, {places} places")
+        )
+    _progress("")
     return found
 
 
 @commands.command("report", "orc keys report", "orc keys report -o json")
 async def report(*, common: Globals = DEFAULTS) -> None:
     """Count the keys of each kind and estimate their memory from a sample."""
-    from orchestrator.repair.key_report import KeyReport
+    from orchestrator.views.keys import count_keys
 
     async with common.services() as services:
-        counted = KeyReport(services.store)
-        async with aclosing(counted.steps()) as steps:
-            async for seen in steps:
-                _progress(f"counted {seen} keys")
-        _progress("")
-    rows = [{name: getattr(kind, name) for name in REPORTED} for kind in counted.kinds]
+        found = await count_keys(services, on_step=lambda keys: _progress(f"counted {keys} keys"))
+    _progress("")
+    rows = [{name: getattr(kind, name) for name in REPORTED} for kind in found]
     if common.output == "table":
         rows = [row | {name: _size(row[name]) for name in ("bytes", "biggest_bytes")} for row in rows]
     output.show_list(common.output, rows, REPORTED, key="kind", empty="no keys")
@@ -95,44 +84,25 @@ async def report(*, common: Globals = DEFAULTS) -> None:
 # ----------------------------------------------------------------------------------------------------------------- rows
 
 
-def _rows(found: Sequence[RepairFinding]) -> list[dict[str, Any]]:
-    """Return one row per code and outcome, with a few examples."""
-    groups: dict[tuple[str, bool], list[RepairFinding]] = {}
-    for finding in found:
-        groups.setdefault((finding.code, finding.repaired), []).append(finding)
-    return [
-        {
-            "code": code,
-            "count": len(alike),
-            "repaired": repaired,
-            "harmless": alike[0].damage.harmless,
-            "found": alike[0].damage.found,
-            "repair": alike[0].damage.repair or None,
-            "examples": [f"{each.subject} {each.place}".rstrip() for each in alike[:SHOWN]],
-        }
-        for (code, repaired), alike in groups.items()
-    ]
-
-
-def _print(rows: Sequence[dict[str, Any]], form: Form) -> None:
+def _print(found: Sequence[DamageGroup], form: Form) -> None:
     if form != "table":
-        output.show_list(form, rows, (), key="code")
+        output.show_list(form, [asdict(group) for group in found], (), key="code")
         return
-    for row in rows:
-        output.write(f"{output.paint(row['code'], '1')}  {row['count']}  {row['found']}\n")
-        done = "repaired" if row["repaired"] else "a repair"
-        output.write(f"  {done}: {row['repair'] or 'none; inspect the key, then delete or rename it'}\n")
-        for example in row["examples"]:
+    for group in found:
+        output.write(f"{output.paint(group.code, '1')}  {group.count}  {group.found}\n")
+        done = "repaired" if group.repaired else "a repair"
+        output.write(f"  {done}: {group.repair or 'none; inspect the key, then delete or rename it'}\n")
+        for example in group.examples:
             output.write(f"    {output.clean(example)}\n")
-        if row["count"] > len(row["examples"]):
-            output.write(f"    and {row['count'] - len(row['examples'])} more\n")
+        if group.count > len(group.examples):
+            output.write(f"    and {group.count - len(group.examples)} more\n")
 
 
-def _summary(found: Sequence[RepairFinding]) -> str:
+def _summary(found: Sequence[DamageGroup]) -> str:
     if not found:
         return "no damage found"
-    repaired = sum(each.repaired for each in found)
-    said = [(repaired, "repaired"), (len(found) - repaired, "found")]
+    repaired = sum(group.count for group in found if group.repaired)
+    said = [(repaired, "repaired"), (sum(group.count for group in found) - repaired, "found")]
     return ", ".join(f"{count} {what}" for count, what in said if count)
 
 

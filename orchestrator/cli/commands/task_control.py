@@ -50,11 +50,11 @@ def add_to(commands: Commands) -> None:
 async def why(task: TaskId, /, *, common: Globals = DEFAULTS) -> None:
     """Show what a task waits for and, if something must be done, what to do."""
     from orchestrator.core.ids import check_task_id
-    from orchestrator.why import lookup
+    from orchestrator.views.tasks import read_task_status
 
     check_task_id(task)
     async with common.services() as services:
-        found = await lookup.status(services.store, task)
+        found = await read_task_status(services, task)
     if common.output == "table":
         output.write(f"{output.clean(f'{found.state}: {found.why}')}\n")
         return

@@ -94,11 +94,11 @@ async def list_(
         limit: How many [50].
     """
     inputs.check_limit(limit, 10_000)
-    from orchestrator.tasks import queries
     from orchestrator.tasks.model import TaskState
+    from orchestrator.views.tasks import list_tasks
 
     async with common.services() as services:
-        rows = await queries.listing(services.store, states={TaskState(one) for one in state}, limit=limit)
+        rows = await list_tasks(services, states={TaskState(one) for one in state}, limit=limit)
     columns = ("id", "state", "skill", "priority", "session", "submitted_at")
     output.show_list(common.output, [asdict(row) for row in rows], columns, key="id", empty="no tasks")
     if len(rows) == limit:
@@ -213,11 +213,11 @@ task_answer.add_to(commands)
 
 async def _info(task: str, common: Globals) -> TaskInfo:
     from orchestrator.core.ids import check_task_id
-    from orchestrator.why import lookup
+    from orchestrator.views.tasks import read_task
 
-    check_task_id(task)
+    check_task_id(task)  # before a server is asked
     async with common.services() as services:
-        return await lookup.info(services.store, task)
+        return await read_task(services, task)
 
 
 def _say_submitted(task: str, common: Globals) -> None:

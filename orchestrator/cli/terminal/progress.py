@@ -13,6 +13,8 @@ from orchestrator.cli.terminal.output import is_terminal, say
 from orchestrator.core.errors import StoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.console import RenderableType
 
     from orchestrator.agents.model import AgentInfo
@@ -30,7 +32,7 @@ class ProgressDisplay:
     def __init__(self, services: Services, audit: TaskHandle[Any], started_s: float) -> None:
         self._services, self._audit, self._started_s = services, audit, started_s
         self._stage = ""
-        self._counts: dict[str, int] = {}
+        self._counts: Mapping[str, int] = {}
         self._agents: list[AgentInfo] = []
 
     async def run(self) -> None:
@@ -70,12 +72,12 @@ class ProgressDisplay:
                 await anyio.sleep(POLL_EVERY_S)
 
     async def _refresh(self) -> None:
-        from orchestrator.agents import queries as registry
-        from orchestrator.tasks import queries as tasks
+        from orchestrator.views.agents import list_agents
+        from orchestrator.views.status import read_counters
 
         try:
-            self._counts = await tasks.counters(self._services.store)
-            self._agents = await registry.agents(self._services.store)
+            self._counts = await read_counters(self._services)
+            self._agents = [view.agent for view in (await list_agents(self._services)).agents]
         except StoreError:  # the wait for the result reports it
             return
 

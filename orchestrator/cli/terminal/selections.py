@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from orchestrator.cli.terminal import inputs, output
@@ -28,14 +27,13 @@ if TYPE_CHECKING:
     from orchestrator.cli.terminal.options import Globals
     from orchestrator.client.admin import Sent
     from orchestrator.control.commands import Command
-    from orchestrator.control.receipts import Receipts
     from orchestrator.services import Services
     from orchestrator.tasks.model import TaskState
-    from orchestrator.tasks.records import TaskRecord
-    from orchestrator.tasks.selecting import Selection, TaskFilter
+    from orchestrator.tasks.selecting import TaskFilter
+    from orchestrator.views.control import JobState
+    from orchestrator.views.tasks import TaskSelection
 
 POLL_EVERY_S: Final = 0.05
-NO_LEADER: Final = "no supervisor leads"
 REPORT_EVERY_S: Final = 2.0
 
 _CODES: Final = {
@@ -169,52 +167,36 @@ def selecting(
     return Selecting(wanted, among, filtering.limit, dry_run, yes) if filtered else None
 
 
-def find(selecting: Selecting, common: Globals) -> Selection:
+def find(selecting: Selecting, common: Globals) -> TaskSelection:
     """Select the tasks that match. Blocks."""
     import anyio
 
     return anyio.run(_find, selecting, common)
 
 
-async def _find(selecting: Selecting, common: Globals) -> Selection:
-    from orchestrator.tasks.selecting import select
+async def _find(selecting: Selecting, common: Globals) -> TaskSelection:
+    from orchestrator.views.tasks import select_tasks
 
     async with common.services() as services:
-        return await select(services.store, selecting.wanted, among=selecting.among, limit=selecting.limit)
+        return await select_tasks(services, selecting.wanted, among=selecting.among, limit=selecting.limit)
 
 
-def show_dry_run(found: Selection, selecting: Selecting, common: Globals) -> int:
+def show_dry_run(found: TaskSelection, selecting: Selecting, common: Globals) -> int:
     """Print the ids of the selected tasks, as JSON their details."""
     if common.output in {"table", "id"}:
         output.write("".join(f"{id_}\n" for id_ in found.ids))
     else:
-        output.show_list(common.output, [row(task) for task in found.tasks], (), key="id")
+        output.show_list(common.output, [asdict(task) for task in found.tasks], (), key="id")
     output.say(f"{_count(found)}; nothing was changed; filter: {output.clean(selecting.wanted.words)}")
     return DONE
 
 
-def row(task: TaskRecord) -> dict[str, Any]:
-    """Return the row of a selected task for a list."""
-    return {
-        "id": task.id,
-        "state": task.state,
-        "skill": task.skill,
-        "agent": task.agent,
-        "session": task.session,
-        "tags": task.tags,
-        "attempts": task.attempts,
-        "reason": task.reason,
-        "submitted_at": task.submitted_at,
-        "ended_at": task.ended_at,
-    }
-
-
-def describe_action(verb: str, found: Selection, selecting: Selecting) -> str:
+def describe_action(verb: str, found: TaskSelection, selecting: Selecting) -> str:
     """Return the action for the confirmation."""
     return f"{verb} {_count(found)} (filter: {output.clean(selecting.wanted.words)})"
 
 
-def _count(found: Selection) -> str:
+def _count(found: TaskSelection) -> str:
     tasks = f"{len(found.tasks)} task{'' if len(found.tasks) == 1 else 's'}"
     return f"{tasks}, the first of more that match" if found.more else tasks
 
@@ -222,23 +204,7 @@ def _count(found: Selection) -> str:
 # ------------------------------------------------------------------------------------------------------------- the job
 
 
-@dataclass(frozen=True, slots=True)
-class JobState:
-    """State of a job. `word`: done, failed, refused, progress, or stored (not begun)."""
-
-    word: str
-    detail: str = ""
-    ends: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code for this outcome."""
-        if self.word != "done":
-            return {"failed": FAILED, "refused": REFUSED}.get(self.word, TIMED_OUT)
-        return joint_exit_code(_CODES[end] for end, number in self.ends if number) if self.ends else DONE
-
-
-async def carry_out(command: Command, found: Selection, options: CommandOptions, common: Globals) -> int:
+async def carry_out(command: Command, found: TaskSelection, options: CommandOptions, common: Globals) -> int:
     """Give a job to the supervisor, wait for its end, and print the outcome.
 
     Returns:
@@ -246,6 +212,7 @@ async def carry_out(command: Command, found: Selection, options: CommandOptions,
         stored and runs when one starts.
     """
     from orchestrator.client.admin import Admin
+    from orchestrator.views.control import JobState
 
     timeout_s = options.timeout_s()
     async with common.services() as services:
@@ -257,9 +224,9 @@ async def carry_out(command: Command, found: Selection, options: CommandOptions,
         state = await _wait(services, sent, len(found.tasks), timeout_s)
     _show(sent.id, command, state, common)
     see = f"`orc control show {sent.id}` shows its progress"
-    if state.word in {"done", "failed", "refused"}:
-        return state.exit_code
-    if state.detail == NO_LEADER:
+    if state.ended:
+        return _exit_code(state)
+    if not state.supervised:
         output.say(
             error_line(
                 f"no supervisor leads, so command {sent.id} has not run yet; it is stored and runs when one starts "
@@ -274,41 +241,30 @@ async def carry_out(command: Command, found: Selection, options: CommandOptions,
 async def _wait(services: Services, sent: Sent, total: int, timeout_s: float | None) -> JobState:
     import anyio
 
+    from orchestrator.views.control import read_job
+
     began_s = reported_s = time.monotonic()
     while True:
-        state = job_state(await sent.receipts(timeout=0))
-        if state.word in {"done", "failed", "refused"}:
-            return state
-        if await services.store.execute("GET", services.keys.leader) is None:
-            return replace(state, detail=NO_LEADER)
+        state = await read_job(services, sent)
         now_s = time.monotonic()
-        if timeout_s is not None and now_s - began_s >= timeout_s:
+        if state.ended or not state.supervised or (timeout_s is not None and now_s - began_s >= timeout_s):
             return state
         if now_s - reported_s >= REPORT_EVERY_S and state.word == "progress":
             reported_s = now_s
-            output.hint(f"{state.detail} of {total} processed")
+            output.hint(f"{state.processed} of {total} processed")
         await anyio.sleep(POLL_EVERY_S)
 
 
-def job_state(found: Receipts) -> JobState:
-    """Return the state of a job according to its receipts."""
-    from orchestrator.control.outcomes import read_progress, read_words
-    from orchestrator.control.receipts import SUPERVISOR
-
-    for receipt in found.answered:
-        if receipt.sender == SUPERVISOR and receipt.word == "progress":
-            at, ends = read_progress(receipt.detail)
-            return JobState(receipt.word, str(at), tuple(ends.items()))
-        if receipt.sender == SUPERVISOR and receipt.word != "received":
-            ends = read_words(receipt.detail) if receipt.word == "done" else Counter()
-            return JobState(receipt.word, receipt.detail, tuple(ends.items()))
-    return JobState("stored")
+def _exit_code(state: JobState) -> int:
+    if state.word != "done":
+        return {"failed": FAILED, "refused": REFUSED}.get(state.word, TIMED_OUT)
+    return joint_exit_code(_CODES[end] for end, number in state.ends.items() if number) if state.ends else DONE
 
 
 def _show(id_: str, command: Command, state: JobState, common: Globals) -> None:
     if common.output == "table":
         told = {"done": "done: ", "stored": "stored", "progress": "in progress"}.get(state.word, f"{state.word}: ")
-        words = ", ".join(f"{number} {end}" for end, number in state.ends)
+        words = ", ".join(f"{number} {end}" for end, number in state.ends.items())
         detail = (words or "nothing was selected") if state.word == "done" else words
         if state.word in {"failed", "refused"}:
             detail = state.detail

@@ -66,12 +66,14 @@ async def wait_through_outages(orc: Orchestrator, *, of: TaskHandle[Any] | None 
 
 
 async def _watch(orc: Orchestrator, of: TaskHandle[Any] | None) -> None:
+    from orchestrator.views.server import ping
+
     answered_s, reported = time.monotonic(), False
     causes: set[Cause] = set()
     while True:
         await anyio.sleep(POLL_EVERY_S)
         try:
-            await orc.services.store.execute("PING")
+            await ping(orc.services)
             answered_s, reported = time.monotonic(), False
             if of is not None:
                 await _say_why(of, causes)

@@ -1,0 +1,183 @@
+"""Reads tasks: lists, one task, dead letters, and selections by a filter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.core.durations import from_instant_ms
+from orchestrator.core.errors import NotFound
+from orchestrator.core.ids import check_task_id
+from orchestrator.tasks import queries
+from orchestrator.tasks.model import TaskState
+from orchestrator.tasks.selecting import DEFAULT_LIMIT, ErrorGroup, group_by_error, select
+from orchestrator.why import lookup
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from datetime import datetime
+
+    from orchestrator.services import Services
+    from orchestrator.tasks.queries import TaskRow
+    from orchestrator.tasks.records import TaskRecord
+    from orchestrator.tasks.selecting import TaskFilter
+    from orchestrator.why.model import TaskInfo, TaskStatus
+
+DEAD: Final = frozenset({TaskState.DEAD})
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedTask:
+    """A task that matches a filter.
+
+    Attributes:
+        agent: agent that had it last, or that it is addressed to.
+        reason: of its end, or empty.
+    """
+
+    id: str
+    state: TaskState
+    skill: str
+    agent: str | None
+    session: str | None
+    tags: tuple[str, ...]
+    attempts: int
+    reason: str
+    submitted_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSelection:
+    """Tasks that matched a filter when they were read.
+
+    Attributes:
+        more: more tasks match.
+    """
+
+    tasks: tuple[SelectedTask, ...]
+    more: bool
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the tasks."""
+        return [task.id for task in self.tasks]
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorGroups:
+    """Dead letters by skill and kind of error, largest group first; `more`: more dead letters match."""
+
+    groups: tuple[ErrorGroup, ...]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeathNote:
+    """Death of a worker that had the task; `at` is None if the record is damaged."""
+
+    at: datetime | None
+    worker: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetryNote:
+    """Retry by an operator: the state before it, actor and reason."""
+
+    at: datetime | None
+    state: str
+    who: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A task that failed for the last time."""
+
+    info: TaskInfo
+    deaths: tuple[DeathNote, ...]
+    requeues: tuple[RetryNote, ...]
+
+
+async def list_tasks(services: Services, *, states: Collection[TaskState] = (), limit: int = 50) -> list[TaskRow]:
+    """Read tasks: running, then waiting, then ended; at most `limit`, and only in these states if any are given."""
+    return await queries.listing(services.store, states=states, limit=limit)
+
+
+async def read_task(services: Services, id_: str) -> TaskInfo:
+    """Read everything about a task.
+
+    Raises:
+        InvalidInput: not the form of a task id.
+        NotFound: no such task, or its retention has passed.
+    """
+    return await lookup.info(services.store, check_task_id(id_))
+
+
+async def read_task_status(services: Services, id_: str) -> TaskStatus:
+    """Read the state of a task and what it waits for. Raises as `read_task`."""
+    return await lookup.status(services.store, check_task_id(id_))
+
+
+async def read_dead_letter(services: Services, id_: str) -> DeadLetter:
+    """Read a dead letter.
+
+    Raises:
+        InvalidInput: not the form of a task id.
+        NotFound: no such task, or it is not a dead letter.
+    """
+    info = await read_task(services, id_)
+    if info.state is not TaskState.DEAD:
+        raise NotFound(f"task {id_} is not a dead letter, it is {info.state}; see `orc tasks show {id_}`")
+    deaths = tuple(DeathNote(*_note(note)) for note in info.deaths)
+    return DeadLetter(info, deaths, tuple(RetryNote(*_note(note)) for note in info.requeues))
+
+
+async def export_dead_letter(services: Services, id_: str) -> dict[str, Any] | None:
+    """Read all that is stored of a dead letter, or return None if it is none, gone or unreadable."""
+    record = await lookup.export_task(services.store, check_task_id(id_))
+    return record if record is not None and record["state"] == TaskState.DEAD else None
+
+
+async def select_tasks(
+    services: Services, wanted: TaskFilter, *, among: Collection[TaskState], limit: int | None = DEFAULT_LIMIT
+) -> TaskSelection:
+    """Read the tasks that match a filter.
+
+    Args:
+        services: of the pool.
+        wanted: the filter; its states must be in `among`.
+        among: states that are meant when the filter names none.
+        limit: maximum number, or None for no limit.
+
+    Raises:
+        InvalidInput: the filter names a state that is not in `among`.
+    """
+    found = await select(services.store, wanted, among=among, limit=limit)
+    return TaskSelection(tuple(_selected(task) for task in found.tasks), found.more)
+
+
+async def group_dead_letters(services: Services, wanted: TaskFilter, *, limit: int = DEFAULT_LIMIT) -> ErrorGroups:
+    """Read the newest dead letters that match a filter, and group them."""
+    found = await select(services.store, wanted, among=DEAD, limit=limit)
+    return ErrorGroups(tuple(group_by_error(found.tasks)), found.more)
+
+
+def _selected(task: TaskRecord) -> SelectedTask:
+    return SelectedTask(
+        id=task.id,
+        state=task.state,
+        skill=task.skill,
+        agent=task.agent,
+        session=task.session,
+        tags=task.tags,
+        attempts=task.attempts,
+        reason=task.reason,
+        submitted_at=task.submitted_at,
+        ended_at=task.ended_at,
+    )
+
+
+def _note(note: str) -> tuple[datetime | None, str, str]:
+    at_ms, word, text = [*note.split(" ", 2), "", ""][:3]
+    return from_instant_ms(int(at_ms)) if at_ms.isdigit() else None, word, text
