@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 
 import anyio
 
 from orchestrator.agent_state.states import Agents
 from orchestrator.boards.boards import Board, BoardView
+from orchestrator.client.action_records import ActionRecorder, record_lock
 from orchestrator.client.batcher import CHUNK_ROWS, Batcher, unanswered
 from orchestrator.client.completion import as_completed
 from orchestrator.client.floor_watch import FloorWatch
@@ -134,6 +136,7 @@ class Orchestrator:
         self._batcher = Batcher(services)
         self._replies = Replies(services, client=ids.node)
         self._following = Following(services)
+        self._recorder = ActionRecorder(services)
         self._renewer = LockRenewer()
         self._waiter = LockWaiter(services.store, wake)
         async with anyio.create_task_group() as group:
@@ -141,6 +144,7 @@ class Orchestrator:
             group.start_soon(self._batcher.run)
             group.start_soon(self._replies.run)
             group.start_soon(self._following.run)
+            group.start_soon(self._recorder.run)
             group.start_soon(self._renewer.run, services.store)
             group.start_soon(self._waiter.run)
             if not opened.done():  # else its caller was cancelled and closes
@@ -320,7 +324,12 @@ class Orchestrator:
         services = self.services
         read = None if isinstance(skill, str) else getattr(skill, "read_result", None)
         handle: TaskHandle[Any] = TaskHandle(
-            id_, services=services, replies=self._replies, following=self._following, read=read
+            id_,
+            services=services,
+            replies=self._replies,
+            following=self._following,
+            recorder=self._recorder,
+            read=read,
         )
         return self._replies.track(handle, own=own)
 
@@ -357,6 +366,7 @@ class Orchestrator:
             store=services.store,
             waiter=self._waiter,
             renewer=self._renewer,
+            record=partial(record_lock, services),
         )
 
     @property

@@ -20,6 +20,7 @@ from orchestrator.why import lookup
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
+    from orchestrator.client.action_records import ActionRecorder
     from orchestrator.client.following import Following
     from orchestrator.client.replies import Replies
     from orchestrator.core.durations import Duration
@@ -41,7 +42,18 @@ class TaskHandle(Generic[T_co]):
         before_wait: for worker code: awaited before each wait for the end.
     """
 
-    __slots__ = ("__weakref__", "_following", "_read", "_replies", "_services", "_told", "before_wait", "id", "outcome")
+    __slots__ = (
+        "__weakref__",
+        "_following",
+        "_read",
+        "_recorder",
+        "_replies",
+        "_services",
+        "_told",
+        "before_wait",
+        "id",
+        "outcome",
+    )
 
     def __init__(
         self,
@@ -50,11 +62,13 @@ class TaskHandle(Generic[T_co]):
         services: Services,
         replies: Replies,
         following: Following,
+        recorder: ActionRecorder,
         read: Callable[[bytes], T_co] | None = None,
     ) -> None:
         self.id: str = id_
         self.outcome: TaskOutcome | None = None
         self._services, self._replies, self._following, self._read = services, replies, following, read
+        self._recorder = recorder
         self._told = False
         self.before_wait: Callable[[], Awaitable[None]] | None = None
 
@@ -202,14 +216,20 @@ class TaskHandle(Generic[T_co]):
             async for entry in entries:
                 yield as_event(entry)
 
-    async def cancel(self, reason: str = "") -> CancelStatus:
-        """Cancel it: a waiting task ends at once, a running one is told to stop.
+    async def cancel(self, reason: str = "", *, actor: str | None = None) -> CancelStatus:
+        """Cancel it: a waiting task ends at once, a running one is told to stop. `orc control list` shows it.
+
+        Args:
+            reason: kept with the task and its record.
+            actor: who cancels; the user of this process by default.
 
         Returns:
             `ENDED`, `SIGNALLED` (its worker stops it within a few seconds), `ALREADY` (it had ended), `UNKNOWN`.
         """
         call = scripts.cancel(self._services.keys, ids=[self.id], reason=reason)
         ((status, _),) = await self._services.store.call(call, retry_for_s=self._retry_for_s)
+        if status in {CancelStatus.ENDED, CancelStatus.SIGNALLED}:
+            self._recorder.add("cancel", self.id, reason=reason, actor=actor)
         return status
 
     async def answer(self, value: Any, *, question: int | None = None, actor: str | None = None) -> AnswerStatus:
@@ -234,13 +254,14 @@ class TaskHandle(Generic[T_co]):
 
         return (await answer(self._services, self.id, value, number=question, actor=actor)).status
 
-    async def retry(self, reason: str = "") -> RequeueStatus:
+    async def retry(self, reason: str = "", *, actor: str | None = None) -> RequeueStatus:
         """Let it run again after it has ended without a result: the same task, with its id, key and history.
 
         Failures and deaths count from now on. What is already told stays told; a new `result()` waits again.
 
         Args:
-            reason: kept with the task.
+            reason: kept with the task and its record, which `orc control list` shows.
+            actor: who retries; the user of this process by default.
 
         Returns:
             `REQUEUED`, `ALREADY` (it has not ended), `REFUSED` (it succeeded), `DAMAGED` (its record cannot be
@@ -248,7 +269,7 @@ class TaskHandle(Generic[T_co]):
         """
         from orchestrator.control.sending import this_actor  # it loads pydantic, which plain clients do without
 
-        actor = this_actor()
+        actor = actor or this_actor()
         call = scripts.retry(
             self._services.keys,
             ids=[self.id],
@@ -257,6 +278,8 @@ class TaskHandle(Generic[T_co]):
             max_wait_s=round(self._services.settings.queue.max_wait_s),
         )
         ((status, _),) = await self._services.store.call(call, retry_for_s=self._retry_for_s)
+        if status is RequeueStatus.REQUEUED:
+            self._recorder.add("retry", self.id, reason=reason, actor=actor)
         if status in {RequeueStatus.REQUEUED, RequeueStatus.ALREADY}:
             self.outcome, self._told = None, False
         return status

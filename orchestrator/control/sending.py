@@ -85,7 +85,8 @@ async def send(
         StoreError: Redis did not answer.
     """
     keys, signer = store.keys, signer_of(settings, place=store.keys.root)
-    actor, reason = _checked("actor", actor or this_actor()), _checked("reason", reason)
+    actor = actor or this_actor()
+    check_said(actor, reason)
     if isinstance(command, Job):
         command = command.selecting(tasks)
     issued = await _issue(store, settings, command, actor=actor, reason=reason)
@@ -135,11 +136,16 @@ async def _clock_and_epoch(store: Store) -> tuple[int, int]:
     return int(time[0]) * 1000 + int(time[1]) // 1000, read_number(epoch or b"")
 
 
-def _checked(what: str, text: str) -> str:
-    if len(text) > REASON_CHARS:
-        raise InvalidInput(f"the {what} has {len(text)} characters of at most {REASON_CHARS}")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidInput(f"the {what} contains an unpaired surrogate; send valid Unicode") from None
-    return text
+def check_said(actor: str | None, reason: str) -> None:
+    """Check the texts of a command before anything is done.
+
+    Raises:
+        InvalidInput: one is too long or not valid Unicode.
+    """
+    for what, text in (("actor", actor or ""), ("reason", reason)):
+        if len(text) > REASON_CHARS:
+            raise InvalidInput(f"the {what} has {len(text)} characters of at most {REASON_CHARS}")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput(f"the {what} contains an unpaired surrogate; send valid Unicode") from None

@@ -25,7 +25,7 @@ from orchestrator.locks.renewal import RenewedLock
 from orchestrator.store.keys import EXECUTION
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from orchestrator.locks.model import LockInfo
     from orchestrator.locks.renewal import LockRenewer
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from orchestrator.store.calls import Call
     from orchestrator.store.keys import ScopeKeys
     from orchestrator.store.store import Store
+
+    RecordTakenAway = Callable[[str, LockInfo, str, str | None], Awaitable[None]]
+    """Records a lock that was taken away, with its scope, the reason and the actor."""
 
 MIN_TTL_S: Final = 0.1
 MAX_TTL_S: Final = 86_400.0
@@ -177,9 +180,18 @@ class Locks:
     """The named locks of one scope. Locks of different scopes are independent."""
 
     def __init__(
-        self, keys: ScopeKeys, *, pool: str, owner: str, store: Store, waiter: LockWaiter, renewer: LockRenewer
+        self,
+        keys: ScopeKeys,
+        *,
+        pool: str,
+        owner: str,
+        store: Store,
+        waiter: LockWaiter,
+        renewer: LockRenewer,
+        record: RecordTakenAway,
     ) -> None:
         self._keys, self._pool, self._store, self._waiter, self._renewer = keys, pool, store, waiter, renewer
+        self._record = record
         self._owner = " ".join(owner.split())[:OWNER_CHARS]
 
     @property
@@ -203,7 +215,13 @@ class Locks:
         """
         keys = parse_scope(scope, prefix=self._keys.prefix, pool=self._pool)
         return Locks(
-            keys, pool=self._pool, owner=self._owner, store=self._store, waiter=self._waiter, renewer=self._renewer
+            keys,
+            pool=self._pool,
+            owner=self._owner,
+            store=self._store,
+            waiter=self._waiter,
+            renewer=self._renewer,
+            record=self._record,
         )
 
     @asynccontextmanager
@@ -305,19 +323,23 @@ class Locks:
         """List the held locks of the scope, those that lapse first in front."""
         return await self._store.call(scripts.peek(self._keys, limit=limit))
 
-    async def take_away(self, lock: LockInfo) -> bool:
-        """Release a lock of another owner, whose block is cancelled at its next renewal.
+    async def take_away(self, lock: LockInfo, *, reason: str = "", actor: str | None = None) -> bool:
+        """Release a lock of another owner, whose block is cancelled at its next renewal. `orc control list` shows it.
 
         Until then the old and a new owner may work at the same time, unless the protected resource checks the fence.
 
         Args:
             lock: the lock as `peek` or `list` returned it.
+            reason: kept with the record.
+            actor: who takes it; the user of this process by default.
 
         Returns:
             False: that ownership had ended; nothing was changed.
         """
         (dropped,) = await self._store.call(scripts.drop(self._keys, rows=[(lock.at, lock.nonce)]))
         await self._waiter.wake(self._keys, lock.at, dropped.wake)
+        if dropped.released:
+            await self._record(self.scope, lock, reason, actor)
         return dropped.released
 
     async def _acquire(self, lock: str, name: str, ttl_s: float, wait_s: float) -> tuple[Lease, LockProof]:

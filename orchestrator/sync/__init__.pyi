@@ -282,8 +282,12 @@ class TaskHandle(Generic[T_co]):
             OrchestratorError: the client is closed; when reading.
         """
 
-    def cancel(self, reason: str = "") -> CancelStatus:
-        """Cancel it: a waiting task ends at once, a running one is told to stop.
+    def cancel(self, reason: str = "", *, actor: str | None = None) -> CancelStatus:
+        """Cancel it: a waiting task ends at once, a running one is told to stop. `orc control list` shows it.
+
+        Args:
+            reason: kept with the task and its record.
+            actor: who cancels; the user of this process by default.
 
         Returns:
             `ENDED`, `SIGNALLED` (its worker stops it within a few seconds), `ALREADY` (it had ended), `UNKNOWN`.
@@ -308,13 +312,14 @@ class TaskHandle(Generic[T_co]):
             NotFound: no such task, or its retention has passed.
         """
 
-    def retry(self, reason: str = "") -> RequeueStatus:
+    def retry(self, reason: str = "", *, actor: str | None = None) -> RequeueStatus:
         """Let it run again after it has ended without a result: the same task, with its id, key and history.
 
         Failures and deaths count from now on. What is already told stays told; a new `result()` waits again.
 
         Args:
-            reason: kept with the task.
+            reason: kept with the task and its record, which `orc control list` shows.
+            actor: who retries; the user of this process by default.
 
         Returns:
             `REQUEUED`, `ALREADY` (it has not ended), `REFUSED` (it succeeded), `DAMAGED` (its record cannot be
@@ -623,13 +628,15 @@ class Locks:
     def list(self, limit: int = 500) -> list[LockInfo]:
         """List the held locks of the scope, those that lapse first in front."""
 
-    def take_away(self, lock: LockInfo) -> bool:
-        """Release a lock of another owner, whose block is cancelled at its next renewal.
+    def take_away(self, lock: LockInfo, *, reason: str = "", actor: str | None = None) -> bool:
+        """Release a lock of another owner, whose block is cancelled at its next renewal. `orc control list` shows it.
 
         Until then the old and a new owner may work at the same time, unless the protected resource checks the fence.
 
         Args:
             lock: the lock as `peek` or `list` returned it.
+            reason: kept with the record.
+            actor: who takes it; the user of this process by default.
 
         Returns:
             False: that ownership had ended; nothing was changed.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,16 +14,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROOT: Final = Path(orchestrator.__file__).parent
+READING: Final = {"store", "keys", "endpoint", "execute", "pipeline"}
+"""Attributes that lead to Redis; `keys()` of a mapping takes no argument."""
 PRINTING: Final = {"print", "input", "open"}
-FORMATTING: Final = {"strftime", "isoformat", "ljust", "rjust", "center", "expandtabs", "title", "paint"}
+FORMATTING: Final = {"strftime", "isoformat", "ljust", "rjust", "center", "expandtabs", "write", "writelines"}
 
 
 def _reads(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield each use of the store or of keys of an object, and each call of a script."""
+    """Yield each use of a store or of keys, and each imported function that takes one."""
+    mappings = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and not node.args}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr in {"store", "keys", "execute", "pipeline"}:
-            # `keys()` of a mapping is a call without arguments.
-            yield node.lineno, ast.unparse(node)
+        match node:
+            case ast.Attribute(attr=name) if name in READING and not (name == "keys" and id(node) in mappings):
+                yield node.lineno, ast.unparse(node)
+            case ast.ImportFrom(module=str(module), names=names) if module.startswith("orchestrator"):
+                for alias in names:
+                    found = getattr(importlib.import_module(module), alias.name, None)
+                    if inspect.isfunction(found) and {"store", "keys"} & set(inspect.signature(found).parameters):
+                        yield node.lineno, f"{module}.{alias.name}"
 
 
 def _formats(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -44,6 +54,11 @@ def _found(package: str, check: Callable[[ast.Module], Iterator[tuple[int, str]]
     ]
 
 
+def test_the_command_line_reads_nothing() -> None:
+    """No module of the command line has a store, keys, or a function that takes them."""
+    assert _found("cli", _reads) == []
+
+
 def test_views_format_nothing() -> None:
     """No view prints, pads a text or writes a number or a time in a format."""
     assert _found("views", _formats) == []
@@ -51,9 +66,12 @@ def test_views_format_nothing() -> None:
 
 def test_the_checks_find_them() -> None:
     """The checks find what they are for."""
-    reads = "a = services.store; b = orc.services.store.execute('PING'); c = services.keys.leader"
-    assert {line for line, _ in _reads(ast.parse(reads.replace("; ", "\n")))} == {1, 2, 3}
-    formats = "print(x); f'{x:.1f}'; at.strftime('%H'); name.ljust(3)"
-    assert {line for line, _ in _formats(ast.parse(formats.replace("; ", "\n")))} == {1, 2, 3, 4}
-    fine = "a = f'{x} {y!r}'; b = {}.get(x); c = services.settings"
+    reads = (
+        "a = services.store; b = orc.services.store.execute('PING'); c = services.keys.leader; "
+        "from orchestrator.control.receipts import poll; from orchestrator.tasks.selecting import TaskFilter, select"
+    )
+    assert {line for line, _ in _reads(ast.parse(reads.replace("; ", "\n")))} == {1, 2, 3, 4, 5}
+    formats = "print(x); f'{x:.1f}'; at.strftime('%H'); name.ljust(3); sys.stdout.write(x)"
+    assert {line for line, _ in _formats(ast.parse(formats.replace("; ", "\n")))} == {1, 2, 3, 4, 5}
+    fine = "a = f'{x} {y!r}'; b = {}.keys(); from orchestrator.tasks.selecting import TaskFilter"
     assert [*_reads(ast.parse(fine)), *_formats(ast.parse(fine))] == []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
+from orchestrator.client.action_records import record_lock
 from orchestrator.locks.attempt import AttemptLocks
 from orchestrator.locks.execution import ExecutionLocks, LockOwner
 from orchestrator.locks.named import Locks
@@ -61,6 +63,7 @@ class Locking:
             store=self._services.store,
             waiter=self._waiter,
             renewer=self.renewer,
+            record=partial(record_lock, self._services),
         )
         return AttemptLocks(execution, named)
 

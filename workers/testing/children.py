@@ -96,7 +96,7 @@ class ScriptedHandle(TaskHandle[Any]):
     def __init__(self, id_: str, client: ScriptedClient, task: Submission, *, skill: object) -> None:
         nothing: Any = self  # It implements its own reply and event sources.
         read = getattr(skill, "read_result", None)
-        super().__init__(id_, services=client.services, replies=nothing, following=nothing, read=read)
+        super().__init__(id_, services=client.services, replies=nothing, following=nothing, recorder=nothing, read=read)
         self._client, self._task = client, task
         self._late: TimeoutError | None = None
 
@@ -127,7 +127,7 @@ class ScriptedHandle(TaskHandle[Any]):
             ) from None
         return data
 
-    async def cancel(self, reason: str = "") -> CancelStatus:
+    async def cancel(self, reason: str = "", *, actor: str | None = None) -> CancelStatus:  # noqa: ARG002
         """Cancel the child, unless it has ended."""
         if self.outcome is not None:
             return CancelStatus.ALREADY

@@ -12,7 +12,6 @@ from orchestrator.cli.terminal.parsing import Commands, positional
 
 if TYPE_CHECKING:
     from orchestrator.locks.model import LockInfo
-    from orchestrator.locks.named import Locks
 
 commands = Commands(
     "locks",
@@ -68,31 +67,20 @@ async def _release(scope: str, name: str, reason: str, yes: bool, common: Global
     from anyio import to_thread
 
     from orchestrator.cli.terminal.failures import DONE, CommandAborted
-    from orchestrator.control.commands import RecordLock
+    from orchestrator.views.locks import find_lock
 
     async with common.client() as orc:
         locks = orc.locks(scope)
-        lock = await _find(locks, name)
+        lock = await find_lock(locks, name)
         action = f"release lock {output.clean(name)} of {output.clean(scope)}, held by {output.clean(lock.holder)}"
         await to_thread.run_sync(lambda: ask(action, yes=yes), abandon_on_cancel=True)
-        if not await locks.take_away(lock):
+        if not await locks.take_away(lock, reason=reason):
             raise CommandAborted(f"lock {name!r} has another holder than {lock.holder} now; nothing was changed")
-        await orc.admin.give(RecordLock(lock=f"{scope} {name}"[:1000], holder=lock.holder), reason=reason)
     if common.output == "table":
         output.write(f"released lock {output.clean(name)} of {output.clean(lock.holder)}\n")
     else:
         output.show_record(common.output, _row(lock), key="name")
     return DONE
-
-
-async def _find(locks: Locks, name: str) -> LockInfo:
-    from orchestrator.core.errors import NotFound
-
-    found = [lock for lock in await locks.list() if lock.name == name and lock.nonce]
-    if not found:
-        raise NotFound(f"lock {name!r} of {locks.scope} is not held; see `orc locks list {locks.scope}`")
-    # A named lock may have the name of an execution lock.
-    return min(found, key=lambda lock: lock.task is not None)
 
 
 def _row(lock: LockInfo) -> dict[str, Any]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.confirm import ask
 from orchestrator.cli.terminal.failures import DONE, NOT_FOUND, REFUSED, error_line, joint_exit_code
 from orchestrator.cli.terminal.selections import carry_out, describe_action, find, show_dry_run
-from orchestrator.core.errors import CommandRefused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,12 +16,10 @@ if TYPE_CHECKING:
     from orchestrator.cli.terminal.command_options import CommandOptions
     from orchestrator.cli.terminal.options import Globals
     from orchestrator.cli.terminal.selections import Selecting
-    from orchestrator.services import Services
+    from orchestrator.client.action_records import TaskAction
     from orchestrator.tasks import model
 
 UNKNOWN: Final = "does not exist, or its retention has passed"
-RECORDED: Final = 500
-"""Task ids in one entry of the command record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +59,10 @@ def show_rows(rows: Sequence[Row], common: Globals) -> int:
     return joint_exit_code([row.exit_code for row in rows])
 
 
-async def record(
-    services: Services, action: Literal["cancel", "retry", "delete"], rows: Sequence[Row], reason: str
-) -> None:
-    """Record the tasks for which an action succeeded, with actor and reason."""
-    from orchestrator.control.commands import RecordTasks
-    from orchestrator.control.sending import send
-
-    done = [row.id for row in rows if row.exit_code == DONE]
-    try:
-        for first in range(0, len(done), RECORDED):
-            command = RecordTasks(action=action, tasks=tuple(done[first : first + RECORDED]))
-            retry_for_s = services.settings.redis.command_timeout_s
-            await send(services.store, services.settings, command, reason=reason, retry_for_s=retry_for_s)
-    except CommandRefused as refused:
-        output.say(error_line(f"the {action} succeeded but was not recorded: {refused}"))
+def say_unrecorded(action: TaskAction, unrecorded: str) -> None:
+    """Say why an action that succeeded was not recorded."""
+    if unrecorded:
+        output.say(error_line(f"the {action} succeeded but was not recorded: {unrecorded}"))
 
 
 # --------------------------------------------------------------------------------------------------------------- by ids
@@ -92,23 +78,12 @@ def retry_tasks(tasks: Sequence[str], selecting: Selecting | None, options: Comm
 
 
 async def _retry_by_ids(ids: Sequence[str], options: CommandOptions, common: Globals) -> int:
-    from orchestrator.control.sending import this_actor
-    from orchestrator.services import open_services
-    from orchestrator.tasks import bulk
+    from orchestrator.client import task_actions
 
-    settings = common.settings()
-    async with open_services(settings, name="cli") as services:
-        said = f"{this_actor()}: {options.reason}" if options.reason else this_actor()
-        done = await bulk.retry(
-            services.store,
-            ids,
-            said=said,
-            max_wait_s=round(settings.queue.max_wait_s),
-            retry_for_s=settings.redis.command_timeout_s,
-        )
-        rows = [_requeued(id_, *done[id_]) for id_ in ids]
-        await record(services, "retry", [row for row in rows if row.status == "requeued"], options.reason)
-    return show_rows(rows, common)
+    async with common.services() as services:
+        done = await task_actions.retry_tasks(services, ids, reason=options.reason)
+    say_unrecorded("retry", done.unrecorded)
+    return show_rows([_requeued(id_, *done.tasks[id_]) for id_ in ids], common)
 
 
 def _requeued(id_: str, status: model.RequeueStatus, state: model.TaskState | None) -> Row:
@@ -137,9 +112,7 @@ def delete(
     return run_job("delete", selecting, options, common)
 
 
-def run_job(
-    action: Literal["cancel", "retry", "delete"], selecting: Selecting, options: CommandOptions, common: Globals
-) -> int:
+def run_job(action: TaskAction, selecting: Selecting, options: CommandOptions, common: Globals) -> int:
     """Start a job of the supervisor for the tasks that match a filter, and return the exit code. Blocks."""
     import anyio
 
@@ -154,15 +127,12 @@ def run_job(
 
 
 async def _delete(ids: Sequence[str], options: CommandOptions, common: Globals) -> int:
-    from orchestrator.services import open_services
-    from orchestrator.tasks import bulk
+    from orchestrator.client import task_actions
 
-    settings = common.settings()
-    async with open_services(settings, name="cli") as services:
-        done = await bulk.delete(services.store, ids, retry_for_s=settings.redis.command_timeout_s)
-        rows = [_deleted(id_, *done[id_]) for id_ in ids]
-        await record(services, "delete", rows, options.reason)
-    return show_rows(rows, common)
+    async with common.services() as services:
+        done = await task_actions.delete_tasks(services, ids, reason=options.reason)
+    say_unrecorded("delete", done.unrecorded)
+    return show_rows([_deleted(id_, *done.tasks[id_]) for id_ in ids], common)
 
 
 def _deleted(id_: str, status: model.DeleteStatus, state: model.TaskState | None) -> Row:

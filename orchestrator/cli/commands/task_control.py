@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from orchestrator.cli.commands.task_bulk import UNKNOWN, Row, record, show_rows
+from orchestrator.cli.commands.task_bulk import UNKNOWN, Row, say_unrecorded, show_rows
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.command_options import USUAL, CommandOptions
 from orchestrator.cli.terminal.failures import NOT_FOUND, TIMED_OUT
@@ -108,22 +108,18 @@ def cancel(
 
 async def _cancel(ids: Sequence[str], reason: str, wait: bool, timeout: str | None, common: Globals) -> int:  # noqa: FBT001
     timeout_s = duration_s("--timeout", timeout)
-    from orchestrator.services import open_services
-    from orchestrator.tasks import bulk
+    from orchestrator.client import task_actions
 
-    settings = common.settings()
-    async with open_services(settings, name="cli") as services:
-        retry_for_s = settings.redis.command_timeout_s
-        done = await bulk.cancel(services.store, ids, reason=reason, retry_for_s=retry_for_s)
-        rows = [_cancelled(id_, *done[id_]) for id_ in ids]
-        await record(services, "cancel", [row for row in rows if row.status in {"ended", "signalled"}], reason)
+    async with common.services() as services:
+        done = await task_actions.cancel_tasks(services, ids, reason=reason)
+    say_unrecorded("cancel", done.unrecorded)
+    rows = [_cancelled(id_, *done.tasks[id_]) for id_ in ids]
     told = [row.id for row in rows if row.status == "signalled"]
     if wait and told:
         from orchestrator.cli.terminal.waiting import wait_for_all, wait_through_outages
-        from orchestrator.client.client import Orchestrator
 
         output.hint(f"told {len(told)} to stop; Ctrl-C stops the waiting, not the cancelling")
-        async with Orchestrator(settings=settings) as orc, wait_through_outages(orc):
+        async with common.client() as orc, wait_through_outages(orc):
             ends = await wait_for_all([orc.task(id_) for id_ in told], timeout_s)
         ended = {end.id: end for end in ends}
         rows = [_awaited(row, ended[row.id], timeout) if row.id in ended else row for row in rows]

@@ -15,6 +15,7 @@ from tests.helpers.cases import each_case
 from tests.lua.pool import seq
 
 if TYPE_CHECKING:
+    from orchestrator.control.commands import Command
     from tests.lua.pool import Pool
 
 pytestmark = pytest.mark.both_servers
@@ -160,6 +161,19 @@ def test_busy(pool: Pool) -> None:
     assert [pool.append(pause, per_minute=per_minute)[0].status for per_minute in (0, 1, 2)] == [
         "busy", "busy", "accepted",
     ]  # fmt: skip
+
+
+def test_records_leave_room_for_commands(pool: Pool) -> None:
+    """Records of what programs did fill half of a minute at most; commands may use all of it."""
+    pool.sleep(60_000 - pool.now_ms % 60_000)
+
+    def give(command: Command) -> str:
+        return pool.append(command, per_minute=4)[0].status
+
+    records = [give(RecordAnswer(task=new_task_id(), question=1)) for _ in range(3)]
+    assert records == ["accepted", "accepted", "busy"]
+    pauses = [give(make_command("pause-agent", {"agent": "ed"})) for _ in range(3)]
+    assert pauses == ["accepted", "accepted", "busy"]
 
 
 def test_job(pool: Pool) -> None:

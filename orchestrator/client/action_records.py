@@ -1,0 +1,97 @@
+"""Records actions that were taken without a command: a task cancelled by its id, a lock taken from its holder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+import anyio
+
+from orchestrator.control.commands import RecordLock, RecordTasks
+from orchestrator.control.sending import REASON_CHARS, send
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.log import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.control.commands import RecordCommand
+    from orchestrator.locks.model import LockInfo
+    from orchestrator.services import Services
+
+TaskAction = Literal["cancel", "retry", "delete"]
+
+CHUNK: Final = 500
+"""Task ids in one entry of the command record."""
+EVERY_S: Final = 1.0
+"""Shortest time between two records of `TaskHandle`, so that a program that cancels often leaves few."""
+CLOSE_WITHIN_S: Final = 1.0
+
+_log = get_logger(__name__)
+
+
+async def record_tasks(
+    services: Services, action: TaskAction, ids: Sequence[str], *, reason: str, actor: str | None
+) -> str:
+    """Record tasks for which an action succeeded, and return why they were not recorded; empty if they were."""
+    for first in range(0, len(ids), CHUNK):
+        command = RecordTasks(action=action, tasks=tuple(ids[first : first + CHUNK]))
+        if problem := await _record(services, command, reason, actor):
+            return problem
+    return ""
+
+
+async def record_lock(services: Services, scope: str, lock: LockInfo, reason: str, actor: str | None) -> None:
+    """Record that a lock was taken from its holder."""
+    command = RecordLock(lock=f"{scope} {lock.name}"[:1000], holder=lock.holder)
+    if problem := await _record(services, command, reason, actor):
+        _log.warning("lock_not_recorded", lock=lock.name, error=problem)
+
+
+async def _record(services: Services, command: RecordCommand, reason: str, actor: str | None) -> str:
+    retry_for_s = services.settings.redis.command_timeout_s
+    try:
+        # The reason is stored with the task too, where it may be longer.
+        said = reason[:REASON_CHARS]
+        await send(services.store, services.settings, command, actor=actor, reason=said, retry_for_s=retry_for_s)
+    except OrchestratorError as failure:
+        return str(failure)
+    return ""
+
+
+class ActionRecorder:
+    """Records what handles of one client did to tasks, those of one second together."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._waiting: dict[tuple[TaskAction, str, str | None], list[str]] = {}
+        self._arrived = anyio.Event()
+
+    def add(self, action: TaskAction, id_: str, *, reason: str, actor: str | None) -> None:
+        """Record soon that an action on a task succeeded."""
+        self._waiting.setdefault((action, reason, actor), []).append(id_)
+        self._arrived.set()
+
+    async def run(self) -> None:
+        """Record until cancelled; then record the rest, unless Redis takes too long."""
+        try:
+            while True:
+                await self._arrived.wait()
+                await self._flush()
+                await anyio.sleep(EVERY_S)
+        finally:
+            if self._waiting:
+                with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_WITHIN_S):
+                    await self._flush()
+
+    async def _flush(self) -> None:
+        self._arrived = anyio.Event()
+        for key in list(self._waiting):
+            ids, (action, reason, actor) = self._waiting.pop(key), key
+            try:
+                problem = await record_tasks(self._services, action, ids, reason=reason, actor=actor)
+            except anyio.get_cancelled_exc_class():
+                # Redis may have the record already; twice is better than not at all.
+                self._waiting.setdefault(key, []).extend(ids)
+                raise
+            if problem:
+                _log.warning("tasks_not_recorded", action=action, tasks=len(ids), error=problem)
