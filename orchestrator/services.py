@@ -81,7 +81,7 @@ def reach_server(settings: Settings) -> Iterator[Endpoint]:
             from orchestrator.embedded.attachment import attach, find_data_dir
 
             url = held.enter_context(attach(find_data_dir(None, create=False), start=False)).url
-        yield Endpoint(
+        yield Endpoint.at(
             url,
             connect_timeout_s=settings.redis.connect_timeout_s,
             command_timeout_s=settings.redis.command_timeout_s,

@@ -249,7 +249,7 @@ class Replies:
                     )
                 except StoreError as failure:
                     _log.warning("replies_interrupted", error=str(failure))
-                    await anyio.sleep(pauses.next_s())
+                    await anyio.sleep(pauses.next_s(failure))
                     await self._try_poll(list(self._waiting))
                     continue
                 pauses.reset()

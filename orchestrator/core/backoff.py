@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from orchestrator.core.errors import InvalidInput
+from orchestrator.core.errors import InvalidInput, OrchestratorError
 
 RandomSource: TypeAlias = Callable[[], float]
 """Returns numbers from 0 (included) to 1 (excluded), as `random.random` does."""
@@ -57,10 +57,16 @@ class Pauses:
         self._backoff = Backoff(base_s=0.02, cap_s=cap_s)
         self._failures = 0
 
-    def next_s(self) -> float:
-        """Record a failure and return the delay before the next try."""
+    def next_s(self, failure: OrchestratorError | None = None) -> float:
+        """Record a failure and return the delay before the next try.
+
+        Args:
+            failure: may shorten the delay; see `StoreError.retry_within_s`.
+        """
         self._failures += 1
-        return self._backoff.delay_s(self._failures)
+        delay_s = self._backoff.delay_s(self._failures)
+        longest_s = getattr(failure, "retry_within_s", None)
+        return delay_s if longest_s is None else min(delay_s, longest_s)
 
     def reset(self) -> None:
         """Count a success."""

@@ -86,7 +86,11 @@ class StoreError(OrchestratorError):
         outcome_unknown: True when the command may have run although no reply arrived, or when a script failed after its
             start, so that Redis may have kept a part of its changes.
         task_ids: of a submit with unknown outcome, the tasks that may have arrived; check them with `orc.task(id)`.
+        retry_within_s: longest useful pause before a retry, when a live server said that another one takes the command
+            now or soon; None: as long as the caller likes.
     """
+
+    retry_within_s: float | None = None
 
     def __init__(self, message: str, *, outcome_unknown: bool = False, task_ids: Sequence[str] = ()) -> None:
         super().__init__(message)

@@ -118,8 +118,8 @@ _TABLE: Final = (
     Topic("redis-role", "The server is a replica: it refuses writes.", "Name the master in `ORC_REDIS__URL`."),
     Topic(
         "redis-cluster",
-        "The slot of the pool is served by no node, or by another one.",
-        "Give every slot to a node, or name the node that has the slot.",
+        "The slot of the pool is served by no node, is being moved, or is at another node.",
+        "Give every slot to a node, or finish the move; name the node that has the slot.",
     ),
     Topic(
         "redis-eviction",

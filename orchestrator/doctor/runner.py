@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -61,8 +62,11 @@ _POOL: Final = (
     ("leases", inboxes.check_leases),
     ("lost-tasks", stored_tasks.check_stored_tasks),
 )
-_POOL_READABLE: Final = frozenset({"redis-cluster", "format"})
-"""With problems in these, the pool cannot be read."""
+_POOL_READABLE: Final = {
+    "redis-cluster": frozenset({Severity.OK, Severity.WARNING}),
+    "format": frozenset({Severity.OK}),
+}
+"""Severities of these findings with which the pool can be read."""
 _CONFIG: Final = ("appendfsync", "timeout", "tcp-keepalive")
 
 
@@ -115,9 +119,7 @@ async def run_server_checks(settings: Settings) -> DoctorReport:
                 info, config = await _ask_server(store)
                 context = CheckContext(settings, store, info, config)
                 findings += await _run(_SERVER, context)
-                if not any(
-                    finding.code in _POOL_READABLE and finding.severity is not Severity.OK for finding in findings
-                ):
+                if all(finding.severity in _POOL_READABLE.get(finding.code, Severity) for finding in findings):
                     findings += await _run(_POOL, context)
     except (StoreError, ConfigError) as failure:
         findings += server.connection_failed(failure)
@@ -126,6 +128,9 @@ async def run_server_checks(settings: Settings) -> DoctorReport:
 
 
 async def _ask_server(store: Store) -> tuple[ServerInfo, Mapping[str, str]]:
+    # First a command with a key, because commands without one go to the server that has the pool.
+    with contextlib.suppress(StoreError):
+        await store.execute("EXISTS", store.keys.format)
     try:
         info = await store.server_info()
     except ServerRefused:

@@ -68,7 +68,7 @@ async def check_role(context: CheckContext) -> list[DoctorFinding]:
 
 
 async def check_cluster(context: CheckContext) -> list[DoctorFinding]:
-    """Check that the server has the slot of the pool."""
+    """Check that the configured server has the slot of the pool."""
     if not context.info.cluster:
         return [ok("redis-cluster", "no cluster")]
     try:
@@ -76,11 +76,12 @@ async def check_cluster(context: CheckContext) -> list[DoctorFinding]:
     except ServerUnavailable as gap:
         return [problem("redis-cluster", str(gap), _ADD_SLOTS)]
     except ServerRefused as refused:
-        words = str(refused).partition(": ")[2].split()
-        if words[:1] == ["MOVED"]:
-            found = f"the slot of the pool, {words[1]}, is at {words[2]}"
-            return [problem("redis-cluster", found, f"name that node: ORC_REDIS__URL=redis://{words[2]}/0")]
         return [problem("redis-cluster", str(refused), _ADD_SLOTS)]
+    if place := context.store.redirected_to:
+        found = (
+            f"the slot of the pool is at {place}; a process that starts finds it only while the configured node lives"
+        )
+        return [warning("redis-cluster", found, f"name that node: ORC_REDIS__URL=redis://{place}/0")]
     return [ok("redis-cluster", "cluster mode; this node has the slot of the pool")]
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from orchestrator.store.calls import Call
     from orchestrator.store.keys import ScopeKeys
-    from orchestrator.store.links import Link
+    from orchestrator.store.router import Router
     from orchestrator.store.store import Store
 
 POLL_EVERY_S: Final = 1.0
@@ -65,7 +65,7 @@ class LockWaiter:
 
     def __init__(self, store: Store, make_wake_call: MakeWakeCall) -> None:
         self._store, self._make_wake_call = store, make_wake_call
-        self._idle: list[Link] = []
+        self._idle: list[Router] = []
 
     async def get(
         self,
@@ -216,7 +216,7 @@ class LockWaiter:
 class _WakeRead:
     """A blocking read of a wake list."""
 
-    def __init__(self, link: Link, wake_key: str, until_s: float) -> None:
+    def __init__(self, link: Router, wake_key: str, until_s: float) -> None:
         self._link, self._wake_key, self._until_s = link, wake_key, until_s
         self._read: asyncio.Future[Any] | None = None
 
@@ -238,10 +238,10 @@ class _WakeRead:
         if not self._read.done():
             return False
         read, self._read = self._read, None
-        if read.exception() is not None:
+        if read.exception() is not None or isinstance(read.result()[0], Exception):
             await anyio.sleep(min(seconds, 0.1))
             return False
-        return isinstance(read.result()[0], list)
+        return read.result()[0] is not None
 
     def forget(self) -> None:
         """Cancel the read that is in progress."""

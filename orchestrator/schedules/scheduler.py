@@ -103,7 +103,7 @@ class Scheduler:
                 _log.warning("schedule_fire_failed", error=str(failure))
                 if isinstance(failure, ServerRefused):
                     self._repair_requested.notify("schedules")
-                await anyio.sleep(self._pauses.next_s())
+                await anyio.sleep(self._pauses.next_s(failure))
                 self._wakeup.notify(SCHEDULES)
 
     async def fire_all(self) -> float | None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from redis import exceptions as redis_errors
 
 from orchestrator.core.errors import ServerFull, ServerRefused, ServerUnavailable, StoreError
+
+if TYPE_CHECKING:
+    from orchestrator.store.locator import Address
 
 
 class ScriptMissing(StoreError):
@@ -18,6 +21,28 @@ class GroupMissing(StoreError):
     """The stream or its consumer group does not exist. The caller creates it again."""
 
 
+class NotHere(ServerUnavailable):
+    """A live server answered that another one takes the command, now or soon. The command did not run."""
+
+    # A move of a slot or of the master's role is over in a moment, and one command is little work for a live server.
+    retry_within_s = 0.2
+
+
+class Redirected(NotHere):
+    """Another server has the slot (MOVED), or gets it (ASK). The command did not run; the router follows.
+
+    Attributes:
+        slot, host, port: where the reply points to; an empty host is that of the server which answered.
+        asking: the slot is being moved, and only this command may follow, after ASKING.
+        address: the same place, filled in by the link that got the reply.
+    """
+
+    def __init__(self, message: str, *, slot: int, host: str, port: int, asking: bool) -> None:
+        super().__init__(message)
+        self.slot, self.host, self.port, self.asking = slot, host, port, asking
+        self.address: Address | None = None
+
+
 class ReplyTooLarge(StoreError):
     """The reply exceeds the reader's limit and was discarded."""
 
@@ -25,23 +50,16 @@ class ReplyTooLarge(StoreError):
 _TRY_LATER: Final = {
     "LOADING": "is loading its data",
     "BUSY": "is busy with a long script",
-    "ASK": "is moving this slot",
     "TRYAGAIN": "is moving this slot",
     "CLUSTERDOWN": "has no complete cluster",
     "MASTERDOWN": "has lost its master",
     "READONLY": "is a replica and takes no writes",
     "NOREPLICAS": "has too few replicas to accept a write",
-    "UNBLOCKED": "changed its role during a blocking read",
+    "UNBLOCKED": "ended a blocking read, because its role or the key changed",
 }
-_REPLICA: Final = ("READONLY", "MASTERDOWN")
-_WITHOUT_CODE: Final = {
-    redis_errors.AskError: "ASK",
-    redis_errors.TryAgainError: "TRYAGAIN",
-    redis_errors.ClusterDownError: "CLUSTERDOWN",
-    redis_errors.MasterDownError: "MASTERDOWN",
-    redis_errors.ReadOnlyError: "READONLY",
-}
-"""Errors of redis-py that lack the code of the reply."""
+_NOT_HERE: Final = frozenset({"CLUSTERDOWN", "MASTERDOWN", "READONLY", "TRYAGAIN", "UNBLOCKED"})
+_REPLICA: Final = ("READONLY", "MASTERDOWN", "UNBLOCKED force unblock")
+_REDIRECT: Final = re.compile(r"(MOVED|ASK) (\d+) (.*):(\d+)")
 _IN_SCRIPT: Final = re.compile(r"script: [0-9a-f]{40}, on ")
 """What Redis adds to the error of a command in a script. Redis does not undo what the script changed before."""
 _FULL: Final = {
@@ -76,23 +94,35 @@ def translate(error: BaseException, *, what: str, sent: bool) -> StoreError:
 
 def _translate_reply(error: BaseException, what: str) -> StoreError:
     text = _line(error)
-    code = _WITHOUT_CODE.get(type(error)) or text.partition(" ")[0]
     # redis-py strips the code from errors that have a class of their own.
-    if isinstance(error, redis_errors.NoScriptError) or code == "NOSCRIPT":
+    if stripped := getattr(error, "status_code", None):
+        text = f"{stripped} {text}"
+    code = text.partition(" ")[0]
+    if code == "NOSCRIPT":
         return ScriptMissing(what)
-    if isinstance(error, redis_errors.OutOfMemoryError) or code == "OOM":
-        return ServerFull(f"{what} was refused: Redis {_FULL['OOM']}")
+    if redirect := _REDIRECT.match(text):
+        return _redirected(redirect, what)
     if code == "NOGROUP":
         return GroupMissing(f"{what}: {text}")
     if code in _FULL:
         return ServerFull(f"{what} was refused: Redis {_FULL[code]}")
     if code in _TRY_LATER:
-        return ServerUnavailable(f"{what} was not run: Redis {_TRY_LATER[code]}; try again")
+        kind = NotHere if code in _NOT_HERE else ServerUnavailable
+        return kind(f"{what} was not run: Redis {_TRY_LATER[code]}; try again")
     if "non local key" in text:
         return ServerUnavailable(
             f"{what} was interrupted: Redis {_TRY_LATER['TRYAGAIN']}; try again", outcome_unknown=True
         )
     return ServerRefused(f"Redis refused {what}: {text}", outcome_unknown=_IN_SCRIPT.search(text) is not None)
+
+
+def _redirected(redirect: re.Match[str], what: str) -> Redirected:
+    code, slot, host, port = redirect.groups()
+    asking = code == "ASK"
+    where = f"Redis is moving slot {slot} to {host}:{port}" if asking else f"slot {slot} is at {host}:{port}"
+    return Redirected(
+        f"{what} was not run: {where}; try again", slot=int(slot), host=host, port=int(port), asking=asking
+    )
 
 
 def _line(error: BaseException) -> str:

@@ -39,8 +39,8 @@ async def follow_stream(
                 reply = await link.execute(
                     "XREAD", "COUNT", _PAGE, "BLOCK", max(1, round(block_s * 1000)), "STREAMS", key, after
                 )
-            except ServerUnavailable:
-                await anyio.sleep(pauses.next_s())
+            except ServerUnavailable as failure:
+                await anyio.sleep(pauses.next_s(failure))
                 continue
             pauses.reset()
             for entry, fields in reply[0][1] if reply else ():

@@ -1,13 +1,14 @@
-"""Connects to Redis: an asyncio link that many callers share, and a blocking link for a thread.
+"""Connects to one address: an asyncio link that many callers share, and a blocking link for a thread.
 
 redis-py opens the connection (URL, TLS, login) with its retries off; `Wire` takes over the transport. A link sends each
 command once. A link whose server turns out to be a replica closes the connection, and its next command resolves the
-address again. docs/internals/adr/0002 has the measurements.
+address again. docs/internals/adr/0002 has the measurements. `router` chooses the link of a command.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+import math
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import hiredis
@@ -17,8 +18,7 @@ from redis.connection import ConnectionPool
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from orchestrator.core.errors import ConfigError
-from orchestrator.store.failures import is_from_replica, translate
+from orchestrator.store.failures import Redirected, is_from_replica, translate
 from orchestrator.store.wire import Wire, pack
 
 if TYPE_CHECKING:
@@ -27,22 +27,9 @@ if TYPE_CHECKING:
 
     from redis.asyncio.connection import AbstractConnection as AsyncConnection
 
+    from orchestrator.core.errors import StoreError
     from orchestrator.store.calls import Argument
-
-_SCHEMES = ("redis://", "rediss://", "unix://")
-
-
-def check_url(url: str) -> str:
-    """Return `url` if its scheme is supported.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    if url.startswith(("redis+sentinel://", "redis+cluster://")):
-        raise ConfigError(f"{url.partition('://')[0]}:// is not supported yet; use redis://, rediss:// or unix://")
-    if not url.startswith(_SCHEMES):
-        raise ConfigError("the Redis URL must begin with redis://, rediss:// or unix://")
-    return url
+    from orchestrator.store.locator import Address
 
 
 def _options(connect_timeout_s: float, read_timeout_s: float, name: str) -> dict[str, Any]:
@@ -56,9 +43,9 @@ def _options(connect_timeout_s: float, read_timeout_s: float, name: str) -> dict
     }
 
 
-def make_pool(url: str, *, connect_timeout_s: float, name: str) -> AsyncConnectionPool:
-    """Return a factory of asyncio connections to `url`."""
-    return AsyncConnectionPool.from_url(check_url(url), **_options(connect_timeout_s, connect_timeout_s, name))
+def make_pool(address: Address, *, connect_timeout_s: float, name: str) -> AsyncConnectionPool:
+    """Return a factory of asyncio connections to `address`."""
+    return AsyncConnectionPool.from_url(address.url, **_options(connect_timeout_s, connect_timeout_s, name))
 
 
 async def log_in(pool: AsyncConnectionPool) -> AsyncConnection:
@@ -94,22 +81,38 @@ def transport_of(connection: AsyncConnection) -> asyncio.Transport:
 
 
 class Link:
-    """One asyncio connection, opened on first use and again after a loss. Many callers may share it."""
+    """One asyncio connection, opened on first use and again after a loss. Many callers may share it.
+
+    Args:
+        address: of the server.
+        connect_timeout_s: for the connection.
+        read_timeout_s: for a reply.
+        name: shown in CLIENT LIST.
+        published: called with channel and message of each published message.
+        ended: called when a connection has ended.
+        demoted: called with the address when the server turned out to be a replica.
+        unreachable: called with the address when no connection could be opened.
+
+    Attributes:
+        used_s: time of the last command, kept by the router while it has several links.
+    """
 
     def __init__(
         self,
-        url: str,
+        address: Address,
         *,
         connect_timeout_s: float,
         read_timeout_s: float,
         name: str,
         published: Callable[[str, str], None] | None = None,
         ended: Callable[[], None] | None = None,
-        demoted: Callable[[], None] | None = None,
+        demoted: Callable[[Address], None] | None = None,
+        unreachable: Callable[[Address], None] | None = None,
     ) -> None:
-        self._pool = make_pool(url, connect_timeout_s=connect_timeout_s, name=name)
+        self.address, self.used_s = address, -math.inf
+        self._pool = make_pool(address, connect_timeout_s=connect_timeout_s, name=name)
         self._reply_timeout_s, self._published, self._ended = read_timeout_s, published, ended
-        self._demoted = demoted
+        self._demoted, self._unreachable = demoted, unreachable
         self._connection: AsyncConnection | None = None
         self._wire: Wire | None = None
         self._opening = anyio.Lock(fast_acquire=True)
@@ -121,6 +124,11 @@ class Link:
         """True while a connection is open."""
         return self._wire is not None and not self._wire.is_closed
 
+    @property
+    def is_busy(self) -> bool:
+        """True while a reply is outstanding, or a connection is being opened."""
+        return self._opening.locked() or (self._wire is not None and self._wire.is_busy)
+
     async def execute(self, *command: Argument) -> Any:
         """Send one command and return its raw reply.
 
@@ -129,7 +137,7 @@ class Link:
         """
         reply = (await self._exchange(pack(command), 1, what=command[0]))[0]
         if isinstance(reply, hiredis.ReplyError):
-            raise translate(reply, what=str(command[0]), sent=True)
+            raise self.to_error(str(command[0]), reply)
         return reply
 
     async def begin(self, *command: Argument) -> asyncio.Future[list[Any]]:
@@ -151,7 +159,15 @@ class Link:
             return []
         packed = b"".join(pack(command) for command in commands)
         replies = await self._exchange(packed, len(commands), what=commands[0][0])
-        return [_to_reply_or_error(str(command[0]), reply) for command, reply in zip(commands, replies, strict=True)]
+        return [self.to_error(str(command[0]), reply) for command, reply in zip(commands, replies, strict=True)]
+
+    def to_error(self, what: str, reply: Any) -> Any:
+        """Return a reply, with a `StoreError` in the place of an error reply, also inside the reply of EXEC."""
+        if isinstance(reply, hiredis.ReplyError):
+            return with_address(translate(reply, what=what, sent=True), self.address)
+        if what == "EXEC" and isinstance(reply, list):
+            return [self.to_error(what, part) for part in reply]
+        return reply
 
     async def _exchange(self, packed: bytes, expected: int, *, what: Argument) -> list[Any]:
         wire = self._wire
@@ -178,6 +194,8 @@ class Link:
                 connection = await log_in(self._pool)
             except (OSError, RedisError) as error:
                 self._refusal = error
+                if self._unreachable is not None:
+                    self._unreachable(self.address)
                 raise translate(error, what=str(what), sent=False) from error
             transport = transport_of(connection)
             self._connection = connection
@@ -186,15 +204,28 @@ class Link:
                 reply_timeout_s=self._reply_timeout_s,
                 published=self._published,
                 ended=self._ended,
-                demoted=self._demoted,
+                demoted=self._tell_demoted,
             )
             transport.set_protocol(self._wire)
             return self._wire
+
+    def _tell_demoted(self) -> None:
+        if self._demoted is not None:
+            self._demoted(self.address)
 
     def leave_replica(self) -> None:
         """Close the connection, because another one to the same address found a replica there."""
         if self._wire is not None:
             self._wire.leave(ConnectionError("the server is a replica"))
+
+    def discard(self, why: Exception | None = None) -> None:
+        """Close the connection at once; a reply that is outstanding fails with `why`."""
+        if self._wire is not None:
+            self._wire.close(why or ConnectionError("the connection was closed"))
+            self._wire = None
+        if self._connection is not None:
+            self._connection._close()  # type: ignore[no-untyped-call]  # noqa: SLF001 - no other way without a wait
+            self._connection = None
 
     async def close(self) -> None:
         """Close the connection; a later command opens it again."""
@@ -207,90 +238,41 @@ class Link:
                 await connection.disconnect(nowait=True)
 
 
-class Hints:
-    """Subscribes to hints over one connection, opened on first use and again after a loss. Hints may be lost.
+def make_sync_pool(address: Address, *, connect_timeout_s: float, read_timeout_s: float, name: str) -> ConnectionPool:
+    """Return a pool of one blocking connection."""
+    return ConnectionPool.from_url(address.url, max_connections=1, **_options(connect_timeout_s, read_timeout_s, name))
+
+
+class SyncLink:
+    """One blocking connection, for a thread (the heartbeat) or a process without an event loop (the host).
 
     Args:
-        url: of the server.
+        address: of the server.
         connect_timeout_s: for the connection.
-        reply_timeout_s: for the confirmation of a command.
+        read_timeout_s: for a reply.
         name: shown in CLIENT LIST.
-        received: called with channel and message of each hint.
-        ended: called when the connection has ended, also by `close`; all subscriptions end with it.
+        demoted: called with the address when the server turned out to be a replica.
+        unreachable: called with the address when no connection could be opened.
+
+    Attributes:
+        used_s: time of the last command, kept by the router while it has several links.
     """
 
     def __init__(
         self,
-        url: str,
+        address: Address,
         *,
         connect_timeout_s: float,
-        reply_timeout_s: float,
+        read_timeout_s: float,
         name: str,
-        received: Callable[[str, str], None],
-        ended: Callable[[], None],
+        demoted: Callable[[Address], None],
+        unreachable: Callable[[Address], None],
     ) -> None:
-        self._link = Link(
-            url,
-            connect_timeout_s=connect_timeout_s,
-            read_timeout_s=reply_timeout_s,
-            name=name,
-            published=received,
-            ended=ended,
+        self.address, self.used_s = address, -math.inf
+        self._demoted, self._unreachable = demoted, unreachable
+        self._pool = make_sync_pool(
+            address, connect_timeout_s=connect_timeout_s, read_timeout_s=read_timeout_s, name=name
         )
-        self.close, self.leave_replica = self._link.close, self._link.leave_replica
-
-    async def subscribe(self, channels: Sequence[str]) -> None:
-        """Subscribe to channels.
-
-        Raises:
-            ServerRefused: the ACL user may not subscribe.
-            StoreError: see `failures.translate`.
-        """
-        await self._send("SSUBSCRIBE", channels)
-
-    async def unsubscribe(self, channels: Sequence[str]) -> None:
-        """Unsubscribe from channels."""
-        if self._link.is_open:
-            await self._send("SUNSUBSCRIBE", channels)
-
-    async def check(self) -> None:
-        """Ping the server over an open connection; close it if there is no reply."""
-        if self._link.is_open:
-            await self._link.execute("PING")
-
-    async def _send(self, command: str, channels: Sequence[str]) -> None:
-        # One command per channel, because each command then has one reply.
-        for reply in await self._link.pipeline([(command, channel) for channel in channels]):
-            if isinstance(reply, Exception):
-                raise reply
-
-
-def make_sync_pool(url: str, *, connect_timeout_s: float, read_timeout_s: float, name: str) -> ConnectionPool:
-    """Return a pool of one blocking connection."""
-    return ConnectionPool.from_url(
-        check_url(url), max_connections=1, **_options(connect_timeout_s, read_timeout_s, name)
-    )
-
-
-class SyncLink:
-    """One blocking connection, for a thread (the heartbeat) or a process without an event loop (the host)."""
-
-    def __init__(
-        self, url: str, *, connect_timeout_s: float, read_timeout_s: float, name: str, demoted: Callable[[], None]
-    ) -> None:
-        self._demoted = demoted
-        self._pool = make_sync_pool(url, connect_timeout_s=connect_timeout_s, read_timeout_s=read_timeout_s, name=name)
-
-    def execute(self, *command: Argument) -> Any:
-        """Send one command and return its raw reply.
-
-        Raises:
-            StoreError: see `failures.translate`.
-        """
-        reply = self.pipeline([command])[0]
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
 
     def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """Send commands together and return their replies; an error reply becomes a `StoreError` in the list.
@@ -311,9 +293,12 @@ class SyncLink:
                     replies.append(connection.read_response())
                 except ResponseError as error:
                     replica = replica or is_from_replica(error)
-                    replies.append(translate(error, what=str(command[0]), sent=True))
+                    failure = translate(error, what=str(command[0]), sent=True)
+                    replies.append(with_address(failure, self.address))
             done = True
         except (RedisError, OSError) as error:
+            if not sent:
+                self._unreachable(self.address)
             raise translate(error, what=str(commands[len(replies)][0]), sent=sent) from error
         finally:
             if connection is not None:
@@ -321,22 +306,16 @@ class SyncLink:
                     connection.disconnect()  # type: ignore[no-untyped-call]
                 self._pool.release(connection)
         if replica:
-            self._demoted()
+            self._demoted(self.address)
         return replies
 
     def close(self) -> None:
         """Close the connection."""
         self._pool.disconnect()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _to_reply_or_error(what: str, reply: Any) -> Any:
-    """Translate error replies, also those inside the reply of EXEC."""
-    if isinstance(reply, hiredis.ReplyError):
-        return translate(reply, what=what, sent=True)
-    return [_to_reply_or_error(what, part) for part in reply] if what == "EXEC" and isinstance(reply, list) else reply
+def with_address(error: StoreError, answering: Address) -> StoreError:
+    """Complete a redirect: the reply may leave the host out, and never has the login."""
+    if isinstance(error, Redirected):
+        error.address = answering.at(error.host, error.port)
+    return error

@@ -13,12 +13,15 @@ import hiredis
 from redis.exceptions import RedisError
 
 from orchestrator.core.errors import ServerUnavailable
-from orchestrator.store.failures import ReplyTooLarge, is_from_replica, translate
-from orchestrator.store.links import make_sync_pool
+from orchestrator.store.failures import Redirected, ReplyTooLarge, is_from_replica, translate
+from orchestrator.store.links import make_sync_pool, with_address
 from orchestrator.store.wire import pack
 
 if TYPE_CHECKING:
+    from redis.connection import ConnectionInterface
+
     from orchestrator.store.calls import Argument
+    from orchestrator.store.locator import Address, Locator
 
 CHUNK_BYTES: Final = 65_536
 TURN_BYTES: Final = 1_048_576
@@ -30,16 +33,20 @@ _NOTHING = object()
 class LongRead:
     """One connection, opened by `begin`, closed by any failure; one read at a time.
 
+    It connects to the server that has the slot, and leaves it when the slot has moved.
+
     Args:
-        url: of the server.
+        locator: answers the address of the slot.
+        slot: of all keys that it reads.
         connect_timeout_s: for the connection and for each reply during the login.
         name: shown in CLIENT LIST.
         max_bytes: a larger reply is discarded.
     """
 
-    def __init__(self, url: str, *, connect_timeout_s: float, name: str, max_bytes: int) -> None:
-        pool = make_sync_pool(url, connect_timeout_s=connect_timeout_s, read_timeout_s=connect_timeout_s, name=name)
-        self._connection = pool.make_connection()
+    def __init__(self, locator: Locator, *, slot: int, connect_timeout_s: float, name: str, max_bytes: int) -> None:
+        self._locator, self._slot, self._name = locator, slot, name
+        self._address: Address | None = None
+        self._connection: ConnectionInterface | None = None
         self._send_within_s, self._max_bytes = connect_timeout_s, max_bytes
         self._socket: socket.socket | None = None
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
@@ -68,9 +75,24 @@ class LongRead:
         self.under_way = True
 
     def _open(self) -> socket.socket:
+        address = self._locator.single or self._locator.address(self._slot)
+        if address != self._address:
+            self.close()
+            pool = make_sync_pool(
+                address,
+                connect_timeout_s=self._send_within_s,
+                read_timeout_s=self._send_within_s,
+                name=self._name,
+            )
+            self._address, self._connection = address, pool.make_connection()
         if self._socket is None:
+            assert self._connection is not None
             self._reader = hiredis.Reader(notEnoughData=_NOTHING)
-            self._connection.connect()  # type: ignore[no-untyped-call]
+            try:
+                self._connection.connect()  # type: ignore[no-untyped-call]
+            except (RedisError, OSError):
+                self._locator.doubt(address)
+                raise
             self._socket = self._connection._sock  # type: ignore[attr-defined]  # noqa: SLF001 - no other way to it
             assert self._socket is not None
         return self._socket
@@ -103,9 +125,15 @@ class LongRead:
             return None
         self.under_way = False
         if isinstance(reply, hiredis.ReplyError):
+            assert self._address is not None
+            failure = with_address(translate(reply, what=self._what, sent=True), self._address)
             if is_from_replica(reply):
+                self._locator.doubt(self._address)
                 self.close()
-            raise translate(reply, what=self._what, sent=True)
+            elif isinstance(failure, Redirected) and not failure.asking and failure.address is not None:
+                self._locator.moved(failure.slot, failure.address)
+                self.close()
+            raise failure
         return (reply,)
 
     def _read(self) -> bool:
@@ -140,4 +168,5 @@ class LongRead:
         """Close the connection and abandon the read; a later `begin` connects again."""
         self.under_way = self.more = False
         self._socket = None
-        self._connection.disconnect()  # type: ignore[no-untyped-call]
+        if self._connection is not None:
+            self._connection.disconnect()  # type: ignore[no-untyped-call]

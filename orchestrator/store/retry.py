@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 from tenacity import (
     AsyncRetrying,
+    RetryCallState,
     Retrying,
     retry_if_exception,
     retry_if_exception_type,
@@ -23,7 +24,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # Full jitter, so that the processes that lost a server together do not come back together.
-_WAIT = wait_random_exponential(multiplier=0.05, max=2.0)
+_BACKOFF = wait_random_exponential(multiplier=0.05, max=2.0)
+
+
+def _wait(state: RetryCallState) -> float:
+    pause_s = _BACKOFF(state)
+    failure = state.outcome.exception() if state.outcome is not None else None
+    longest_s = getattr(failure, "retry_within_s", None)
+    return pause_s if longest_s is None else min(pause_s, longest_s)
 
 
 async def repeat(
@@ -53,7 +61,7 @@ async def repeat(
 
     async for attempt in AsyncRetrying(
         retry=retry_if_exception(lambda failure: isinstance(failure, ServerUnavailable) and not ended.is_set()),
-        wait=_WAIT,
+        wait=_wait,
         stop=stop_never if retry_for_s == float("inf") else stop_after_delay(retry_for_s),
         sleep=pause,
         reraise=True,
@@ -71,5 +79,5 @@ async def repeat(
 def repeat_sync(call: Callable[[], T], *, retry_for_s: float) -> T:
     """Run `call` in a thread until Redis answers, for about `retry_for_s` seconds."""
     return Retrying(
-        retry=retry_if_exception_type(ServerUnavailable), wait=_WAIT, stop=stop_after_delay(retry_for_s), reraise=True
+        retry=retry_if_exception_type(ServerUnavailable), wait=_wait, stop=stop_after_delay(retry_for_s), reraise=True
     )(call)

@@ -6,20 +6,24 @@ because every script is safe to send twice.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from weakref import WeakSet
 
 import anyio
 
 from orchestrator.core.errors import ConfigError, FormatMismatch, ServerFull, ServerUnavailable
 from orchestrator.core.formats import FORMAT, OLDEST_FORMAT, Floor, outdated, read_floor
-from orchestrator.store.failures import ScriptMissing
-from orchestrator.store.links import Hints, Link, SyncLink
+from orchestrator.store.failures import Redirected, ScriptMissing
+from orchestrator.store.hints import Hints
+from orchestrator.store.links import Link, SyncLink
+from orchestrator.store.locator import locate, slot_of
 from orchestrator.store.long_read import LongRead
 from orchestrator.store.retry import repeat, repeat_sync
+from orchestrator.store.router import Router, SyncRouter
 from orchestrator.store.script_files import all_scripts
 from orchestrator.store.server_info import OLDEST, SECTIONS, read_info
 
@@ -28,31 +32,42 @@ if TYPE_CHECKING:
 
     from orchestrator.store.calls import Argument, Call
     from orchestrator.store.keys import PoolKeys
+    from orchestrator.store.locator import Address, Locator
     from orchestrator.store.server_info import ServerInfo
 
 T = TypeVar("T")
 
 
+MOST_LOADS: Final = 3
+"""How often a call loads its script: once at each server to which its slot moves meanwhile."""
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Address of Redis, and time-outs.
+    """Place of Redis, and time-outs. All stores of a process share it, so that one tells the others what it learned.
 
     Attributes:
-        url: `redis://`, `rediss://` or `unix://`; never shown, because it may contain a password.
+        locator: answers the address of a slot.
         connect_timeout_s: for the connection.
         command_timeout_s: for the reply to a short command.
     """
 
-    url: str
+    locator: Locator
     connect_timeout_s: float = 5.0
     command_timeout_s: float = 10.0
 
-    def __repr__(self) -> str:
-        return "Endpoint(…)"
+    @classmethod
+    def at(cls, url: str, *, connect_timeout_s: float = 5.0, command_timeout_s: float = 10.0) -> Self:
+        """Return the place with this URL: `redis://`, `rediss://` or `unix://`.
+
+        Raises:
+            ConfigError: another scheme.
+        """
+        return cls(locate(url), connect_timeout_s, command_timeout_s)
 
 
 class Store:
-    """Runs scripts and short commands over one shared link; makes links for blocking reads."""
+    """Runs scripts and short commands over shared links, one per address; makes links for blocking reads."""
 
     def __init__(self, endpoint: Endpoint, keys: PoolKeys, *, name: str = "orc") -> None:
         self.keys = keys
@@ -62,24 +77,46 @@ class Store:
         self._closed = anyio.Event()
         self.last_outage_s = -math.inf
         """Monotonic time of the last call that Redis did not answer or refused because it was full."""
-        self._links: WeakSet[Link | Hints] = WeakSet()
-        self._link = self._new_link(name, endpoint.command_timeout_s)
+        self._slot = slot_of(keys.root)
+        self._routers: WeakSet[Router] = WeakSet()
+        self._router = self._new_router(name, endpoint.command_timeout_s, shared=True)
 
-    def _new_link(self, name: str, read_timeout_s: float) -> Link:
-        link = Link(
-            self._endpoint.url,
-            connect_timeout_s=self._endpoint.connect_timeout_s,
-            read_timeout_s=read_timeout_s,
-            name=name,
-            demoted=self._leave_replica,
-        )
-        self._links.add(link)
-        return link
+    def _new_router(
+        self,
+        name: str,
+        read_timeout_s: float,
+        *,
+        shared: bool = False,
+        received: Callable[[str, str], None] | None = None,
+        ended: Callable[[], None] | None = None,
+    ) -> Router:
+        def open_link(address: Address) -> Link:
+            return Link(
+                address,
+                connect_timeout_s=self._endpoint.connect_timeout_s,
+                read_timeout_s=read_timeout_s,
+                name=name,
+                published=received,
+                ended=ended,
+                demoted=self._leave_replica,
+                unreachable=self._endpoint.locator.doubt,
+            )
 
-    def _leave_replica(self) -> None:
+        locator = self._endpoint.locator
+        router = Router(locator, slot=self._slot, open_link=open_link, shared=shared, learned=self._leave_moved)
+        self._routers.add(router)
+        return router
+
+    def _leave_replica(self, address: Address) -> None:
         # A link that only reads gets no error from a replica, and a replica without its master stays silent.
-        for link in list(self._links):
-            link.leave_replica()
+        self._endpoint.locator.doubt(address)
+        for router in list(self._routers):
+            router.leave_replica(address)
+
+    def _leave_moved(self, slot: int) -> None:
+        # Redis tells blocked readers up to a second later.
+        for router in list(self._routers):
+            router.leave_moved(slot)
 
     async def call(self, call: Call[T], *, retry_for_s: float = 0.0) -> T:
         """Run a script.
@@ -127,14 +164,32 @@ class Store:
         try:
             return await self.execute(*command)
         except ScriptMissing:
-            await self.execute("SCRIPT", "LOAD", all_scripts()[call.script].text)
-            return await self.execute(*command)
+            return await self._load_and_run(all_scripts()[call.script].text, command)
+
+    async def _load_and_run(self, script: str, command: Sequence[Argument]) -> Any:
+        # At the server that has the slot of the call. If the slot moves in between, the next server lacks the script.
+        for _ in range(MOST_LOADS - 1):
+            await self._router.link(command).execute("SCRIPT", "LOAD", script)
+            with contextlib.suppress(ScriptMissing):
+                return await self.execute(*command)
+        await self._router.link(command).execute("SCRIPT", "LOAD", script)
+        return await self.execute(*command)
 
     async def execute(self, *command: Argument) -> Any:
         """Send one command."""
         self._check_open(command)
         try:
-            return await self._link.execute(*command)
+            # Not `Router.execute`, because another coroutine costs each command a microsecond.
+            return await self._router.link(command).execute(*command)
+        except Redirected as redirect:
+            return await self._follow(command, redirect)
+        except (ServerUnavailable, ServerFull):
+            self.last_outage_s = time.monotonic()
+            raise
+
+    async def _follow(self, command: Sequence[Argument], redirect: Redirected) -> Any:
+        try:
+            return await self._router.follow(command, redirect)
         except (ServerUnavailable, ServerFull):
             self.last_outage_s = time.monotonic()
             raise
@@ -144,7 +199,7 @@ class Store:
         if commands:
             self._check_open(commands[0])
         try:
-            return await self._link.pipeline(commands)
+            return await self._router.pipeline(commands)
         except ServerUnavailable:
             self.last_outage_s = time.monotonic()
             raise
@@ -154,23 +209,15 @@ class Store:
         if self._closed.is_set():
             raise ServerUnavailable(f"{command[0]!s} was not sent: the connection has been closed")
 
-    def blocking_link(self, block_s: float, *, name: str = "block") -> Link:
-        """Return a link for reads that block up to `block_s`."""
+    def blocking_link(self, block_s: float, *, name: str = "block") -> Router:
+        """Return a link of its own for reads that block up to `block_s`."""
         # The margin lets a busy server reply "nothing" before the read times out.
-        return self._new_link(f"{self._name}:{name}", block_s + self._endpoint.command_timeout_s)
+        return self._new_router(f"{self._name}:{name}", block_s + self._endpoint.command_timeout_s)
 
     def hints(self, *, name: str, received: Callable[[str, str], None], ended: Callable[[], None]) -> Hints:
         """Return a connection for subscriptions; see `Hints`."""
-        hints = Hints(
-            self._endpoint.url,
-            connect_timeout_s=self._endpoint.connect_timeout_s,
-            reply_timeout_s=self._endpoint.command_timeout_s,
-            name=f"{self._name}:{name}",
-            received=received,
-            ended=ended,
-        )
-        self._links.add(hints)
-        return hints
+        timeout_s = self._endpoint.command_timeout_s
+        return Hints(self._new_router(f"{self._name}:{name}", timeout_s, received=received, ended=ended))
 
     async def load_scripts(self) -> None:
         """Load the scripts that the server does not know."""
@@ -250,14 +297,20 @@ class Store:
         """Return the server's run id, which changes with every start."""
         return read_info((await self.execute("INFO", "server")).decode(errors="replace")).run_id
 
+    @property
+    def redirected_to(self) -> str:
+        """Address of the pool if the configured server named another one for its slot, else empty."""
+        locator = self._endpoint.locator
+        return "" if locator.single is not None else str(locator.address(self._slot))
+
     def stop_sending(self) -> None:
         """Stop sending and repeating; the caller must still `close`."""
         self._closed.set()
 
     async def close(self) -> None:
-        """Close the shared link; calls in flight are not repeated."""
+        """Close the shared links; calls in flight are not repeated."""
         self.stop_sending()
-        await self._link.close()
+        await self._router.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -272,16 +325,22 @@ class SyncStore:
     def __init__(self, endpoint: Endpoint, keys: PoolKeys, *, name: str) -> None:
         self.keys = keys
         self._endpoint, self._name = endpoint, name
-        self._link = SyncLink(
-            endpoint.url,
-            connect_timeout_s=endpoint.connect_timeout_s,
-            read_timeout_s=endpoint.command_timeout_s,
-            name=name,
-            demoted=self._leave_replica,
-        )
+        self._slot = slot_of(keys.root)
+        self._router = SyncRouter(endpoint.locator, slot=self._slot, open_link=self._open_link)
         self._long_reads: WeakSet[LongRead] = WeakSet()
 
-    def _leave_replica(self) -> None:
+    def _open_link(self, address: Address) -> SyncLink:
+        return SyncLink(
+            address,
+            connect_timeout_s=self._endpoint.connect_timeout_s,
+            read_timeout_s=self._endpoint.command_timeout_s,
+            name=self._name,
+            demoted=self._leave_replica,
+            unreachable=self._endpoint.locator.doubt,
+        )
+
+    def _leave_replica(self, address: Address) -> None:
+        self._endpoint.locator.doubt(address)
         for long_read in list(self._long_reads):
             long_read.leave_replica()
 
@@ -293,7 +352,7 @@ class SyncStore:
 
     def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
         """Run script calls in one round trip."""
-        replies = self._link.pipeline([call.command() for call in calls])
+        replies = self._router.pipeline([call.command() for call in calls])
         answers = []
         for call, reply in zip(calls, replies, strict=True):
             if isinstance(reply, ScriptMissing):
@@ -307,19 +366,26 @@ class SyncStore:
     def _run(self, call: Call[Any]) -> Any:
         command = call.command()
         try:
-            return self._link.execute(*command)
+            return self.execute(*command)
         except ScriptMissing:
-            self._link.execute("SCRIPT", "LOAD", all_scripts()[call.script].text)
-            return self._link.execute(*command)
+            script = all_scripts()[call.script].text
+        # As in `Store._load_and_run`.
+        for _ in range(MOST_LOADS - 1):
+            self._router.execute_beside(command, "SCRIPT", "LOAD", script)
+            with contextlib.suppress(ScriptMissing):
+                return self.execute(*command)
+        self._router.execute_beside(command, "SCRIPT", "LOAD", script)
+        return self.execute(*command)
 
     def execute(self, *command: Argument) -> Any:
         """Send one command."""
-        return self._link.execute(*command)
+        return self._router.execute(*command)
 
     def long_read(self, *, name: str, connect_timeout_s: float, max_bytes: int) -> LongRead:
         """Return a dedicated connection for a long read; see `LongRead`."""
         long_read = LongRead(
-            self._endpoint.url,
+            self._endpoint.locator,
+            slot=self._slot,
             connect_timeout_s=connect_timeout_s,
             name=f"{self._name}:{name}",
             max_bytes=max_bytes,
@@ -328,8 +394,8 @@ class SyncStore:
         return long_read
 
     def close(self) -> None:
-        """Close the connection."""
-        self._link.close()
+        """Close the connections."""
+        self._router.close()
 
 
 def format_mismatch(stored: bytes | None, keys: PoolKeys) -> tuple[str, str] | None:

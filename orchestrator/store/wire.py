@@ -78,6 +78,11 @@ class Wire(asyncio.Protocol):
         """True when the connection is closed; the event loop reports a loss one turn after the transport closes."""
         return self.lost is not None or self._closing or self._transport.is_closing()
 
+    @property
+    def is_busy(self) -> bool:
+        """True while a reply is outstanding."""
+        return bool(self._open)
+
     async def wait_closed(self) -> None:
         """Wait until a connection to a replica has delivered its last replies."""
         if self._closing and not self._transport.is_closing():
@@ -117,8 +122,7 @@ class Wire(asyncio.Protocol):
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not _NOTHING:
-                if self._published is not None and isinstance(reply, list) and reply[0] == b"smessage":
-                    self._published(reply[1].decode(), reply[2].decode())
+                if self._published is not None and isinstance(reply, list) and self._is_push(reply, self._published):
                     continue
                 if type(reply) is hiredis.ReplyError and is_from_replica(reply) and self._is_old:
                     self._closing = True
@@ -134,6 +138,16 @@ class Wire(asyncio.Protocol):
             self.close(ConnectionError("the server is a replica"))
             if self._demoted is not None:
                 self._demoted()
+
+    def _is_push(self, reply: list[Any], published: Callable[[str, str], None]) -> bool:
+        """Handle a message that answers no command; returns False for a reply."""
+        if reply[0] == b"smessage":
+            published(reply[1].decode(), reply[2].decode())
+            return True
+        if reply[0] == b"sunsubscribe" and not self._open:
+            self.close(ConnectionError("the slot of a subscription has moved"))
+            return True
+        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the open exchanges."""

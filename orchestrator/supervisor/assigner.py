@@ -45,7 +45,7 @@ class Assigner:
                 self._pauses.reset()
             except StoreError as failure:
                 _log.warning("assign_failed", error=str(failure))
-                await anyio.sleep(self._pauses.next_s())
+                await anyio.sleep(self._pauses.next_s(failure))
                 self._wakeup.notify(EVERYTHING, REGISTRY)
 
     def _until_next_s(self) -> float | None:

@@ -99,7 +99,7 @@ class Controller:
                 except StoreError as failure:
                     _log.warning("control_read_failed", error=str(failure))
                     cursor, self._applied_seq = None, None
-                    await anyio.sleep(pauses.next_s())
+                    await anyio.sleep(pauses.next_s(failure))
         finally:
             await link.close()
 

@@ -56,7 +56,7 @@ class Doorbell:
                 except StoreError as failure:
                     _log.warning("doorbell_read_failed", error=str(failure))
                     cursor = None
-                    await anyio.sleep(pauses.next_s())
+                    await anyio.sleep(pauses.next_s(failure))
                     continue
                 pauses.reset()
                 entries = reply[0][1] if reply else ()

@@ -39,7 +39,7 @@ class Promoter:
                 _log.warning("promote_failed", error=str(failure))
                 if isinstance(failure, ServerRefused):
                     self._repair_requested.notify("scheduled")
-                await anyio.sleep(self._pauses.next_s())
+                await anyio.sleep(self._pauses.next_s(failure))
                 self._wakeup.notify(EVERYTHING)
 
     async def _promote(self) -> None:

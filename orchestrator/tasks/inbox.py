@@ -9,7 +9,7 @@ from orchestrator.store.failures import GroupMissing
 from orchestrator.tasks.model import Delivery
 
 if TYPE_CHECKING:
-    from orchestrator.store.links import Link
+    from orchestrator.store.router import Router
 
 __all__ = ["GROUP", "GroupMissing", "parse_entries", "read_inbox"]
 
@@ -18,7 +18,7 @@ _log = get_logger(__name__)
 
 
 async def read_inbox(
-    link: Link, *, inbox_key: str, agent: str, worker: str, count: int, block_ms: int
+    link: Router, *, inbox_key: str, agent: str, worker: str, count: int, block_ms: int
 ) -> list[Delivery]:
     """Read up to `count` new entries, waiting up to `block_ms` for the first.
 

@@ -12,7 +12,7 @@ from orchestrator.store.store import Store
 
 if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
-    from orchestrator.store.links import Link
+    from orchestrator.store.router import Router
     from orchestrator.tasks.scripts import SubmitRow
 
 OPAQUE_MARK_BYTES: Final = len(bytes(opaque(b"")))
@@ -33,7 +33,7 @@ class NoStore(Store):
         """Refuse commands."""
         raise _refusal(commands[0][0])
 
-    def blocking_link(self, block_s: float, *, name: str = "block") -> Link:  # noqa: ARG002
+    def blocking_link(self, block_s: float, *, name: str = "block") -> Router:  # noqa: ARG002
         """Refuse to block."""
         raise _refusal(name)
 
@@ -51,7 +51,7 @@ def packed_envelope(row: SubmitRow) -> bytes:
 
 def offline_services(settings: Settings) -> Services:
     """Return services for parts of a worker that need no server."""
-    where, keys = Endpoint("unix:///no/server"), pool_keys(settings)
+    where, keys = Endpoint.at("unix:///no/server"), pool_keys(settings)
     store = NoStore(where, keys, name="offline")
     store.floor.note(FORMAT)  # no older program shares the tests
     return Services(settings, where, keys, store)

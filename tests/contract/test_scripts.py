@@ -285,6 +285,17 @@ def test_no_key_is_the_root() -> None:
     assert all(kind.suffix for kind in (*POOL_KEYS, *SCOPE_KEYS))
 
 
+def test_no_script_is_sent_after_asking() -> None:
+    """It would take the keys that have not moved as missing; the router alone sends ASKING (protocol rule 26)."""
+    senders = {
+        path.name
+        for folder in ("orchestrator", "workers")
+        for path in sorted((LUA.parent / folder).rglob("*.py"))
+        if re.search(r"""["']ASKING["']""", path.read_text())
+    }
+    assert senders == {"router.py"}
+
+
 def _stem(suffix: str) -> str:
     """The constant part of a suffix, with `*` for a name in the middle."""
     parts = suffix.split(":")

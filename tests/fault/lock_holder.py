@@ -44,7 +44,7 @@ async def keep(url: str, prefix: str) -> None:
 def write(url: str, prefix: str, *, guarded: bool) -> None:
     """Write when told to, whatever has happened meanwhile."""
     keys = ScopeKeys(prefix, "session", "s")
-    store = SyncStore(Endpoint(url), PoolKeys(prefix, "p"), name="holder")
+    store = SyncStore(Endpoint.at(url), PoolKeys(prefix, "p"), name="holder")
     lock = f"exec:{TASK}"
     taken = store.call(scripts.claim(keys, lock=lock, task=TASK, generation="10", nonce=new_nonce(), ttl_ms=TTL_MS))
     sha = store.execute("SCRIPT", "LOAD", GUARDED)

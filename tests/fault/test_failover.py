@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import anyio
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from orchestrator.embedded.server_binary import ServerBinary
     from tests.helpers.attempt_log import AttemptLog
 
+WITHIN_S = 1.0
+"""Time within which the first task must end at the new master."""
 _OPTIONS = {"repl-diskless-sync-delay": "0", "repl-ping-replica-period": "1"}
 
 
@@ -72,7 +75,9 @@ async def test_a_demoted_master_is_left(
                     team.direct.replicaof("127.0.0.1", "1")
                 with pytest.raises(redis.ReadOnlyError):
                     team.direct.set("felt", 1)
+                demoted_s = time.monotonic()
                 assert await (await orc.submit("echo", {"n": 2})).result(timeout=5) == 2
+                assert time.monotonic() - demoted_s < WITHIN_S
                 await anyio.Path(gate).touch()
                 assert await held.result(timeout=5) == "held"
                 await wait_for(lambda: not clients_of(team.direct), "every connection to leave the old master")

@@ -57,7 +57,7 @@ def has_it(process: subprocess.Popen[str]) -> None:
 def test_frozen_holder_writes_nothing(redis_server: RedisServer, prefix: str, what: str, written: int) -> None:
     """A holder stands still until another has its lock: none of its 10,000 writes passes; unguarded all do."""
     keys = ScopeKeys(prefix, "session", "s")
-    store = SyncStore(Endpoint(redis_server.url), PoolKeys(prefix, "p"), name="test")
+    store = SyncStore(Endpoint.at(redis_server.url), PoolKeys(prefix, "p"), name="test")
     with holder(redis_server, prefix, what) as process:
         has_it(process)
         os.kill(process.pid, signal.SIGSTOP)

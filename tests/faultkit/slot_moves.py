@@ -64,13 +64,27 @@ class SlotMoves:
 
     def end(self, key: str) -> None:
         """Move the rest of the slot, make the other node its owner, and wait until both nodes agree on that."""
+        self.hand_over(key)
+        self.settle()
+
+    def hand_over(self, key: str) -> None:
+        """Move the rest of the slot and make the other node its owner. `settle` before the next move."""
         source, slot = self.owner(key), self.slot(key)
         self.move(key, self.keys(key, source))
         for number in (1 - source, source):
             self.ask(number, "CLUSTER", "SETSLOT", slot, "NODE", self._ids[1 - source])
         self._owners[slot] = 1 - source
+
+    def settle(self) -> None:
+        """Wait until both nodes agree on the owners."""
         # A node that knows an old epoch of the other one could lose the next slot again.
         wait_until(lambda: self._epochs(0) == self._epochs(1), "the same epochs on both nodes", 20)
+
+    def move_slot(self, key: str) -> None:
+        """Move the slot of a key to the other node."""
+        self.settle()
+        self.begin(key)
+        self.hand_over(key)
 
     def undo(self, key: str) -> None:
         """Move the keys back and leave the slot where it was."""

@@ -11,7 +11,8 @@ from orchestrator.core.errors import ServerUnavailable
 from orchestrator.core.settings import Settings
 from orchestrator.services import pool_keys
 from orchestrator.store import wire
-from orchestrator.store.links import Hints, Link, transport_of
+from orchestrator.store.links import Link, transport_of
+from orchestrator.store.locator import Address
 from orchestrator.store.store import Endpoint, Store, SyncStore
 from orchestrator.testing.waiting import wait_for
 from tests.faultkit.servers import RedisServer
@@ -32,7 +33,7 @@ def test_a_connection_that_has_just_closed_is_opened_again(redis_server: RedisSe
     """The loop has not told of the loss yet; the next command goes over a new connection all the same."""
 
     async def work() -> None:
-        link = Link(redis_server.url, connect_timeout_s=5, read_timeout_s=5, name="test")
+        link = Link(Address(redis_server.url), connect_timeout_s=5, read_timeout_s=5, name="test")
         assert await link.execute("PING") == b"PONG"
         assert link._wire is not None
         link._wire._transport.abort()
@@ -49,13 +50,12 @@ def test_hints_are_subscribed_to_again(redis_server: RedisServer, *, uvloop: boo
 
     async def work() -> None:
         ends: list[str] = []
-        hints = Hints(
-            redis_server.url, connect_timeout_s=5, reply_timeout_s=5, name="test",
-            received=lambda *_: None, ended=lambda: ends.append("ended"),
-        )  # fmt: skip
+        store = Store(Endpoint.at(redis_server.url), pool_keys(Settings()))
+        hints = store.hints(name="test", received=lambda *_: None, ended=lambda: ends.append("ended"))
         await hints.subscribe(["one"])
-        assert hints._link._wire is not None
-        hints._link._wire._transport.abort()
+        (link,) = hints._router._links.values()
+        assert link._wire is not None
+        link._wire._transport.abort()
         await hints.subscribe(["two"])
         await hints.check()
         assert ends == ["ended"]
@@ -72,7 +72,7 @@ def test_a_connection_that_ends_at_the_login_is_no_answer(
     """It is told as an outage, as every other broken connection, and the next command opens another one."""
 
     async def work() -> None:
-        link = Link(redis_server.url, connect_timeout_s=5, read_timeout_s=5, name="test")
+        link = Link(Address(redis_server.url), connect_timeout_s=5, read_timeout_s=5, name="test")
         opened = link._pool.make_connection
 
         def make_connection() -> Any:
@@ -130,7 +130,7 @@ def test_a_replica_is_left(replica: RedisServer, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(wire, "REPLICA_PAUSE_S", 0.0)
 
     async def work() -> None:
-        store = Store(Endpoint(replica.url), pool_keys(Settings()))
+        store = Store(Endpoint.at(replica.url), pool_keys(Settings()))
         reader, refusals = store.blocking_link(30), []
         first, read_by = await store.execute("CLIENT", "ID"), await reader.execute("CLIENT", "ID")
         demote(replica)
@@ -160,7 +160,7 @@ def test_a_replica_is_left(replica: RedisServer, monkeypatch: pytest.MonkeyPatch
 async def test_a_new_connection_to_a_replica_stays(replica: RedisServer) -> None:
     """The retries of many callers do not open a connection each while the address still leads to the replica."""
     demote(replica)
-    store = Store(Endpoint(replica.url), pool_keys(Settings()))
+    store = Store(Endpoint.at(replica.url), pool_keys(Settings()))
     first = await store.execute("CLIENT", "ID")
     for _ in range(3):
         with pytest.raises(ServerUnavailable, match="takes no writes"):
@@ -171,7 +171,7 @@ async def test_a_new_connection_to_a_replica_stays(replica: RedisServer) -> None
 
 def test_a_thread_leaves_a_replica(replica: RedisServer) -> None:
     """The blocking link does so too, and a long read of the same thread ends."""
-    store = SyncStore(Endpoint(replica.url), pool_keys(Settings()), name="test")
+    store = SyncStore(Endpoint.at(replica.url), pool_keys(Settings()), name="test")
     first = store.execute("CLIENT", "ID")
     long_read = store.long_read(name="long", connect_timeout_s=5, max_bytes=1000)
     demote(replica)

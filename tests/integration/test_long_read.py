@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.core.errors import ServerRefused, ServerUnavailable
 from orchestrator.store.failures import ReplyTooLarge
+from orchestrator.store.locator import locate
 from orchestrator.store.long_read import TURN_BYTES, LongRead
 from tests.faultkit.proxy import ThreadedProxy
 
@@ -26,7 +27,7 @@ MAX_BYTES = 4 * TURN_BYTES
 @pytest.fixture
 def link(redis_server: RedisServer) -> Iterator[LongRead]:
     """A link that keeps up to 4 MiB."""
-    opened = LongRead(redis_server.url, connect_timeout_s=5, name="test", max_bytes=MAX_BYTES)
+    opened = LongRead(locate(redis_server.url), slot=0, connect_timeout_s=5, name="test", max_bytes=MAX_BYTES)
     yield opened
     opened.close()
 
@@ -87,7 +88,7 @@ def test_a_refusal_leaves_the_connection(link: LongRead, redis_client: redis.Red
 def test_a_lost_connection_is_told(redis_server: RedisServer) -> None:
     """Whoever waits learns that the connection has ended; nothing connects to a port that refuses."""
     with ThreadedProxy(redis_server.url) as proxy:
-        link = LongRead(proxy.url, connect_timeout_s=1, name="test", max_bytes=MAX_BYTES)
+        link = LongRead(locate(proxy.url), slot=0, connect_timeout_s=1, name="test", max_bytes=MAX_BYTES)
         link.begin("BLPOP", "nothing", 30)
         proxy.cut()
         with pytest.raises(ServerUnavailable) as lost:

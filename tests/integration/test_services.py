@@ -147,7 +147,7 @@ def test_a_server_that_is_too_old_is_refused(redis_server: RedisServer, version:
             return replace(await super().server_info(), version=version)
 
     async def check() -> None:
-        async with OtherVersion(Endpoint(redis_server.url), PoolKeys("a:b:c", "p")) as store:
+        async with OtherVersion(Endpoint.at(redis_server.url), PoolKeys("a:b:c", "p")) as store:
             await store.check_server(allow_eviction=False)
 
     if accepted:

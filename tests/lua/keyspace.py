@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.store.keys import is_permanent
 
 if TYPE_CHECKING:
-    from orchestrator.store.links import SyncLink
+    from orchestrator.store.router import SyncRouter
 
 
-def names(link: SyncLink, prefix: str) -> list[str]:
+def names(link: SyncRouter, prefix: str) -> list[str]:
     """Every key that begins with `prefix`."""
     found: list[str] = []
     cursor = b"0"
@@ -21,7 +21,7 @@ def names(link: SyncLink, prefix: str) -> list[str]:
             return sorted(set(found))
 
 
-def clear(link: SyncLink, prefix: str) -> None:
+def clear(link: SyncRouter, prefix: str) -> None:
     """Remove every key that begins with `prefix`; each must have a time to live or be listed as permanent."""
     keys = names(link, prefix)
     immortal = [key for key in keys if not is_permanent(key) and link.execute("PTTL", key) == -1]
@@ -30,18 +30,18 @@ def clear(link: SyncLink, prefix: str) -> None:
         link.execute("UNLINK", *keys)
 
 
-def snapshot(link: SyncLink, prefix: str) -> dict[str, Any]:
+def snapshot(link: SyncRouter, prefix: str) -> dict[str, Any]:
     """Contents of every key; of a stream also who has what pending, of each key whether it has a time to live."""
     found = {name: (_contents(link, name), link.execute("PTTL", name) >= 0) for name in names(link, prefix)}
     return {name: contents for name, contents in found.items() if contents[0] is not None}
 
 
-def without_lifetime(link: SyncLink, prefix: str) -> list[str]:
+def without_lifetime(link: SyncRouter, prefix: str) -> list[str]:
     """Keys that would stay for ever and are not listed as permanent."""
     return [name for name in names(link, prefix) if link.execute("PTTL", name) == -1 and not is_permanent(name)]
 
 
-def _contents(link: SyncLink, name: str) -> Any:
+def _contents(link: SyncRouter, name: str) -> Any:
     kind = link.execute("TYPE", name)
     match kind if isinstance(kind, bytes) else kind.encode():
         case b"string":
@@ -63,11 +63,11 @@ def _contents(link: SyncLink, name: str) -> Any:
             raise AssertionError(f"{name} has the unexpected type {other!r}")
 
 
-def _entries(link: SyncLink, name: str) -> Any:
+def _entries(link: SyncRouter, name: str) -> Any:
     return link.execute("XRANGE", name, "-", "+")
 
 
-def _pending(link: SyncLink, name: str) -> Any:
+def _pending(link: SyncRouter, name: str) -> Any:
     groups = [dict(zip(group[::2], group[1::2], strict=True)) for group in link.execute("XINFO", "GROUPS", name)]
     # Idle times run on by themselves, so only entry, consumer and delivery count are compared.
     return {

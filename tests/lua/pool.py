@@ -179,8 +179,8 @@ class Pool:
     def __init__(self, url: str, prefix: str) -> None:
         self.url = url
         self.keys = PoolKeys(prefix, "p")
-        self.store = SyncStore(Endpoint(url), self.keys, name="test")
-        self.link = self.store._link
+        self.store = SyncStore(Endpoint.at(url), self.keys, name="test")
+        self.link = self.store._router
         self.now_us: int | None = START_US
 
     def start_afresh(self) -> None:

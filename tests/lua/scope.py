@@ -32,8 +32,8 @@ class Scope:
     def __init__(self, url: str, prefix: str, kind: str = "session", id_: str = "s 1") -> None:
         self.keys = ScopeKeys(prefix, kind, id_)
         self.url = url
-        self.store = SyncStore(Endpoint(url), PoolKeys(prefix, "p"), name="test")
-        self.link = self.store._link
+        self.store = SyncStore(Endpoint.at(url), PoolKeys(prefix, "p"), name="test")
+        self.link = self.store._router
         self.now_us = START_US
         self.to_wake = ""
 

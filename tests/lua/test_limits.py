@@ -368,7 +368,7 @@ class Rush:
 
     def __init__(self, url: str, keys: PoolKeys) -> None:
         self.keys = keys
-        self.supervisors = [Store(Endpoint(url), keys) for _ in range(3)]
+        self.supervisors = [Store(Endpoint.at(url), keys) for _ in range(3)]
         self.seen: defaultdict[str, dict[bytes, int]] = defaultdict(dict)
         self.granted: dict[str, int] = dict.fromkeys(AGENTS, 0)
         self.returned: set[bytes] = set()

@@ -34,7 +34,7 @@ def store() -> Iterator[SyncStore]:
     settings = Settings()
     keys = PoolKeys(settings.prefix, settings.pool)
     with RedisServer(options=dict(re.findall(r"^(hash-\S+) (\S+)$", SHIPPED, re.MULTILINE))) as server:
-        store = SyncStore(Endpoint(server.url), keys, name="test")
+        store = SyncStore(Endpoint.at(server.url), keys, name="test")
         yield store
         store.close()
 

@@ -136,7 +136,7 @@ class ControlReader:
 
     def _lost(self, failure: StoreError) -> Received:
         self._link.close()
-        pause_s = self._pauses.next_s()
+        pause_s = self._pauses.next_s(failure)
         self._until_s = time.monotonic() + pause_s
         _log.warning("command_listener_disconnected", error=str(failure), retry_in_s=round(pause_s, 3))
         return Received(gap=True)

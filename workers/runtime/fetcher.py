@@ -74,7 +74,7 @@ class Fetcher:
             await self._link.close()
 
     async def _recover(self, failure: StoreError) -> None:
-        pause_s = self._pauses.next_s()
+        pause_s = self._pauses.next_s(failure)
         if isinstance(failure, GroupMissing):
             _log.warning("inbox_missing", agent=self._agent.name)
             await self._register()

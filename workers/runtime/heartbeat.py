@@ -180,7 +180,7 @@ class Heartbeat:
         except StoreError as failure:
             self._reachable = False
             _log.warning("heartbeat_missed", error=str(failure))
-            return self._pauses.next_s()
+            return self._pauses.next_s(failure)
         except Exception as failure:  # noqa: BLE001 - see below
             if self._stopping.is_set():
                 return self._every_s  # the event loop may have closed

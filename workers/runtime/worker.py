@@ -111,7 +111,7 @@ class _Outage:
         if time.monotonic() - self._logged_s > LOG_WAIT_EVERY_S:
             _log.warning("worker_waits_for_redis", error=str(failure))
             self._logged_s = time.monotonic()
-        await anyio.sleep(self._pauses.next_s())
+        await anyio.sleep(self._pauses.next_s(failure))
 
 
 @asynccontextmanager

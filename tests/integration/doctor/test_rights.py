@@ -184,7 +184,7 @@ async def test_a_damaged_script(redis_server: RedisServer, settings: Settings, d
     assert callable(damage)
     scripts_ = dict(all_scripts())
     scripts_["tasks/submit"] = damage(scripts_["tasks/submit"])
-    async with Store(Endpoint(redis_server.url), pool_keys(settings)) as store:
+    async with Store(Endpoint.at(redis_server.url), pool_keys(settings)) as store:
         (found,) = await compatibility.check_scripts(
             CheckContext(settings, store, await store.server_info(), {}), scripts=scripts_
         )

@@ -28,7 +28,7 @@ class Limiter:
     """One limit of 10 in 60 s, and a clock that the test moves."""
 
     def __init__(self, url: str, prefix: str, *, sums: bool) -> None:
-        self.store = SyncStore(Endpoint(url), PoolKeys(prefix, "p"), name="test")
+        self.store = SyncStore(Endpoint.at(url), PoolKeys(prefix, "p"), name="test")
         self.sums = sums
         self.prefix, self.now_us, self.name = prefix, START_US, "limit"
         self._ops = 0

@@ -44,7 +44,7 @@ class Space:
 
     def __init__(self, url: str, prefix: str, session: str = "S/1", **settings: Any) -> None:
         self.keys = ScopeKeys(prefix, "session", session)
-        self.store = SyncStore(Endpoint(url), PoolKeys(prefix, "p"), name="test")
+        self.store = SyncStore(Endpoint.at(url), PoolKeys(prefix, "p"), name="test")
         self.settings = WorkspaceSettings(**settings)
         self._ops = itertools.count()
         self._fill()
@@ -55,7 +55,7 @@ class Space:
 
     def start_afresh(self) -> None:
         """Check the lifetimes of the session's keys, and begin again as after the set-up."""
-        clear(self.store._link, self.keys.root)
+        clear(self.store._router, self.keys.root)
         self._fill()
 
     def hold(self, value: str = VALUE, lock: str = LOCK) -> None:
@@ -218,7 +218,7 @@ class Space:
 
     def names(self) -> list[str]:
         """Every key of the session."""
-        return names(self.store._link, self.keys.root)
+        return names(self.store._router, self.keys.root)
 
     def snapshot(self) -> dict[str, Any]:
         """All that the session holds, byte for byte, with the lifetimes that are not running."""

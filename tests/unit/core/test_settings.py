@@ -17,7 +17,7 @@ from orchestrator import Orchestrator
 from orchestrator.core import settings as module
 from orchestrator.core.errors import ConfigError
 from orchestrator.core.settings import LoadedSettings, RedisSettings, Settings, leaves, load_settings, load_with_places
-from orchestrator.store.links import check_url
+from orchestrator.store.locator import check_url
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,49 @@
+"""Subscribes to hints: messages that announce a change of stored data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.store.router import Router
+
+
+class Hints:
+    """Subscribes to hints over one connection, opened on first use and again after a loss. Hints may be lost.
+
+    The server ends subscriptions of a slot that moves away. The connection then ends too, and `ended` is called.
+
+    Args:
+        router: whose links report hints and their ends.
+    """
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self.close = router.close
+
+    async def subscribe(self, channels: Sequence[str]) -> None:
+        """Subscribe to channels.
+
+        Raises:
+            ServerRefused: the ACL user may not subscribe.
+            StoreError: see `failures.translate`.
+        """
+        await self._send("SSUBSCRIBE", channels)
+
+    async def unsubscribe(self, channels: Sequence[str]) -> None:
+        """Unsubscribe from channels."""
+        if self._router.is_open:
+            await self._send("SUNSUBSCRIBE", channels)
+
+    async def check(self) -> None:
+        """Ping the server over an open connection; close it if there is no reply."""
+        if self._router.is_open:
+            await self._router.execute("PING")
+
+    async def _send(self, command: str, channels: Sequence[str]) -> None:
+        # One command per channel, because each command then has one reply.
+        for reply in await self._router.pipeline([(command, channel) for channel in channels]):
+            if isinstance(reply, Exception):
+                raise reply

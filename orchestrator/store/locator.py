@@ -1,0 +1,169 @@
+"""Answers which server has a hash slot.
+
+A link connects to an `Address`. A locator answers the address of a slot from memory; what it does not know it learns
+from replies (MOVED) and from doubts (a server that cannot be reached, or that turned out to be a replica). Redirects
+are followed by `router`.
+"""
+
+from __future__ import annotations
+
+from binascii import crc_hqx
+from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import urlsplit
+
+from orchestrator.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.store.calls import Argument
+
+SLOTS: Final = 16_384
+_SCHEMES: Final = ("redis://", "rediss://", "unix://")
+_SCRIPTS: Final = frozenset({"EVALSHA", "EVALSHA_RO", "EVAL", "EVAL_RO"})
+_KEYLESS: Final = frozenset(
+    "ACL ASKING CLIENT CLUSTER COMMAND CONFIG DISCARD EXEC INFO MULTI PING ROLE SCAN SCRIPT TIME".split()  # noqa: SIM905 - a list of words
+)
+_SECOND: Final = frozenset({"MEMORY", "OBJECT", "XGROUP", "XINFO"})
+
+
+class Address:
+    """The address of one server, with the login of the configured URL. Its text leaves the login out.
+
+    Attributes:
+        url: for a connection; may contain a password.
+    """
+
+    __slots__ = ("url",)
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def at(self, host: str, port: int) -> Address:
+        """Return the address of another server of the same cluster; without a host, that of this one."""
+        parts = urlsplit(self.url)
+        login, at, _ = parts.netloc.rpartition("@")
+        host = parts.hostname or "localhost" if host in {"", "?"} else host
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if parts.scheme == "unix":
+            return Address(f"redis://{login}{at}{place}/0")
+        return Address(parts._replace(netloc=f"{login}{at}{place}").geturl())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Address) and other.url == self.url
+
+    def __hash__(self) -> int:
+        return hash(self.url)
+
+    def __str__(self) -> str:
+        parts = urlsplit(self.url)
+        return parts.path if parts.scheme == "unix" else parts.netloc.rpartition("@")[2]
+
+    def __repr__(self) -> str:
+        return f"Address({self})"
+
+
+class Locator(Protocol):
+    """Answers the address of a slot, at once and from memory. All stores of a process share one; threads may call it.
+
+    Attributes:
+        single: the address of all slots, or None while slots have several.
+    """
+
+    single: Address | None
+
+    def address(self, slot: int) -> Address:
+        """Return the address of a slot."""
+
+    def moved(self, slot: int, address: Address) -> None:
+        """Note that a server answered with this address for the slot."""
+
+    def doubt(self, address: Address) -> None:
+        """Note that the server there cannot be reached or is a replica; the next answers may differ."""
+
+
+class FixedLocator:
+    """Answers one configured address, except for slots that a MOVED reply placed elsewhere.
+
+    A name in the address is resolved by each new connection. A doubt about a learned address returns its slots to the
+    configured one, whose server answers MOVED again if it must.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._home = address
+        self._moved: dict[int, Address] = {}
+        self.single: Address | None = address
+
+    def address(self, slot: int) -> Address:
+        """Return the address of a slot."""
+        return self._moved.get(slot, self._home)
+
+    def moved(self, slot: int, address: Address) -> None:
+        """Note that a server answered with this address for the slot."""
+        if address == self._home:
+            self._moved.pop(slot, None)
+        else:
+            self._moved[slot] = address
+        self._settle()
+
+    def doubt(self, address: Address) -> None:
+        """Forget what was learned about an address."""
+        for slot in [slot for slot, known in list(self._moved.items()) if known == address]:
+            self._moved.pop(slot, None)
+        self._settle()
+
+    def _settle(self) -> None:
+        self.single = None if self._moved else self._home
+
+
+def locate(url: str) -> Locator:
+    """Return the locator for a URL.
+
+    Raises:
+        ConfigError: the scheme is not supported.
+    """
+    return FixedLocator(Address(check_url(url)))
+
+
+def check_url(url: str) -> str:
+    """Return `url` if its scheme is supported.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if url.startswith(("redis+sentinel://", "redis+cluster://")):
+        raise ConfigError(f"{url.partition('://')[0]}:// is not supported yet; use redis://, rediss:// or unix://")
+    if not url.startswith(_SCHEMES):
+        raise ConfigError("the Redis URL must begin with redis://, rediss:// or unix://")
+    return url
+
+
+def slot_of(key: str | bytes) -> int:
+    """Return the hash slot of a key."""
+    raw = key if isinstance(key, bytes) else key.encode()
+    begin = raw.find(b"{")
+    if begin >= 0:
+        end = raw.find(b"}", begin + 1)
+        if end > begin + 1:
+            raw = raw[begin + 1 : end]
+    return crc_hqx(raw, 0) % SLOTS
+
+
+def runs_script(command: Sequence[Argument]) -> bool:
+    """Return whether a command runs a script."""
+    return command[0] in _SCRIPTS
+
+
+def key_of(command: Sequence[Argument]) -> str | bytes | None:
+    """Return the first key of a command, None if it has none."""
+    name = command[0]
+    if name in _SCRIPTS:
+        index = 3 if int(command[2]) else 0
+    elif name in {"XREAD", "XREADGROUP"}:
+        index = command.index("STREAMS") + 1
+    else:
+        index = 0 if name in _KEYLESS else 2 if name in _SECOND else 1
+    if not 0 < index < len(command):
+        return None
+    key = command[index]
+    return str(key) if isinstance(key, int) else key
