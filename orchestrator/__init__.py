@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from orchestrator.locks.named import Locks as Locks
     from orchestrator.schedules.api import Schedules as Schedules
     from orchestrator.schedules.model import Schedule as Schedule
+    from orchestrator.tasks.families import SessionSummary as SessionSummary
     from orchestrator.tasks.history import AttemptOutcome as AttemptOutcome
     from orchestrator.tasks.history import TaskAttempt as TaskAttempt
     from orchestrator.tasks.model import AnswerStatus as AnswerStatus
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import RequeueStatus as RequeueStatus
     from orchestrator.tasks.model import TaskEvent as TaskEvent
     from orchestrator.tasks.model import TaskState as TaskState
+    from orchestrator.tasks.queries import TaskRow as TaskRow
     from orchestrator.tasks.selecting import TaskFilter as TaskFilter
     from orchestrator.tasks.submission import Submission as Submission
     from orchestrator.why.model import Cause as Cause

@@ -26,7 +26,7 @@ end
 local function cancel_task(pool, ending, cancelling, id, reason)
   local task_key = pool .. ':task:' .. id
   local task = read_task(task_key, 'state', 'queue', 'ttl', 'idem', 'by', 'at', 'gen', 'env', 'out', 'fails',
-    'deaths', 'cancel', 'lane')
+    'deaths', 'cancel', 'lane', 'session')
   local state = task.state
   if not state then return 'unknown', '' end
   if has_ended(state) then return 'already', state end
@@ -41,7 +41,7 @@ local function cancel_task(pool, ending, cancelling, id, reason)
       return 'signalled', state
     end
   end
-  local ended = {idem = task.idem, lane = task.lane, out = task.out, gen = task.gen, fails = task.fails, deaths = task.deaths}
+  local ended = {idem = task.idem, lane = task.lane, session = task.session, out = task.out, gen = task.gen, fails = task.fails, deaths = task.deaths}
   end_task(pool, ending, id, ended, 'cancelled', lifetime(task.ttl), {'reason', reason})
   if state == 'ready' then
     leave_ready(pool, ending, task.queue or skill_queue(task.env), id)

@@ -3,6 +3,7 @@
 --@include counter: increment_counters
 --@include output: append_event
 --@include lane: pass_lane, flush_turns
+--@include family: note_activity
 
 -- Returns the client that waits for the end of a task: the last group of digits of the id, if it says so (`TaskIds` in
 -- orchestrator/core/ids.py); else nil.
@@ -15,13 +16,13 @@ end
 -- Returns a collector for the tasks that end in one call; `flush_endings` stores it.
 local function start_endings(now)
   return {now = now, now_text = integer(math.floor(now / 1000)), counts = {}, replies = {}, events = {}, inline_bytes = 0,
-    turns = {}}
+    turns = {}, sessions = {}}
 end
 
 local reply_inline_bytes = 65536
 
--- Ends a task: state, time, lifetime, idempotency key, output, lane. `task` has the fields idem, lane and out, and for
--- the output gen, fails and deaths. `fields` is a flat list of fields to store; a success has `result` instead.
+-- Ends a task: state, time, lifetime, idempotency key, output, lane. `task` has the fields idem, lane, session and out,
+-- and for the output gen, fails and deaths. `fields` is a flat list of fields to store; a success has `result` instead.
 -- Collects replies, events and counters in `ending`.
 local function end_task(pool, ending, id, task, state, ttl_s, fields, result)
   local task_key = pool .. ':task:' .. id
@@ -64,10 +65,12 @@ local function end_task(pool, ending, id, task, state, ttl_s, fields, result)
     end
     append_event(pool, id, task.gen, attempt, state, reason)
   end
+  if task.session then ending.sessions[task.session] = true end
   if task.lane then pass_lane(pool, ending, task.lane, id) end
 end
 
--- Stores what a call collected: turns of lanes, one event, one reply entry per waiting client, counters.
+-- Stores what a call collected: turns of lanes, one event, one reply entry per waiting client, activity of sessions,
+-- counters.
 local function flush_endings(pool, ending)
   flush_turns(pool, ending)
   if #ending.events > 0 then
@@ -78,6 +81,7 @@ local function flush_endings(pool, ending)
     redis.call('XADD', replies_key, 'MAXLEN', '~', 1000, '*', unpack(replies))
     redis.call('EXPIRE', replies_key, 3600)
   end
+  note_activity(pool, ending.sessions, math.floor(ending.now / 1000))
   increment_counters(pool, ending.now, ending.counts)
 end
 

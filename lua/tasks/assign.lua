@@ -115,18 +115,18 @@ end
 local plain = {}
 -- Returns state, generation and envelope of a task, and a table of its other fields.
 local function read(task_key)
-  -- A plain task in its first attempt has these three fields, or these and a lane; the rest need not be read.
+  -- A plain task in its first attempt has these three fields, or these and a lane or a session; the rest need not be read.
   local fields = redis.call('HLEN', task_key)
   if fields == 3 then return read_task(task_key, 'state', 'gen', 'env'), plain end
   if fields == 4 then
-    local found = read_task(task_key, 'state', 'gen', 'env', 'lane')
-    if found.lane then return found, {lane = found.lane} end
+    local found = read_task(task_key, 'state', 'gen', 'env', 'lane', 'session')
+    if found.lane or found.session then return found, {lane = found.lane, session = found.session} end
   end
   local found = read_task(task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill',
-    'out', 'requeued', 'lane', 'group', 'refused', 'queue')
+    'out', 'requeued', 'lane', 'group', 'refused', 'queue', 'session')
   return found, {fails = found.fails, deaths = found.deaths, by = found.by, ttl = found.ttl, idem = found.idem,
     skill = found.skill, out = found.out, requeued = found.requeued, lane = found.lane,
-    group = found.group, refused = found.refused, queue = found.queue}
+    group = found.group, refused = found.refused, queue = found.queue, session = found.session}
 end
 
 local held, awaited = {}, {}

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Deletes ended tasks: dead letter, output, idempotency key, record. A stub stays for 5 minutes, so that a late repeat
+-- Deletes ended tasks: dead letter, output, idempotency key, list of children, place in the list of the session, record. A stub stays for 5 minutes, so that a late repeat
 -- of their submit creates no new task (protocol rule 22).
 -- status, per id: deleted | refused state (it has not ended; nothing changed) | unknown
 -- repeat: returns deleted while the stub exists, then unknown
@@ -15,9 +15,9 @@ local dead_key = pool .. ':dead'
 local ended = {succeeded = true, dead = true, cancelled = true, expired = true}
 
 local function delete(id)
-  local task_key, out_key = pool .. ':task:' .. id, pool .. ':out:' .. id
-  local task = read_task(task_key, 'state', 'idem', 'deleted')
-  local state, idem = task.state, task.idem
+  local task_key, out_key, children_key = pool .. ':task:' .. id, pool .. ':out:' .. id, pool .. ':children:' .. id
+  local task = read_task(task_key, 'state', 'idem', 'deleted', 'session')
+  local state, idem, session_key = task.state, task.idem, task.session and pool .. ':session:' .. task.session
   if task.deleted then return 'deleted', '' end
   if not state then return 'unknown', '' end
   if not ended[state] then return 'refused', state end
@@ -25,7 +25,8 @@ local function delete(id)
   local holder = idem_key and redis.call('GET', idem_key)
   local fields = redis.call('HKEYS', task_key)
   redis.call('ZREM', dead_key, id)
-  redis.call('UNLINK', out_key)
+  redis.call('UNLINK', out_key, children_key)
+  if session_key then redis.call('LREM', session_key, 1, id) end
   -- The key may have expired, and a later task may own it.
   if holder and string.match(holder, '^%S+') == id then redis.call('UNLINK', idem_key) end
   redis.call('HSET', task_key, 'deleted', now_text)

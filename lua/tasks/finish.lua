@@ -48,18 +48,20 @@ local outcomes = {succeeded = 'succeeded', retry = 'failed', dead = 'failed', sn
 
 -- Returns state and generation of a task, and a table of its other fields.
 local function read(task_key)
-  -- A plain task in its first attempt has env, gen, state and at, or these and a lane; the rest need not be read.
+  -- A plain task in its first attempt has env, gen, state and at, or these and a lane or a session; the rest need not be
+  -- read.
   local fields = redis.call('HLEN', task_key)
   if fields == 4 then return read_task(task_key, 'state', 'gen'), {} end
   if fields == 5 then
-    local found = read_task(task_key, 'state', 'gen', 'lane')
-    if found.lane then return found, {lane = found.lane} end
+    local found = read_task(task_key, 'state', 'gen', 'lane', 'session')
+    if found.lane or found.session then return found, {lane = found.lane, session = found.session} end
   end
   local found = read_task(task_key, 'state', 'gen', 'queue', 'rank', 'ttl', 'idem', 'fails', 'deaths', 'by',
-    'cancel', 'out', 'lane', 'refused', 'skill', 'woken', 'ran')
+    'cancel', 'out', 'lane', 'refused', 'skill', 'woken', 'ran', 'session')
   return found, {refused = found.refused, skill = found.skill, queue = found.queue, rank = found.rank, ttl = found.ttl,
     idem = found.idem, fails = found.fails, deaths = found.deaths, by = found.by, cancel = found.cancel,
-    out = found.out, lane = found.lane, woken = found.woken, ran = found.ran}
+    out = found.out, lane = found.lane, woken = found.woken, ran = found.ran,
+    session = found.session}
 end
 
 -- Adds the version of a skill that refused the arguments of a task to its others. Returns whether the task waits for

@@ -24,9 +24,9 @@ local late = redis.call('ZRANGE', expiring_key, '-inf', now_text, 'BYSCORE', 'LI
 for i = 1, #late do
   local id = late[i]
   local task = read_task(pool .. ':task:' .. id, 'state', 'queue', 'ttl', 'idem', 'env', 'out', 'gen', 'fails',
-      'deaths', 'lane')
+      'deaths', 'lane', 'session')
   if task.state == 'ready' or task.state == 'scheduled' or task.state == 'waiting' then
-    local ended = {idem = task.idem, lane = task.lane, out = task.out, gen = task.gen, fails = task.fails, deaths = task.deaths}
+    local ended = {idem = task.idem, lane = task.lane, session = task.session, out = task.out, gen = task.gen, fails = task.fails, deaths = task.deaths}
     end_task(pool, ending, id, ended, 'expired', lifetime(task.ttl), {'reason', 'did not start in time'})
     if task.state == 'ready' then
       leave_ready(pool, ending, task.queue or skill_queue(task.env), id)

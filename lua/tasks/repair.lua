@@ -32,7 +32,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 
 local call_bytes, orphan_s = 1048576, 300
 local record_fields = {'state', 'gen', 'at', 'queue', 'rank', 'by', 'ttl', 'idem', 'out', 'fails', 'deaths', 'due', 'ended',
-  'deleted', 'lane', 'left', 'blamed', 'group', 'alone'}
+  'deleted', 'lane', 'left', 'blamed', 'group', 'alone', 'session'}
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local ending, waiting = start_endings(now), start_waiting()
@@ -47,7 +47,7 @@ local clean = {gone = true, ['orphan-output'] = true, ['orphan-key'] = true, ['l
 
 -- Nothing may fail after the first write: while a key that all repairs write has another type, nothing is repaired.
 local shared = {[queues_key] = 'set', [scheduled_key] = 'zset', [asking_key] = 'zset', [expiring_key] = 'zset', [dead_key] = 'zset',
-  [pool .. ':doorbell'] = 'stream', [pool .. ':events'] = 'stream', [pool .. ':stats:TOTAL'] = 'hash',
+  [pool .. ':doorbell'] = 'stream', [pool .. ':events'] = 'stream', [pool .. ':sessions'] = 'zset', [pool .. ':stats:TOTAL'] = 'hash',
   [pool .. ':stats:' .. integer(math.floor(now / 60000000))] = 'hash'}
 local may_repair = repair == '1'
 for key, type in pairs(shared) do may_repair = has_type(types, key, type) and may_repair end
@@ -239,7 +239,7 @@ local function check_lifetime(row, id, task)
 end
 
 local function end_damaged(id, task, field)
-  local kept = {idem = task.idem, out = task.out, gen = number(task.gen) and task.gen or '0',
+  local kept = {idem = task.idem, session = task.session, out = task.out, gen = number(task.gen) and task.gen or '0',
     fails = number(task.fails), deaths = number(task.deaths), lane = task.lane}
   local reason = 'its record is damaged: ' .. field
   end_task(pool, ending, id, kept, 'dead', lifetime(task.ttl, dead_ttl_s), {'reason', reason})

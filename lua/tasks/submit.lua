@@ -6,7 +6,7 @@
 -- returns: for each row that was not created its number, its status, and the value named above
 -- repeat: returns duplicate and the row's own id for a task that exists; changes nothing
 local pool        = KEYS[1]                   -- key: root of the pool's slot
-local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s queue skill delay_ms at_ms start_by_ms idem digest parent parent_generation lane on_busy fire
+local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s queue skill delay_ms at_ms start_by_ms idem digest parent parent_generation lane on_busy fire session
 local max_tasks   = tonumber(ARGV[2])         -- int: cap of one queue
 local max_wait_s  = tonumber(ARGV[3])         -- int: lifetime of a task that waits
 local now_arg     = ARGV[4]                   -- time: test override, microseconds
@@ -18,6 +18,7 @@ local now_arg     = ARGV[4]                   -- time: test override, microsecon
 --@include version: parse_version_scope
 --@include queue: put_ready, put_due
 --@include lane: pass_lane, flush_turns
+--@include family: collect_member, flush_children, flush_sessions
 --@include ending: start_endings, flush_endings
 --@include cancel: start_cancelling, has_begun, cancel_task, flush_cancelling
 --@include schedule: fire_is_stale, record_fire
@@ -209,6 +210,7 @@ end
 local born, usual_keep_s, usual_score = integer(now_ms), integer(max_wait_s), integer(rank_of(nil) + now_ms)
 local ending, cancelling = start_endings(now), start_cancelling()
 local ready, scheduled, expiring = {}, {}, {}
+local parents, sessions = {}, {}
 
 -- Stores the places of the tasks accepted so far.
 local function settle()
@@ -286,7 +288,9 @@ for n = 1, #accepted do
     local at = #scored
     scored[at + 1], scored[at + 2] = score, id
   end
-  if rank or ttl_s or row.queue or start_by or idem or due or row.lane then
+  if row.parent then collect_member(parents, row.parent, id, keep_s + lifetime(ttl_s)) end
+  if row.session then collect_member(sessions, row.session, id, keep_s + lifetime(ttl_s)) end
+  if rank or ttl_s or row.queue or start_by or idem or due or row.lane or row.session then
     local fields = {}
     -- Defaults are not stored: they would be a third of a small record.
     if row.queue and queue ~= skill_queue(row.envelope) then fields[#fields + 1], fields[#fields + 2] = 'queue', queue end
@@ -300,6 +304,7 @@ for n = 1, #accepted do
     end
     if due then fields[#fields + 1], fields[#fields + 2] = 'due', integer(due) end
     if row.lane then fields[#fields + 1], fields[#fields + 2] = 'lane', row.lane end
+    if row.session then fields[#fields + 1], fields[#fields + 2] = 'session', row.session end
     if idem then
       fields[#fields + 1], fields[#fields + 2] = 'idem', idem
       redis.call('SET', pool .. ':idem:' .. idem, id .. ' ' .. row.digest, 'EX', keep_s)
@@ -319,6 +324,8 @@ for i = 1, #crowds do
 end
 settle()
 flush_cancelling(pool, cancelling)
+flush_children(pool, parents)
+flush_sessions(pool, sessions, now_ms)
 if #accepted > 0 then ending.counts.submitted = #accepted end
 flush_endings(pool, ending)
 return answers

@@ -21,6 +21,7 @@ from orchestrator.client.handle import TaskHandle
 from orchestrator.client.replies import Replies
 from orchestrator.client.shared_config import SharedConfig
 from orchestrator.client.skill_versions import SkillVersions
+from orchestrator.client.tasks import Tasks
 from orchestrator.core.errors import (
     KeyConflict,
     LaneBusy,
@@ -381,6 +382,11 @@ class Orchestrator:
         """Published states of agents, and the agents that are alive."""
         services = self._here()
         return Agents(services.store, services.settings, self._waiter)
+
+    @property
+    def tasks(self) -> Tasks:
+        """Lists of tasks: of a session, of a parent, of the pool; and the sessions."""
+        return Tasks(self._here())
 
     @property
     def config(self) -> SharedConfig:

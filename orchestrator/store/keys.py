@@ -83,6 +83,32 @@ POOL_KEYS: Final = (
         "progress, output and events of a task that emits or is followed; also the channel of hints about new entries",
         "as its task; capped at about `output.max_chunks` entries",
     ),
+    KeyKind(
+        "children:ID",
+        "list",
+        "the newest 1000 children of a task, oldest first",
+        "with the task, when it is deleted; else as long as the last child may wait and its result is kept",
+    ),
+    KeyKind(
+        "sessions",
+        "zset",
+        "sessions by the ms of their last submit or end of a task",
+        "capped at about 10,000 sessions",
+        permanent=True,
+    ),
+    KeyKind(
+        "sessions:dropped",
+        "hash",
+        "per session the number of tasks that its list no longer has",
+        "with the session; empty = gone",
+        permanent=True,
+    ),
+    KeyKind(
+        "session:S",
+        "list",
+        "the newest 1000 tasks of a session, oldest first",
+        "with its session in `sessions`; at most as long as its last task may wait and its result is kept",
+    ),
     KeyKind("doorbell", "stream", "queues and agents that changed", "capped at about 1000 entries", permanent=True),
     KeyKind("limits", "hash", "definition of each limit: starts, window in microseconds", "permanent", permanent=True),
     KeyKind(
@@ -376,6 +402,24 @@ class PoolKeys:
     def out(self, task_id: str) -> str:
         """Key of the output stream of a task; hints are published to a channel of the same name."""
         return f"{self.root}:out:{task_id}"
+
+    def children(self, task_id: str) -> str:
+        """Key of the children of a task."""
+        return f"{self.root}:children:{task_id}"
+
+    @property
+    def sessions(self) -> str:
+        """Key of the sessions by their last activity."""
+        return f"{self.root}:sessions"
+
+    @property
+    def dropped_of_sessions(self) -> str:
+        """Key of the numbers of tasks that the lists of sessions no longer have."""
+        return f"{self.root}:sessions:dropped"
+
+    def session(self, session: str) -> str:
+        """Key of the tasks of a session."""
+        return f"{self.root}:session:{encode_foreign('session', session)}"
 
     @property
     def doorbell(self) -> str:

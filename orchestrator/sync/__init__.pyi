@@ -15,9 +15,10 @@ from orchestrator.limits.limits import Decision
 from orchestrator.locks.model import LockInfo
 from orchestrator.schedules.model import Schedule
 from orchestrator.schedules.plans import ScheduleOptions
-from orchestrator.tasks.model import AnswerStatus, CancelStatus, OutputChunk, RequeueStatus, TaskEvent
+from orchestrator.tasks.families import SessionSummary
+from orchestrator.tasks.model import AnswerStatus, CancelStatus, OutputChunk, RequeueStatus, TaskEvent, TaskState
 from orchestrator.tasks.options import TaskOptions
-from orchestrator.tasks.queries import TaskOutcome
+from orchestrator.tasks.queries import TaskOutcome, TaskRow
 from orchestrator.tasks.selecting import TaskFilter
 from orchestrator.tasks.submission import Arguments, NamedSkill, Submission, TypedSkill
 from orchestrator.why.model import TaskInfo, TaskStatus
@@ -55,6 +56,7 @@ __all__ = [
     "Sent",
     "SharedConfig",
     "TaskHandle",
+    "Tasks",
     "Workspace",
     "WorkspaceView",
 ]
@@ -153,6 +155,10 @@ class Orchestrator:
     @property
     def agents(self) -> Agents:
         """Published states of agents, and the agents that are alive."""
+
+    @property
+    def tasks(self) -> Tasks:
+        """Lists of tasks: of a session, of a parent, of the pool; and the sessions."""
 
     @property
     def config(self) -> SharedConfig:
@@ -778,6 +784,39 @@ class Agents:
 
         Raises:
             InvalidInput, StoreError: not a duration; no reply.
+        """
+
+class Tasks:
+    """Reads lists of tasks and sessions.
+
+    Methods raise `InvalidInput` for invalid values, and `StoreError` when Redis does not answer.
+    """
+
+    def find(
+        self,
+        *,
+        session: str | None = None,
+        parent: str | None = None,
+        states: Collection[TaskState | str] = ...,
+        limit: int = 100,
+    ) -> tuple[TaskRow, ...]:
+        """List tasks: those that run, those that wait, then those that ended, newest end first.
+
+        Args:
+            session: only tasks of this session, newest first. A pool keeps the newest 1000 of a session.
+            parent: only children of this task, in the order of their submits. A pool keeps the newest 1000 of a task.
+            states: only tasks in these states.
+            limit: maximum number, at most 10,000.
+        """
+
+    def sessions(self, *, limit: int = 100) -> tuple[SessionSummary, ...]:
+        """List the sessions with the latest submit or end of a task.
+
+        A session stays listed for as long as its last task may wait and its result is kept, or until about 10,000 other
+        sessions were active.
+
+        Args:
+            limit: maximum number, at most 10,000.
         """
 
 class SharedConfig:

@@ -22,6 +22,7 @@ from orchestrator.client.admin import Admin, Sent
 from orchestrator.client.client import Orchestrator
 from orchestrator.client.handle import TaskHandle
 from orchestrator.client.shared_config import SharedConfig
+from orchestrator.client.tasks import Tasks
 from orchestrator.core.errors import InvalidInput, OrchestratorError, SubmitRefused
 from orchestrator.limits.limits import Limits
 from orchestrator.locks.named import Lease, Locks
@@ -42,8 +43,8 @@ EXIT_TIMEOUT_S: Final = 2.0
 """An interpreter that ends waits no longer than this for an open client."""
 
 WRAPPED: Final = (
-    Orchestrator, TaskHandle, Admin, Sent, Schedules, Locks, Lease, Limits, Agents, SharedConfig, BoardView, Board,
-    WorkspaceView, Workspace, Scratch,
+    Orchestrator, TaskHandle, Admin, Sent, Schedules, Locks, Lease, Limits, Agents, Tasks, SharedConfig, BoardView,
+    Board, WorkspaceView, Workspace, Scratch,
 )  # fmt: skip
 """Classes with calls that are awaited. A base comes before the classes that derive from it."""
 

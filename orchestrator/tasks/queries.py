@@ -116,7 +116,19 @@ async def dead(store: Store, limit: int) -> list[tuple[str, TaskState]]:
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """A task in a list."""
+    """A task in a list.
+
+    Attributes:
+        id: id of the task.
+        state: one of `TaskState`.
+        skill: requested skill.
+        priority: 0 to 9, lower first.
+        session: as submitted, like `tags`.
+        submitted_at: aware time, like `ended_at`.
+        agent: agent that has or had it, or that it is addressed to.
+        parent: task that submitted it.
+        reason: reason of the last retry, or of an end without a result, in one line.
+    """
 
     id: str
     state: TaskState
@@ -125,6 +137,40 @@ class TaskRow:
     session: str | None
     tags: tuple[str, ...]
     submitted_at: datetime
+    agent: str | None = None
+    parent: str | None = None
+    ended_at: datetime | None = None
+    reason: str = ""
+
+
+def _row_of(task: TaskRecord, state: TaskState) -> TaskRow:
+    return TaskRow(
+        id=task.id,
+        state=state,
+        skill=task.skill,
+        priority=task.priority,
+        session=task.session,
+        tags=task.tags,
+        submitted_at=task.submitted_at,
+        agent=task.agent,
+        parent=task.envelope.parent,
+        ended_at=task.ended_at,
+        reason=task.reason,
+    )
+
+
+async def rows_of(store: Store, tasks: Sequence[TaskRecord]) -> list[TaskRow]:
+    """Return the rows of records, with `running` and `cancelling` for tasks that a worker has read."""
+    held = [task for task in tasks if task.state is TaskState.ASSIGNED and task.holder is not None]
+    replies = await store.pipeline(
+        [("XPENDING", store.keys.inbox(str(task.holder)), GROUP, task.entry, task.entry, 1) for task in held]
+    )
+    running = {
+        task.id: TaskState.RUNNING if task.cancel is None else TaskState.CANCELLING
+        for task, reply in zip(held, replies, strict=True)
+        if reply and not isinstance(reply, StoreError)
+    }
+    return [_row_of(task, running.get(task.id, task.state)) for task in tasks]
 
 
 async def listing(store: Store, *, states: Collection[TaskState], limit: int) -> list[TaskRow]:
@@ -154,17 +200,7 @@ async def listing(store: Store, *, states: Collection[TaskState], limit: int) ->
         # A requeued task may still be among the ended ones; then its record decides.
         state = task.state if seen[task.id].final else seen[task.id]
         if state in wanted:
-            rows.append(
-                TaskRow(
-                    id=task.id,
-                    state=state,
-                    skill=task.skill,
-                    priority=task.priority,
-                    session=task.session,
-                    tags=task.tags,
-                    submitted_at=task.submitted_at,
-                )
-            )
+            rows.append(_row_of(task, state))
     return rows
 
 

@@ -133,9 +133,14 @@ class TaskRecord:
         return self.holder or QueueName.parse(self.queue).agent
 
     @property
+    def entry(self) -> str:
+        """The id of its inbox entry."""
+        return self._text("at").split(" ")[1]
+
+    @property
     def entered_ms(self) -> int:
         """The time of its inbox entry in ms."""
-        return int(self._text("at").split(" ")[1].partition("-")[0])
+        return int(self.entry.partition("-")[0])
 
     @property
     def lane(self) -> str | None:
@@ -210,6 +215,11 @@ class TaskRecord:
     def errors(self) -> tuple[str, ...]:
         """Tracebacks of the failed attempts, oldest first."""
         return tuple(self.numbered("error").values())
+
+    @property
+    def children_dropped(self) -> int:
+        """Number of children that its list of children no longer has."""
+        return self._count("dropped")
 
     def history(self, state: TaskState, worker: str | None = None) -> tuple[TaskAttempt, ...]:
         """Return the attempts that the record keeps, oldest first, with the one that runs or that ended the task.

@@ -75,6 +75,7 @@ class UnusualRow(SubmitRow, frozen=True, array_like=True):
     lane: str | None = None
     on_busy: str | None = None
     fire: ScheduledFire | None = None
+    session: str | None = None
 
 
 class SubmitAnswer(NamedTuple):

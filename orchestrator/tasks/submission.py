@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, T
 from msgspec.structs import replace
 
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.ids import check_name
+from orchestrator.core.ids import check_name, encode_foreign
 from orchestrator.core.payload import encode_json
 from orchestrator.core.queue_name import QueueName
 from orchestrator.store.calls import opaque
@@ -230,6 +230,7 @@ class SubmissionValidator:
             parent_generation=parent.generation if parent else None,
             lane=values.get("lane"),
             on_busy=values.get("on_busy"),
+            session=None if envelope.session is None else encode_foreign("session", envelope.session),
         )
 
     def _title(self, skill: str) -> str:

@@ -48,6 +48,7 @@ async def info(store: Store, id_: str) -> TaskInfo:
         NotFound: no such task, or its retention has passed.
     """
     found, record = await _find_with_record(store, id_)
+    children = [child.decode() for child in await store.execute("LRANGE", store.keys.children(id_), 0, -1)]
     envelope, state = record.envelope, found.state
     has_begun = state in {TaskState.ASSIGNED, TaskState.RUNNING, TaskState.CANCELLING}
     runs = has_begun or state is TaskState.SUCCEEDED
@@ -77,6 +78,8 @@ async def info(store: Store, id_: str) -> TaskInfo:
         progress=record.progress,
         questions=record.questions,
         once=record.once,
+        children=tuple(children),
+        children_dropped=record.children_dropped,
         history=record.history(state, found.worker.id if found.worker else None),
     )
 

@@ -149,6 +149,8 @@ class TaskInfo:
         once: names of the results that `ctx.once` keeps.
         requeues: each retry after its end: time (ms), final state before, actor and reason.
         history: its latest attempts, oldest first: the last 20 that ended, and the one that runs.
+        children: ids of the tasks that it submitted, in order; of more than 1000 the newest.
+        children_dropped: number of older children that are not listed.
     """
 
     id: str
@@ -177,3 +179,5 @@ class TaskInfo:
     questions: tuple[Question, ...] = ()
     once: tuple[str, ...] = ()
     history: tuple[TaskAttempt, ...] = ()
+    children: tuple[str, ...] = ()
+    children_dropped: int = 0

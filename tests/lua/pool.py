@@ -97,6 +97,7 @@ class Row:
     lane: str = ""
     on_busy: str = ""
     depth: int = 0
+    session: str = ""
 
     def sent(self) -> task_scripts.SubmitRow:
         """The row as a client sends it: without what is usual."""
@@ -115,6 +116,7 @@ class Row:
             "parent_generation": self.parent_generation or None,
             "lane": self.lane or None,
             "on_busy": self.on_busy or None,
+            "session": self.session or None,
         }
         if set(unusual.values()) == {None}:
             return task_scripts.SubmitRow(self.id, self.envelope)

@@ -133,6 +133,19 @@ def play_lanes(pool: Pool) -> None:
     assert status is RequeueStatus.REQUEUED
     (held,) = pool.deliver("w2")
     pool.end(held)
+    play_families(pool)
+
+
+def play_families(pool: Pool) -> None:
+    """A task of a session has more children than its list keeps, and the session more tasks."""
+    pool.put(row(session="s"))
+    (held,) = pool.deliver("w2")
+    children = [row(session="s", parent=held.task_id, parent_generation=held.generation) for _ in range(1001)]
+    for first in range(0, len(children), 500):
+        pool.put(*children[first : first + 500])
+    pool.cancel(*[each.id for each in children])
+    pool.end(held)
+    pool.delete(children[-1].id)
 
 
 def play_suspects(pool: Pool) -> None:

@@ -1,8 +1,8 @@
-"""What a plain task costs the server: so many commands within the scripts, and no more."""
+"""What a task costs the server: so many commands within the scripts, and no more."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.both_servers
 
 
-def life(pool: Pool, count: int) -> dict[str, int]:
-    """Commands of each step in the life of plain tasks that go through it together."""
+def life(pool: Pool, count: int, **fields: Any) -> dict[str, int]:
+    """Commands of each step in the life of tasks that go through it together; plain ones without `fields`."""
     costs: dict[str, int] = {}
 
     def step(name: str, work: Callable[[], object]) -> None:
@@ -26,7 +26,7 @@ def life(pool: Pool, count: int) -> dict[str, int]:
         work()
         costs[name] = pool.commands() - before
 
-    step("submit", lambda: pool.put(*[row(reply="c1", ttl_s=USUAL_TTL_S) for _ in range(count)]))
+    step("submit", lambda: pool.put(*[row(reply="c1", ttl_s=USUAL_TTL_S, **fields) for _ in range(count)]))
     step("assign", pool.assign)
     taken = [(delivery, Verdict(VerdictKind.SUCCEEDED, b"1")) for delivery in pool.read()]
     assert len(taken) == count
@@ -40,3 +40,30 @@ def test_commands_of_a_plain_task(pool: Pool) -> None:
     life(pool, 10)  # now the server knows the scripts
     few, many = life(pool, 10), life(pool, 60)
     assert {name: (many[name] - few[name]) / 50 for name in few} == {"submit": 2, "assign": 4, "finish": 4}
+
+
+def test_commands_of_a_task_of_a_session(pool: Pool) -> None:
+    """Beside others it costs no more than a plain task; a call adds three commands to submit and one to the end.
+
+    A new session adds four to submit.
+    """
+    pool.register(slots=100)
+    life(pool, 10, session="s")
+    few, many = life(pool, 10, session="s"), life(pool, 60, session="s")
+    assert {name: (many[name] - few[name]) / 50 for name in few} == {"submit": 2, "assign": 4, "finish": 4}
+    plain, known, new = life(pool, 1), life(pool, 1, session="s"), life(pool, 1, session="t")
+    assert {name: known[name] - plain[name] for name in plain} == {"submit": 3, "assign": 0, "finish": 1}
+    assert {name: new[name] - plain[name] for name in plain} == {"submit": 4, "assign": 0, "finish": 1}
+
+
+def test_commands_of_a_child(pool: Pool) -> None:
+    """Submit looks at the parent for each child; a call adds two commands for the list of the children."""
+    pool.register(slots=100)
+    pool.put()
+    parent = pool.one()
+    child = {"parent": parent.task_id, "parent_generation": parent.generation}
+    life(pool, 10, **child)
+    few, many = life(pool, 10, **child), life(pool, 60, **child)
+    assert {name: (many[name] - few[name]) / 50 for name in few} == {"submit": 3, "assign": 4, "finish": 4}
+    plain, one = life(pool, 1), life(pool, 1, **child)
+    assert {name: one[name] - plain[name] for name in plain} == {"submit": 3, "assign": 0, "finish": 0}

@@ -80,10 +80,12 @@ async def submit(
     return _tell_end(end, common, timeout)
 
 
-@commands.command("list", "orc tasks list", "orc tasks list --state dead -o id")
+@commands.command("list", "orc tasks list", "orc tasks list --state dead -o id", "orc tasks list --session chat-7")
 async def list_(
     *,
     state: Annotated[tuple[State, ...], option("--state", metavar="STATE", many=True)] = (),
+    session: Annotated[str | None, option("--session", metavar="SESSION")] = None,
+    parent: Annotated[str | None, option("--parent", metavar="ID")] = None,
     limit: Annotated[int, option("--limit", metavar="N")] = 50,
     common: Globals = DEFAULTS,
 ) -> None:
@@ -91,18 +93,33 @@ async def list_(
 
     Args:
         state: Only tasks in this state; may be repeated.
+        session: Only tasks of this session, newest first.
+        parent: Only children of this task, in the order of their submits.
         limit: How many [50].
     """
+    if session is not None and parent is not None:
+        raise InvalidInput("give --session or --parent, not both")
     inputs.check_limit(limit, 10_000)
     from orchestrator.tasks.model import TaskState
+    from orchestrator.views.families import list_children, list_session_tasks
     from orchestrator.views.tasks import list_tasks
 
+    states, dropped = {TaskState(one) for one in state}, 0
     async with common.services() as services:
-        rows = await list_tasks(services, states={TaskState(one) for one in state}, limit=limit)
+        if session is not None:
+            members = await list_session_tasks(services, session, states=states, limit=limit)
+            rows, dropped = list(members.rows), members.dropped
+        elif parent is not None:
+            members = await list_children(services, parent, states=states, limit=limit)
+            rows, dropped = list(members.rows), members.dropped
+        else:
+            rows = list(await list_tasks(services, states=states, limit=limit))
     columns = ("id", "state", "skill", "priority", "session", "submitted_at")
     output.show_list(common.output, [asdict(row) for row in rows], columns, key="id", empty="no tasks")
     if len(rows) == limit:
         output.hint(f"these are the first {limit}; raise --limit for more")
+    elif dropped:
+        output.say(f"{dropped} older tasks are not listed; only the newest 1000 are kept")
 
 
 @commands.command("show", "orc tasks show 0192f0c1-…", "orc tasks show 0192f0c1-… -o json")
@@ -114,10 +131,14 @@ async def show(task: TaskId, /, *, common: Globals = DEFAULTS) -> None:
     record["questions"] = task_answer.question_rows(found.questions, table=common.output == "table")
     if common.output == "table":
         record["history"] = history.attempt_lines(found.history)
+        record["children"] = history.child_ids(found)
     named = ("why", "worker", "session", "tags", "key", "lane", "parent")
     optional = (*named, "due_at", "ended_at", "reason", "errors", "deaths")
     output.show_record(
-        common.output, record, key="id", skip=(*optional, "result", "progress", "questions", "once", "history")
+        common.output,
+        record,
+        key="id",
+        skip=(*optional, "result", "progress", "questions", "once", "history", "children", "children_dropped"),
     )
 
 

@@ -1,8 +1,8 @@
-"""Formats the earlier attempts of a task for a terminal."""
+"""Formats the earlier attempts and the children of a task for a terminal."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.cli.terminal import output
 
@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.tasks.history import TaskAttempt
+    from orchestrator.why.model import TaskInfo
+
+SHOWN_CHILDREN: Final = 10
 
 
 def attempt_lines(attempts: Sequence[TaskAttempt]) -> list[str]:
@@ -18,6 +21,13 @@ def attempt_lines(attempts: Sequence[TaskAttempt]) -> list[str]:
     if attempts and attempts[0].number > 1:
         lines[0] = f"(the record keeps none before number {attempts[0].number})\n{lines[0]}"
     return lines
+
+
+def child_ids(task: TaskInfo) -> list[str]:
+    """Return the first children of a task, and how to list the others."""
+    shown = list(task.children[:SHOWN_CHILDREN])
+    more = len(task.children) + task.children_dropped - len(shown)
+    return [*shown, f"and {more} more: `orc tasks list --parent {task.id}`"] if more else shown
 
 
 def _lines(attempt: TaskAttempt) -> str:

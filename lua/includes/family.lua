@@ -1,0 +1,73 @@
+-- Lists of the tasks of a session and of the children of a task, and the list of sessions.
+--@include time: integer
+
+-- Newest tasks that each list keeps.
+local kept_members = 1000
+
+-- Sessions that are listed.
+local kept_sessions = 10000
+
+-- Sessions beyond these, so that few calls remove old ones.
+local session_slack = 100
+
+-- Collects a new task for the list of its session or parent. `keep_s` is the time for which its record may be kept.
+local function collect_member(lists, name, id, keep_s)
+  local list = lists[name]
+  if not list then
+    list = {ids = {}, keep_s = 0}
+    lists[name] = list
+  end
+  list.ids[#list.ids + 1] = id
+  if keep_s > list.keep_s then list.keep_s = keep_s end
+end
+
+-- Appends collected tasks to a list, which is kept at least as long as their records may be. Counts the
+-- old tasks that it drops in a field of a hash.
+local function append_members(list_key, list, counts_key, field)
+  local length = redis.call('RPUSH', list_key, unpack(list.ids))
+  if length == #list.ids then
+    redis.call('EXPIRE', list_key, list.keep_s)
+  else
+    redis.call('EXPIRE', list_key, list.keep_s, 'GT')
+  end
+  if length > kept_members then
+    redis.call('LTRIM', list_key, -kept_members, -1)
+    redis.call('HINCRBY', counts_key, field, length - kept_members)
+  end
+end
+
+-- Stores the collected children of each parent.
+local function flush_children(pool, parents)
+  for parent, list in pairs(parents) do
+    append_members(pool .. ':children:' .. parent, list, pool .. ':task:' .. parent, 'dropped')
+  end
+end
+
+-- Stores the collected tasks of each session, and notes its activity. Removes the sessions without activity for the
+-- longest time when there are too many.
+local function flush_sessions(pool, sessions, now_ms)
+  local sessions_key, dropped_key, new = pool .. ':sessions', pool .. ':sessions:dropped', 0
+  for session, list in pairs(sessions) do
+    new = new + redis.call('ZADD', sessions_key, integer(now_ms), session)
+    append_members(pool .. ':session:' .. session, list, dropped_key, session)
+  end
+  if new == 0 then return end
+  local excess = redis.call('ZCARD', sessions_key) - kept_sessions
+  if excess < session_slack then return end
+  local old = redis.call('ZRANGE', sessions_key, 0, math.min(excess, 1000) - 1)
+  local list_keys = {}
+  for i = 1, #old do list_keys[i] = pool .. ':session:' .. old[i] end
+  redis.call('UNLINK', unpack(list_keys))
+  redis.call('HDEL', dropped_key, unpack(old))
+  redis.call('ZREM', sessions_key, unpack(old))
+end
+
+-- Notes that tasks of listed sessions ended.
+local function note_activity(pool, sessions, now_ms)
+  local scored, time = {}, integer(now_ms)
+  for session in pairs(sessions) do
+    scored[#scored + 1] = time
+    scored[#scored + 1] = session
+  end
+  if #scored > 0 then redis.call('ZADD', pool .. ':sessions', 'XX', unpack(scored)) end
+end

@@ -1,0 +1,79 @@
+"""`orc.tasks`: lists of tasks, and of sessions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.core.errors import InvalidInput
+from orchestrator.core.ids import check_task_id, encode_foreign
+from orchestrator.tasks import families, queries
+from orchestrator.tasks.model import TaskState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from orchestrator.services import Services
+    from orchestrator.tasks.families import SessionSummary
+    from orchestrator.tasks.queries import TaskRow
+
+MAX_ROWS: Final = 10_000
+
+
+class Tasks:
+    """Reads lists of tasks and sessions.
+
+    Methods raise `InvalidInput` for invalid values, and `StoreError` when Redis does not answer.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def find(
+        self,
+        *,
+        session: str | None = None,
+        parent: str | None = None,
+        states: Collection[TaskState | str] = (),
+        limit: int = 100,
+    ) -> tuple[TaskRow, ...]:
+        """List tasks: those that run, those that wait, then those that ended, newest end first.
+
+        Args:
+            session: only tasks of this session, newest first. A pool keeps the newest 1000 of a session.
+            parent: only children of this task, in the order of their submits. A pool keeps the newest 1000 of a task.
+            states: only tasks in these states.
+            limit: maximum number, at most 10,000.
+        """
+        wanted = _checked(states, limit)
+        if session is not None and parent is not None:
+            raise InvalidInput("give a session or a parent, not both")
+        store = self._services.store
+        if session is not None:
+            encode_foreign("session", session)
+            found = families.session_tasks(store, session, states=wanted, limit=limit)
+        elif parent is not None:
+            found = families.children(store, check_task_id(parent), states=wanted, limit=limit)
+        else:
+            return tuple(await queries.listing(store, states=wanted, limit=limit))
+        return (await found).rows
+
+    async def sessions(self, *, limit: int = 100) -> tuple[SessionSummary, ...]:
+        """List the sessions with the latest submit or end of a task.
+
+        A session stays listed for as long as its last task may wait and its result is kept, or until about 10,000 other
+        sessions were active.
+
+        Args:
+            limit: maximum number, at most 10,000.
+        """
+        _checked((), limit)
+        return tuple(await families.sessions(self._services.store, limit=limit))
+
+
+def _checked(states: Collection[TaskState | str], limit: int) -> frozenset[TaskState]:
+    if not 1 <= limit <= MAX_ROWS:
+        raise InvalidInput(f"limit {limit} is not between 1 and {MAX_ROWS}")
+    try:
+        return frozenset(TaskState(state) for state in states)
+    except ValueError as unknown:
+        raise InvalidInput(f"{unknown}; there are {', '.join(TaskState)}") from None
