@@ -1,0 +1,300 @@
+"""An old program and this one share a pool, in every combination, while workers and supervisors are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from orchestrator import Orchestrator, UpgradeRefused, UpgradeUnfinished
+from orchestrator.core.formats import FORMAT, OLDEST_FORMAT, Feature
+from orchestrator.services import pool_keys
+from orchestrator.testing.waiting import wait_for, wait_until
+from tests.faultkit.processes import ActorProcess
+from tests.helpers import subprocesses
+from tests.helpers.end_state import find_violations, records
+from tests.helpers.logging_agents import ATTEMPT_LOG_VARIABLE, LEASE_VARIABLE, SLOTS_VARIABLE
+from tests.helpers.team import make_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+    from orchestrator.core.settings import Settings
+    from tests.faultkit.servers import RedisServer
+    from tests.helpers.attempt_log import AttemptLog
+
+ROOT: Final = Path(__file__).parents[2]
+OLD_COMMIT: Final = "de2a0c258e28d3af990785abacd4e208275dd32e"
+"""The last commit whose programs read the format of a pool at their start only."""
+CONFIGURATION: Final = 78
+WAIT_S: Final = 30
+PHASE_S: Final = 0.7
+
+
+@pytest.fixture(scope="module")
+def old_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sources of the old version, from the history of this repository."""
+    tree = tmp_path_factory.mktemp("old")
+    archive = subprocess.run(["git", "archive", OLD_COMMIT], cwd=ROOT, capture_output=True, check=False)
+    if archive.returncode != 0:
+        pytest.skip(f"the history lacks commit {OLD_COMMIT[:7]}: a shallow clone, or no repository")
+    subprocess.run(["tar", "-x", "-C", tree], input=archive.stdout, check=True)
+    return tree
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Starts programs of one version.
+
+    Attributes:
+        name: `old` or `new`.
+        tree: its sources.
+        environment: of its programs.
+    """
+
+    name: str
+    tree: Path
+    environment: dict[str, str]
+
+    def program(self, *command: str, name: str) -> ActorProcess:
+        """Describe a program."""
+        return ActorProcess([sys.executable, "-P", *command], name=f"{self.name}-{name}", env=self.environment)
+
+    def supervisor(self) -> ActorProcess:
+        """Describe a supervisor."""
+        return self.program("-m", "orchestrator", "supervisor", "run", name="supervisor")
+
+    def host(self) -> ActorProcess:
+        """Describe a host with two workers."""
+        agents = "tests.helpers.logging_agents:agents"
+        return self.program("-m", "orchestrator.workers", agents, "--processes", "2", name="host")
+
+
+class Client:
+    """A program that loads the pool until `stop`."""
+
+    def __init__(self, version: Version) -> None:
+        script = Path(__file__).with_name("mixed_load.py")
+        self.name = f"{version.name}-client"
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", script],
+            env={**os.environ, **version.environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def stop(self) -> dict[str, Any]:
+        """Let it wait for all its tasks, and return what it found."""
+        out, _ = self._process.communicate("stop\n", timeout=90)
+        found: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return found
+
+    def kill(self) -> None:
+        """Kill it, if it runs."""
+        self._process.kill()
+        self._process.communicate()
+
+
+class MixedPool:
+    """The programs of both versions in one pool."""
+
+    def __init__(self, stack: ExitStack, old: Version, new: Version, direct: redis.Redis, settings: Settings) -> None:
+        self.old, self.new = old, new
+        self.keys = pool_keys(settings)
+        self._stack, self._direct, self.settings = stack, direct, settings
+        self.leaders: set[str] = set()
+        self.workers: dict[str, set[int]] = {}
+        self.killed = 0
+
+    def start(self, program: ActorProcess) -> ActorProcess:
+        """Start a program, which ends with the test."""
+        return self._stack.enter_context(program)
+
+    def client(self, version: Version) -> Client:
+        """Start a client."""
+        client = Client(version)
+        self._stack.callback(client.kill)
+        return client
+
+    async def led_by(self, supervisor: ActorProcess) -> None:
+        """Wait until this supervisor leads."""
+
+        def leads() -> bool:
+            leader: Any = self._direct.get(self.keys.leader)
+            return leader is not None and leader.decode().split(":")[1] == str(supervisor.pid)
+
+        await wait_for(leads, lambda: supervisor.describe("to lead"), WAIT_S)
+        self.leaders.add(supervisor.name)
+
+    async def served_by(self, host: ActorProcess) -> list[int]:
+        """Wait until both workers of a host are registered, and return their process ids."""
+
+        def pids() -> list[int]:
+            children = Path(f"/proc/{host.pid}/task/{host.pid}/children").read_text().split()
+            known = subprocesses.workers_of(self._direct, self.keys).values()
+            return [pid for pid in map(int, children) if pid in known]
+
+        await wait_for(lambda: len(pids()) == 2, lambda: host.describe("two workers"), WAIT_S)
+        self.workers.setdefault(host.name, set()).update(pids())
+        return pids()
+
+    async def kill_a_worker(self, host: ActorProcess) -> None:
+        """Kill one worker, and wait until it is replaced."""
+        first, _ = await self.served_by(host)
+        os.kill(first, 9)
+        self.killed += 1
+        await wait_for(lambda: not subprocesses.alive(first), "the end of the worker")
+        await self.served_by(host)
+
+    def check_end(self, submitted: set[str]) -> None:
+        """Check that the pool holds what was submitted, and is as it should be. Blocks."""
+        assert submitted <= set(records(self._direct, self.keys))
+        # The registration of a killed worker ends after four heartbeats.
+        wait_until(
+            lambda: not find_violations(self._direct, self.keys),
+            lambda: str(find_violations(self._direct, self.keys)),
+            10,
+        )
+
+    def kill(self, *programs: ActorProcess) -> None:
+        """Kill programs."""
+        for program in programs:
+            program.kill()
+            self.killed += 1
+
+
+@pytest.fixture
+def pool(
+    old_tree: Path, redis_server: RedisServer, redis_client: redis.Redis, prefix: str, attempt_log: AttemptLog
+) -> Iterator[MixedPool]:
+    """An empty pool of the old format."""
+    settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0, sweep_s=0.5, heartbeat_s=0.3)
+    common = subprocesses.environment(settings) | {
+        ATTEMPT_LOG_VARIABLE: str(attempt_log.path),
+        LEASE_VARIABLE: "3",
+        SLOTS_VARIABLE: "10",
+    }
+    old, new = (
+        Version(name, tree, common | {"PYTHONPATH": str(tree)}) for name, tree in (("old", old_tree), ("new", ROOT))
+    )
+    redis_client.set(pool_keys(settings).format, OLDEST_FORMAT)
+    with ExitStack() as stack:
+        yield MixedPool(stack, old, new, redis_client, settings)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("first", ["old", "new"])
+async def test_versions_share_a_pool_under_load(pool: MixedPool, first: str, attempt_log: AttemptLog) -> None:
+    """Each version leads, serves, is killed and comes back beside the other one; each task ends once, as expected."""
+    one, other = (pool.old, pool.new) if first == "old" else (pool.new, pool.old)
+    supervisor, host = pool.start(one.supervisor()), pool.start(one.host())
+    await pool.led_by(supervisor)
+    await pool.served_by(host)
+    clients = [pool.client(pool.old), pool.client(pool.new)]
+    await wait_for(lambda: len(attempt_log.notes("begun")) > 200, "work", WAIT_S)
+    # The other version joins: its workers under the first supervisor.
+    second_host = pool.start(other.host())
+    await pool.served_by(second_host)
+    await pool.kill_a_worker(host)
+    await pool.kill_a_worker(second_host)
+    await anyio.sleep(PHASE_S)
+    # Its supervisor takes over from a killed one.
+    second = pool.start(other.supervisor())
+    pool.kill(supervisor)
+    await pool.led_by(second)
+    await pool.kill_a_worker(host)
+    await pool.kill_a_worker(second_host)
+    await anyio.sleep(PHASE_S)
+    # The first version comes back, as after a rollback; a host is killed at the same moment.
+    supervisor = pool.start(one.supervisor())
+    pool.kill(second, second_host)
+    await pool.led_by(supervisor)
+    second_host = pool.start(other.host())
+    await pool.served_by(second_host)
+    await anyio.sleep(PHASE_S)
+    # A host of the first version goes for good, and the other version is left with the work.
+    second = pool.start(other.supervisor())
+    pool.kill(supervisor, host)
+    await pool.led_by(second)
+    await anyio.sleep(PHASE_S)
+
+    submitted: set[str] = set()
+    for client in clients:
+        found = await anyio.to_thread.run_sync(client.stop)
+        assert found["wrong"] == [], client.name
+        assert len(found["submitted"]) > 200
+        submitted |= set(found["submitted"])
+    for program in (second, second_host):
+        program.terminate()
+        await anyio.to_thread.run_sync(program.wait_exit)
+    assert pool.killed == 9
+    assert len(pool.leaders) == 2
+    ran = Counter(note.pid for note in attempt_log.notes("begun"))
+    assert all(sum(ran[pid] for pid in pool.workers[name]) > 100 for name in ("old-host", "new-host")), ran
+    assert attempt_log.attempts_run_twice() == []
+    await anyio.to_thread.run_sync(pool.check_end, submitted)
+
+
+@pytest.mark.slow
+async def test_the_end_of_an_upgrade(pool: MixedPool) -> None:
+    """A new feature waits, with the sentence to type, until no old program is left; then no old one can start."""
+    old_host = pool.start(pool.old.host())
+    await pool.served_by(old_host)
+    old_supervisor, supervisor, host = (
+        pool.start(each) for each in (pool.old.supervisor(), pool.new.supervisor(), pool.new.host())
+    )
+    await pool.served_by(host)
+    async with Orchestrator(settings=pool.settings) as orc:
+        with pytest.raises(UpgradeUnfinished, match=r"then type `orc upgrade finish`"):
+            await orc.services.require(Feature.LARGE_COSTS)
+        with pytest.raises(UpgradeRefused) as refused:
+            await orc.admin.finish_upgrade()
+        older = refused.value.programs
+        assert sum(f":{old_host.pid}:" in program for program in older) == 2, "both workers"
+        assert any(program.startswith("supervisor ") for program in older)
+        for program in (old_host, old_supervisor):
+            program.terminate()
+            await anyio.to_thread.run_sync(program.wait_exit)
+        await orc.admin.finish_upgrade()
+        await orc.services.require(Feature.LARGE_COSTS)
+        for late in (pool.start(pool.old.host()), pool.start(pool.old.supervisor())):
+            assert await anyio.to_thread.run_sync(late.wait_exit, WAIT_S) == CONFIGURATION
+            assert f"has format {FORMAT}, and this version reads format {OLDEST_FORMAT} only" in late.output
+            assert "pip install -U redis-orchestrator" in late.output
+        assert await (await orc.submit("echo", {"n": 1})).result(timeout=WAIT_S) == 1
+    assert (supervisor.returncode, host.returncode) == (None, None)
+
+
+@pytest.mark.slow
+async def test_old_programs_that_missed_the_end(pool: MixedPool, redis_client: redis.Redis) -> None:
+    """The floor rises beside live old programs: their worker is stopped, and their supervisor leads no more."""
+    old_supervisor, old_host = pool.start(pool.old.supervisor()), pool.start(pool.old.host())
+    await pool.led_by(old_supervisor)
+    pids = await pool.served_by(old_host)
+    supervisor, host = pool.start(pool.new.supervisor()), pool.start(pool.new.host())
+    await pool.served_by(host)
+    async with Orchestrator(settings=pool.settings) as orc:
+        await orc.submit("pause", {"seconds": 0.5})
+        # What `orc upgrade finish` does when it knows nothing of the old programs.
+        redis_client.set(pool.keys.format, FORMAT)
+        await pool.led_by(supervisor)
+        assert await anyio.to_thread.run_sync(old_host.wait_exit, WAIT_S) == 0
+        assert old_host.output.count("worker_stopped_by_operator") == len(pids)
+        supervisor.kill()
+        successor = pool.start(pool.new.supervisor())
+        await pool.led_by(successor)
+        assert await (await orc.submit("echo", {"n": 1})).result(timeout=WAIT_S) == 1
