@@ -32,7 +32,7 @@ class Feature(Enum):
         floor: the lowest format that understands it.
     """
 
-    LARGE_COSTS = ("a cost above 500", 3)
+    LARGE_COSTS = ("a limit by name above 100,000 or a cost above 500", 3)
 
     def __init__(self, label: str, floor: int) -> None:
         self.label, self.floor = label, floor

@@ -1,4 +1,7 @@
-"""Checks rate limits by name. A limit is exact in every window, by the server's clock; refused calls do not count."""
+"""Checks rate limits by name, by the server's clock. No window holds more than the limit; refused calls do not count.
+
+A limit adds up the costs of each 64th of its window. What is older than the window leaves with the rest of its 64th.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.durations import Duration, to_ms
 from orchestrator.core.errors import InvalidInput
+from orchestrator.core.formats import Feature
 from orchestrator.limits import scripts
 from orchestrator.store.keys import ScopeKeys
 from orchestrator.store.scoped import OpIds
@@ -23,8 +27,11 @@ PROFILES: Final[Mapping[str, tuple[int, float]]] = {
     "api": (60, 60.0),
 }
 """Usual limits, as number per seconds: tasks, hooks and chat messages of an agent; requests to an API."""
-MAX_COST: Final = 500
-MAX_LIMIT: Final = 100_000
+MAX_LIMIT: Final = 2**53
+"""Largest limit and cost. Numbers in scripts are doubles, which are exact up to here."""
+UNITS_COST: Final = 500
+UNITS_LIMIT: Final = 100_000
+"""Largest cost and limit while the pool admits programs that store a member per unit of the cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +74,17 @@ class Limits:
 
         Args:
             name: what is limited, as an agent or an address; any text of up to 200 bytes.
-            limit: number of events that every window allows.
+            limit: number of events that every window allows, at most 2^53.
             window: length of the window, seconds or timedelta.
-            cost: number that this event counts for, at most 500.
+            cost: number that this event counts for, as the tokens of a model; at most `limit`.
             profile: usual limit and window instead: `tasks` (10 a minute), `hooks` (20 an hour), `chat` (10 a minute),
                 `api` (60 a minute). Each profile counts separately.
-            op_id: id of the event; repeated within the window, it counts once.
+            op_id: id of the event; repeated within the window, it counts once, unless 1000 others came in between.
 
         Raises:
             InvalidInput: an invalid name or number, or a cost above the limit.
+            UpgradeUnfinished: a limit above 100,000 or a cost above 500, while the pool admits programs that cannot
+                count it.
             StoreError: Redis did not reply; the event may or may not have been counted.
         """
         if profile is not None:
@@ -85,17 +94,21 @@ class Limits:
         if limit is None or window is None:
             raise InvalidInput("give limit and window, or profile=")
         _check_count("limit", limit, MAX_LIMIT)
-        _check_count("cost", cost, min(limit, MAX_COST))
+        _check_count("cost", cost, limit)
         window_ms = to_ms("window", window)
         if window_ms == 0:
             raise InvalidInput("window must be above 0; give seconds or a timedelta")
+        floor = self._store.floor
+        if (limit > UNITS_LIMIT or cost > UNITS_COST) and not floor.admits(Feature.LARGE_COSTS):
+            await self._store.check_format()
+            floor.check(Feature.LARGE_COSTS)
         call = scripts.check(
             ScopeKeys(self._prefix, "limit", name),
             op=self._op_ids.take(op_id),
             most=limit,
             window_us=window_ms * 1000,
             cost=cost,
-            sums=False,
+            sums=floor.admits(Feature.LARGE_COSTS),
         )
         found = await self._store.call(call, retry_for_s=self._retry_for_s)
         allowed, used = found.status != "refused", found.used

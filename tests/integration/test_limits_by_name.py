@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from orchestrator import Agent, InvalidInput, Submission, TaskContext
+from orchestrator.core.errors import UpgradeUnfinished
+from orchestrator.core.formats import FORMAT, OLDEST_FORMAT
 from tests.helpers.guards import keys_of
 from tests.helpers.local_team import TIMEOUT_S
 
@@ -56,10 +59,36 @@ async def test_names_of_keys(team: LocalTeam, redis_client: redis.Redis) -> None
     await team.orc.limits.check("weather", 3, timedelta(hours=1))
     prefix = team.settings.prefix
     assert {name.removeprefix(f"{prefix}:") for name in keys_of(redis_client, prefix) if "{limit:" in name} == {
-        "{limit:tasks%3Aada}:window:60000",
-        "{limit:api%3A10.0.0.7}:window:60000",
-        "{limit:weather}:window:3600000",
+        f"{{limit:{limit}{suffix}"
+        for limit in ("tasks%3Aada}:usage:60000", "api%3A10.0.0.7}:usage:60000", "weather}:usage:3600000")
+        for suffix in ("", ":ops")
     }
+
+
+async def test_large_costs(team: LocalTeam) -> None:
+    """A limit counts tokens as well as calls, up to the largest number that scripts know exactly."""
+    check = partial(team.orc.limits.check, "tokens", 2**53, 3600)
+    assert (await check(cost=2**53 - 1)).remaining == 1
+    assert not (await check(cost=2)).allowed
+    assert (await check()).used == 2**53
+
+
+async def test_old_programs_in_the_pool(team: LocalTeam, redis_client: redis.Redis) -> None:
+    """Below the version floor a limit counts as old programs do; what they cannot count is refused until then."""
+    redis_client.set(team.services.keys.format, OLDEST_FORMAT)
+    limits = (await team.client()).limits
+    assert (await limits.check("calls", 5, 3600, cost=3)).used == 3
+    keys = {name.rpartition("}:")[2] for name in keys_of(redis_client, team.settings.prefix) if "{limit:" in name}
+    assert keys == {"window:3600000"}
+    for limit, cost in ((10**6, 1), (10**5, 501)):
+        with pytest.raises(UpgradeUnfinished, match="orc upgrade finish"):
+            await limits.check("tokens", limit, 3600, cost=cost)
+    redis_client.set(team.services.keys.format, FORMAT)
+    assert (await limits.check("tokens", 10**6, 3600, cost=501)).allowed
+    # What was counted by units counts on, also for a program that has not heard of the floor.
+    assert not (await limits.check("calls", 5, 3600, cost=3)).allowed
+    assert (await limits.check("calls", 5, 3600, cost=2)).used == 5
+    assert not (await team.orc.limits.check("calls", 5, 3600)).allowed
 
 
 async def test_counts_once(team: LocalTeam) -> None:
@@ -77,6 +106,8 @@ async def test_counts_once(team: LocalTeam) -> None:
         {"limit": 5, "window": 0},
         {"limit": 5, "window": 1, "cost": 6},
         {"limit": True, "window": 1},
+        {"limit": 2**53 + 1, "window": 1},
+        {"limit": 2**53, "window": 1, "cost": 2**53 + 1},
         {"profile": "nonsense"},
         {"profile": "api", "limit": 5},
         {"limit": 5, "window": 1, "op_id": ""},
