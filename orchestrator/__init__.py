@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchestrator.agent_state.states import Agents as Agents
     from orchestrator.agent_state.states import AgentState as AgentState
+    from orchestrator.agents.stats import AttemptStats as AttemptStats
+    from orchestrator.agents.timings import Durations as Durations
+    from orchestrator.agents.timings import Timings as Timings
     from orchestrator.boards.boards import Board as Board
     from orchestrator.boards.boards import BoardView as BoardView
     from orchestrator.boards.boards import Standing as Standing

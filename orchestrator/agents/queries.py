@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from orchestrator.agents.model import AgentInfo, KnownVersion, WorkerInfo
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import NotFound, StoreError
@@ -19,6 +21,8 @@ CHUNK: Final = 500
 """Agents or workers that one round trip reads."""
 NAMED: Final = 20
 """Agents that a message names."""
+_MINUTES_AT_ONCE: Final = 60
+_decode_cells: Final = msgspec.msgpack.Decoder(list[int]).decode
 
 
 async def skills_by_agent(store: Store) -> dict[str, set[str]]:
@@ -217,6 +221,20 @@ async def versions(store: Store, skill: str) -> list[KnownVersion]:
         required = frozenset(name for name in given if not name.endswith("?"))
         names = frozenset(name.removesuffix("?") for name in given)
         found.append(KnownVersion(agent, int(born_ms), left_ms is None, required, names))
+    return found
+
+
+async def timings(store: Store, minutes: range) -> dict[tuple[str, str], list[list[int]]]:
+    """Read the counts of attempts in these minutes by agent and skill, as `timings.sum_cells` takes them."""
+    found: dict[tuple[str, str], list[list[int]]] = {}
+    for first in range(minutes.start, minutes.stop, _MINUTES_AT_ONCE):
+        several = range(first, min(first + _MINUTES_AT_ONCE, minutes.stop))
+        for reply in await store.pipeline([("HGETALL", store.keys.timings(minute)) for minute in several]):
+            if isinstance(reply, StoreError):
+                raise reply
+            for name, packed in zip(reply[::2], reply[1::2], strict=True):
+                agent, _, skill = name.decode().partition(" ")
+                found.setdefault((agent, skill), []).append(_decode_cells(packed))
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from orchestrator.agents.timings import MAX_NAMES
 from orchestrator.core.errors import ConfigError
 from orchestrator.core.formats import FORMAT, program_version, read_floor
 from orchestrator.store.calls import Arguments, Call, pack_rows
@@ -85,6 +86,28 @@ def heartbeat(
         return HeartbeatReply(reply[0] == b"ok", reply[1].decode(errors="replace"), read_floor(reply[2]))
 
     return Call("agents/heartbeat", args, parse)
+
+
+class CountReply(NamedTuple):
+    """Reply of `count`: whether the worker is registered, and the time of the server."""
+
+    known: bool
+    now_ms: int
+
+
+def count(
+    keys: PoolKeys, *, worker: str, batch: int, rows: Sequence[tuple[str, str, Sequence[int]]], now_us: str = ""
+) -> Call[CountReply]:
+    """Add counts of ended attempts, as flat lists of cells and numbers per agent and skill (`agents/timings.py`)."""
+    args: Arguments = {
+        "pool": keys.root,
+        "worker": worker,
+        "batch": str(batch),
+        "rows": pack_rows(rows),
+        "most": MAX_NAMES,
+        "now_arg": now_us,
+    }
+    return Call("agents/count", args, lambda reply: CountReply(reply[0] == b"ok", reply[1]))
 
 
 def deregister(keys: PoolKeys, *, worker: str, now_us: str = "") -> Call[None]:

@@ -23,6 +23,7 @@ _COMMANDS = (
     ("sessions", "List sessions and count their tasks."),
     ("dead", "List, retry, export and delete dead letters."),
     ("agents", "List agents; pause, resume and limit them."),
+    ("stats", "Show attempts, waiting and running times per agent and skill."),
     ("limits", "List rate limits; change their rates."),
     ("workers", "List worker processes; drain and stop them."),
     ("queues", "List queues; pause, drain, resume and purge them."),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 import anyio
 
 from orchestrator.agent_state.states import Agents
+from orchestrator.agents.stats import read_stats
 from orchestrator.boards.boards import Board, BoardView
 from orchestrator.client.action_records import ActionRecorder, record_lock
 from orchestrator.client.batcher import CHUNK_ROWS, Batcher, unanswered
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
     from datetime import date
 
+    from orchestrator.agents.stats import AttemptStats, By
     from orchestrator.client.admin import Admin
     from orchestrator.core.durations import Duration
     from orchestrator.core.settings import Settings
@@ -382,6 +384,20 @@ class Orchestrator:
         """Published states of agents, and the agents that are alive."""
         services = self._here()
         return Agents(services.store, services.settings, self._waiter)
+
+    async def stats(self, *, within: Duration = 3600, by: By = "both") -> list[AttemptStats]:
+        """Return how many attempts ended in the last minutes, and how long they waited and ran.
+
+        Workers send their numbers with the heartbeat. A day is kept.
+
+        Args:
+            within: how far back, seconds or timedelta; rounded up to whole minutes.
+            by: per `agent`, per `skill`, or `both`.
+
+        Raises:
+            InvalidInput: `within` is 0 or above a day, or `by` is not known.
+        """
+        return await read_stats(self._here().store, within=within, by=by)
 
     @property
     def tasks(self) -> Tasks:

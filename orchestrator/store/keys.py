@@ -206,6 +206,18 @@ POOL_KEYS: Final = (
     KeyKind("events", "stream", "ended tasks, one entry per batch", "capped at about 1000 entries", permanent=True),
     KeyKind("stats:TOTAL", "hash", "counters since the beginning", "permanent", permanent=True),
     KeyKind("stats:MINUTE", "hash", "the same counters of one minute (unix time / 60)", "3 days"),
+    KeyKind(
+        "timings",
+        "zset",
+        "agent and skill of `timings:MINUTE`, by the last minute; at most 200",
+        "a day after the last attempt",
+    ),
+    KeyKind(
+        "timings:MINUTE",
+        "hash",
+        "per agent and skill the attempts that ended in one minute (unix time / 60): MessagePack, cell, count, ...",
+        "a day",
+    ),
     KeyKind("control", "stream", "commands: c command, s signature", "capped at about 10,000 entries", permanent=True),
     KeyKind(
         "control:refused",
@@ -499,6 +511,15 @@ class PoolKeys:
     def stats(self, period: str) -> str:
         """Key of the counters of a period: `TOTAL`, or the unix time in minutes."""
         return f"{self.root}:stats:{period}"
+
+    @property
+    def timed(self) -> str:
+        """Key of the agents and skills that have timings."""
+        return f"{self.root}:timings"
+
+    def timings(self, minute: int) -> str:
+        """Key of the timings of one minute: the unix time in minutes."""
+        return f"{self.root}:timings:{minute}"
 
     @property
     def control(self) -> str:

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from datetime import date, datetime
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
+from orchestrator.agents.stats import AttemptStats, By
 from orchestrator.boards.boards import Standing
 from orchestrator.client.shared_config import ConfigChange
 from orchestrator.control.commands import Command
@@ -155,6 +156,19 @@ class Orchestrator:
     @property
     def agents(self) -> Agents:
         """Published states of agents, and the agents that are alive."""
+
+    def stats(self, *, within: Duration = 3600, by: By = "both") -> list[AttemptStats]:
+        """Return how many attempts ended in the last minutes, and how long they waited and ran.
+
+        Workers send their numbers with the heartbeat. A day is kept.
+
+        Args:
+            within: how far back, seconds or timedelta; rounded up to whole minutes.
+            by: per `agent`, per `skill`, or `both`.
+
+        Raises:
+            InvalidInput: `within` is 0 or above a day, or `by` is not known.
+        """
 
     @property
     def tasks(self) -> Tasks:
@@ -719,15 +733,17 @@ class Limits:
 
         Args:
             name: what is limited, as an agent or an address; any text of up to 200 bytes.
-            limit: number of events that every window allows.
+            limit: number of events that every window allows, at most 2^53.
             window: length of the window, seconds or timedelta.
-            cost: number that this event counts for, at most 500.
+            cost: number that this event counts for, as the tokens of a model; at most `limit`.
             profile: usual limit and window instead: `tasks` (10 a minute), `hooks` (20 an hour), `chat` (10 a minute),
                 `api` (60 a minute). Each profile counts separately.
-            op_id: id of the event; repeated within the window, it counts once.
+            op_id: id of the event; repeated within the window, it counts once, unless 1000 others came in between.
 
         Raises:
             InvalidInput: an invalid name or number, or a cost above the limit.
+            UpgradeUnfinished: a limit above 100,000 or a cost above 500, while the pool admits programs that cannot
+                count it.
             StoreError: Redis did not reply; the event may or may not have been counted.
         """
 

@@ -38,6 +38,31 @@ def orc(team: LocalTeam, tmp_path: Path) -> Orc:
     return typed
 
 
+async def test_stats(team: LocalTeam, orc: Orc) -> None:
+    """`orc stats` shows attempts with their times, per agent and skill."""
+    none = await orc("stats")
+    assert (none.code, none.out) == (0, "")
+    assert "no attempt ended" in none.err
+    agent = Agent("ed")
+
+    @agent.skill
+    async def write() -> None:
+        """Write."""
+
+    worker = await team.work(agent)
+    await (await team.orc.submit(write)).result(TIMEOUT_S)
+    await team.stop(worker)
+    shown = await orc("stats", "--by", "skill", "--within", "1m")
+    assert shown.out.split()[:2] == ["SKILL", "PER"]
+    assert "write" in shown.out
+    assert "1ms" in shown.out
+    (row,) = (await orc("stats", "-o", "json")).json()["items"]
+    assert (row["agent"], row["skill"], row["outcomes"]) == ("ed", "write", {"succeeded": 1})
+    assert row["ran"]["count"] == sum(row["ran"]["below_ms"].values()) == 1
+    assert (await orc("stats", "--by", "queue")).code == 2
+    assert (await orc("stats", "--within", "2d")).code == 2
+
+
 async def test_config(team: LocalTeam, orc: Orc) -> None:
     """A value is published, listed, kept on record and withdrawn; what is no key or no value is a mistake of usage."""
     done = await orc("config", "publish", "routing", '{"model": "large"}', "--reason", "slow", "-o", "json")

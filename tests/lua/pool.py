@@ -467,6 +467,10 @@ class Pool:
             agent_scripts.heartbeat(self.keys, worker=worker, backlogs=backlogs or [("ed", 0)], alive_s=alive_s)
         ).known
 
+    def count(self, *rows: tuple[str, str, list[int]], worker: str = "w1", batch: int = 1) -> bool:
+        """Run count."""
+        return self.call(agent_scripts.count(self.keys, worker=worker, batch=batch, rows=rows)).known
+
     def deregister(self, worker: str = "w1") -> None:
         """Run deregister."""
         self.call(agent_scripts.deregister(self.keys, worker=worker))

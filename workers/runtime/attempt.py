@@ -58,6 +58,8 @@ class Attempt(msgspec.Struct, eq=False):
         resources: of its context and locks; None before and after the handler, and without both.
         scope: cancel scope of the slot that runs it.
         running: whether its handler runs; True also while a process for it starts.
+        begun_s: monotonic time at which its handler was called.
+        ran_s: how long its handler ran; None while it has not ended.
         begun: whether code of the user has begun, so that it is stopped as a handler is.
         abandoned: whether it ended while its handler goes on.
         stop_cause: None while nothing stops it.
@@ -76,6 +78,8 @@ class Attempt(msgspec.Struct, eq=False):
     values: dict[str, Any] = _UNPREPARED
     timeout_s: float | None = None
     started_s: float = 0.0
+    begun_s: float = 0.0
+    ran_s: float | None = None
     context: TaskContext | None = None
     resources: AttemptResources | None = None
     scope: anyio.CancelScope | None = None

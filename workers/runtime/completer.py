@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
     from orchestrator.tasks.model import Delivery, Verdict
     from orchestrator.workers.runtime.in_flight import InFlight
+    from orchestrator.workers.runtime.timings import AttemptTimings
 
 PAUSE_S: Final = 1.0
 _WITHOUT_TIMES: Final = frozenset({VerdictKind.SUCCEEDED, VerdictKind.RELEASED, VerdictKind.AWAIT_LOCK})
@@ -37,8 +38,8 @@ _log = get_logger(__name__)
 class Completer:
     """Collects verdicts and stores them in batches."""
 
-    def __init__(self, services: Services, in_flight: InFlight, *, worker: str) -> None:
-        self._services, self._in_flight, self._worker = services, in_flight, worker
+    def __init__(self, services: Services, in_flight: InFlight, timings: AttemptTimings, *, worker: str) -> None:
+        self._services, self._in_flight, self._timings, self._worker = services, in_flight, timings, worker
         results = services.settings.results
         self._dead_ttl_s, self._max_wait_s = round(results.dead_ttl_s), round(services.settings.queue.max_wait_s)
         self._commits: GroupCommit[tuple[Delivery, Verdict], FinishStatus | None] = GroupCommit(
@@ -70,6 +71,9 @@ class Completer:
             # Redis may refuse only one of them. Sending each alone stores the others.
             return [status for row in batch for status in await self._store([row])]
         for (delivery, verdict), status in zip(batch, statuses, strict=True):
+            attempt = self._in_flight.get(delivery.agent, delivery.entry)
+            if attempt is not None and attempt.delivery.generation == delivery.generation:
+                self._timings.record(attempt, None if status is FinishStatus.STALE else verdict.kind)
             self._in_flight.drop(delivery)
             if status is FinishStatus.STALE:
                 _log.warning(

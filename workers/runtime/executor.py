@@ -126,12 +126,17 @@ class Executor:
             if step is Next.RUN and needs_lock(attempt):
                 step = await self._lock(attempt)
             if step is Next.RUN:
-                started_s = time.monotonic()
+                attempt.begun_s = time.monotonic()
                 try:
                     verdict = await self._perform(attempt)
                 finally:
                     await _drop_locks(attempt)
-                self._throughput.record_duration(time.monotonic() - started_s)
+                seconds = time.monotonic() - attempt.begun_s
+                self._throughput.record_duration(seconds)
+                if not attempt.abandoned:
+                    attempt.ran_s = seconds
+                    if verdict is None:
+                        self._parts.timings.record(attempt, None)
                 if verdict is not None:
                     self._completer.put(attempt.delivery, verdict)
                 return
@@ -318,6 +323,7 @@ class Executor:
         """Store a verdict for an attempt whose handler ignores its cancellation, and start a new slot for it."""
         delivery = attempt.delivery
         self._in_flight.abandoned_handlers += 1
+        attempt.ran_s = time.monotonic() - attempt.begun_s
         _log.error("handler_abandoned", task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt)
         verdict = _question(attempt, None)
         if verdict is None:

@@ -165,6 +165,7 @@ class Heartbeat:
                 self._wait(self._renewer.wakes_s)
             if self._reachable:
                 self._guarded(self.listener.process, store)
+                self._guarded(self._send_timings, store)
         finally:
             self.listener.close()
             store.close()
@@ -230,6 +231,24 @@ class Heartbeat:
         self.listener.check_sequence(answer.seq, known_until_s=sent_s + self._alive_s if answer.known else 0.0)
         self._reachable = True
         self._pauses.reset()
+        self._send_timings(store)
+
+    def _send_timings(self, store: SyncStore) -> None:
+        """Send the counts of attempts. A failure costs the worker nothing, because the next heartbeat sends them."""
+        timings = self._parts.timings
+        number, rows = timings.next_batch()
+        if not rows and timings.knows_clock:
+            return
+        call = registry.count(self._parts.services.keys, worker=self._parts.worker, batch=number, rows=rows)
+        asked_s = time.monotonic()
+        try:
+            answer = store.call(call)
+        except StoreError as failure:
+            _log.debug("timings_refused", error=str(failure))
+            return
+        timings.set_clock(answer.now_ms, asked_s, time.monotonic())
+        if answer.known:
+            timings.batch_stored()
 
     def _renew(self, store: SyncStore, agent: str, lease_s: float) -> None:
         in_flight = self._parts.in_flight

@@ -15,6 +15,7 @@ from orchestrator.workers.runtime.in_flight import InFlight
 from orchestrator.workers.runtime.locking import Locking
 from orchestrator.workers.runtime.process_groups import ProcessGroups
 from orchestrator.workers.runtime.suspects import Suspects
+from orchestrator.workers.runtime.timings import AttemptTimings
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
@@ -57,6 +58,7 @@ class WorkerParts:
 
     Attributes:
         worker: its id.
+        timings: counts the attempts; the heartbeat sends the counts.
         client: submits child tasks.
         groups: of the processes that run handlers; the host kills them when the worker is dead.
     """
@@ -69,22 +71,24 @@ class WorkerParts:
     locking: Locking
     commands: WorkerCommands
     suspects: Suspects
+    timings: AttemptTimings
     client: ChildClient
     groups: ProcessGroups
 
 
 def make_parts(services: Services, *, worker: str, groups: ProcessGroups | None = None) -> WorkerParts:
     """Return the services of a worker, without a call to Redis."""
-    in_flight = InFlight(grace_s=services.settings.worker.grace_s)
+    in_flight, timings = InFlight(grace_s=services.settings.worker.grace_s), AttemptTimings()
     return WorkerParts(
         worker=worker,
         services=services,
         in_flight=in_flight,
-        completer=Completer(services, in_flight, worker=worker),
+        completer=Completer(services, in_flight, timings, worker=worker),
         emitter=Emitter(services),
         locking=Locking(services, worker=worker),
         commands=WorkerCommands(),
         suspects=Suspects(in_flight),
+        timings=timings,
         client=ChildClient(services),
         groups=groups or ProcessGroups(),
     )

@@ -28,6 +28,7 @@ from orchestrator.workers.runtime.executor import Executor, Next
 from orchestrator.workers.runtime.in_flight import InFlight
 from orchestrator.workers.runtime.resources import Resources
 from orchestrator.workers.runtime.throughput import Throughput
+from orchestrator.workers.runtime.timings import AttemptTimings
 from orchestrator.workers.skill import Skill
 from orchestrator.workers.testing.recording import WORKER, Recording
 
@@ -252,7 +253,7 @@ class _Verdicts(Completer):
     """Passes the verdict to `_attempt`."""
 
     def __init__(self, services: Services, in_flight: InFlight) -> None:
-        super().__init__(services, in_flight, worker=WORKER)
+        super().__init__(services, in_flight, AttemptTimings(), worker=WORKER)
         self.given: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
 
     def put(self, delivery: Delivery, verdict: Verdict) -> None:  # noqa: ARG002 - there is only one
@@ -300,7 +301,7 @@ class RecordedContext(TaskContext):
         attempt = in_flight.add(delivery)
         assert attempt is not None
         attempt.envelope = envelope
-        parts = recording.parts(in_flight, Completer(services, in_flight, worker=WORKER))
+        parts = recording.parts(in_flight, Completer(services, in_flight, AttemptTimings(), worker=WORKER))
         resources = Resources(attempt, parts, lock_mode="task", lease_ms=15_000)
         resources.record = recording.record
         super().__init__(delivery, envelope, resources, worker=parts.worker, state=state)

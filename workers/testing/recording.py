@@ -13,6 +13,7 @@ from orchestrator.workers.runtime.emitter import Emitter
 from orchestrator.workers.runtime.parts import ChildClient, WorkerParts
 from orchestrator.workers.runtime.process_groups import ProcessGroups
 from orchestrator.workers.runtime.suspects import Suspects
+from orchestrator.workers.runtime.timings import AttemptTimings
 from orchestrator.workers.testing.children import ScriptedClient
 from orchestrator.workers.testing.offline_locks import OfflineLocking
 from orchestrator.workers.testing.scripted_record import ScriptedRecord
@@ -74,6 +75,7 @@ class Recording:
             locking=OfflineLocking(self.services.settings),
             commands=commands,
             suspects=Suspects(in_flight),
+            timings=AttemptTimings(),
             client=_ScriptedChildClient(self.services, self.children),
             groups=ProcessGroups(),
         )
