@@ -45,6 +45,8 @@ async def remove(settings: Settings) -> int:
     """
     with reach_server(settings) as where:
         async with Store(where, pool_keys(settings), name="bench") as store:
+            # A command with a key first, because SCAN goes to the server that has the pool.
+            await store.execute("EXISTS", *store.keys.fixed)
             removed, cursor = 0, b"0"
             while True:
                 cursor, names = await store.execute("SCAN", cursor, "MATCH", f"{store.keys.stem}*", "COUNT", _COUNT)

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from orchestrator.core.errors import ServerUnavailable
 from orchestrator.store.failures import Redirected, ReplyTooLarge, is_from_replica, translate
 from orchestrator.store.links import make_sync_pool, with_address
+from orchestrator.store.router import learn
 from orchestrator.store.wire import pack
 
 if TYPE_CHECKING:
@@ -130,8 +131,8 @@ class LongRead:
             if is_from_replica(reply):
                 self._locator.doubt(self._address)
                 self.close()
-            elif isinstance(failure, Redirected) and not failure.asking and failure.address is not None:
-                self._locator.moved(failure.slot, failure.address)
+            elif isinstance(failure, Redirected) and not failure.asking:
+                learn(self._locator, failure)
                 self.close()
             raise failure
         return (reply,)

@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from orchestrator.core.errors import ServerUnavailable, StoreError
+from orchestrator.core.log import get_logger
 from orchestrator.store.failures import Redirected
 from orchestrator.store.locator import key_of, runs_script, slot_of
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from orchestrator.store.calls import Argument
     from orchestrator.store.links import Link, SyncLink
     from orchestrator.store.locator import Address, Locator
+
+_log = get_logger(__name__)
 
 MOST_REDIRECTS: Final = 5
 """Redirects that one command follows; servers that disagree about a slot answer MOVED in a circle for a moment."""
@@ -128,9 +131,7 @@ class Router:
         raise redirect
 
     def _learn(self, redirect: Redirected) -> None:
-        assert redirect.address is not None
-        if self._locator.address(redirect.slot) != redirect.address:
-            self._locator.moved(redirect.slot, redirect.address)
+        learn(self._locator, redirect)
         self._learned(redirect.slot)
 
     async def begin(self, *command: Argument) -> asyncio.Future[list[Any]]:
@@ -262,8 +263,8 @@ class SyncRouter:
             if not again:
                 break
             for index in again:
-                if isinstance(reply := replies[index], Redirected) and reply.address is not None:
-                    self._locator.moved(reply.slot, reply.address)
+                if isinstance(reply := replies[index], Redirected):
+                    learn(self._locator, reply)
             try:
                 self._send(commands, replies, again)
             except ServerUnavailable as failure:
@@ -284,6 +285,14 @@ class SyncRouter:
         """Close all connections."""
         while self._links:
             self._links.popitem()[1].close()
+
+
+def learn(locator: Locator, redirect: Redirected) -> None:
+    """Tell the locator what MOVED said."""
+    assert redirect.address is not None
+    if locator.address(redirect.slot) != redirect.address:
+        _log.info("slot_moved", slot=redirect.slot, address=str(redirect.address))
+        locator.moved(redirect.slot, redirect.address)
 
 
 def _slot_of(command: Sequence[Argument], otherwise: int) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -13,8 +15,10 @@ import pytest
 import redis
 
 from orchestrator import Agent, TaskContext
+from orchestrator.client.client import Orchestrator
 from orchestrator.core.errors import ServerRefused, ServerUnavailable, TaskCancelled
 from orchestrator.embedded.server_binary import find_server_binary
+from orchestrator.services import pool_keys
 from orchestrator.store import router
 from orchestrator.store.keys import PoolKeys, ScopeKeys
 from orchestrator.store.locator import Address, slot_of
@@ -23,14 +27,15 @@ from orchestrator.store.store import Endpoint, Store, SyncStore
 from orchestrator.testing.waiting import wait_for
 from tests.faultkit.servers import find_binary_of_line
 from tests.faultkit.slot_moves import slot_moves
+from tests.helpers import subprocesses
 from tests.helpers.end_state import counters, find_violations, records
 from tests.helpers.local_team import local_settings, run_local_team
-from tests.helpers.team import Team
+from tests.helpers.team import Team, make_settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
-    from orchestrator.client.client import Orchestrator
     from orchestrator.client.handle import TaskHandle
     from tests.faultkit.servers import RedisServer
     from tests.faultkit.slot_moves import SlotMoves
@@ -67,7 +72,7 @@ class Load:
     def __init__(self, orc: Orchestrator) -> None:
         self._orc = orc
         self.ended: dict[str, float] = {}
-        self.submitted: set[str] = set()
+        self.submitted: dict[str, float] = {}
         self._stopped = False
 
     async def run(self) -> None:
@@ -79,9 +84,9 @@ class Load:
     async def _submit(self) -> None:
         n = 0
         while not self._stopped:
-            n += 1
+            n, began_s = n + 1, time.monotonic()
             handle: TaskHandle[Any] = await self._orc.submit("echo", {"n": n})
-            self.submitted.add(handle.id)
+            self.submitted[handle.id] = began_s
             assert await handle.result(timeout=10) == n
             self.ended[handle.id] = time.monotonic()
 
@@ -96,8 +101,10 @@ class Load:
 
     async def first_end_after(self, began_s: float) -> float:
         """Return how long after `began_s` the first task ended that was submitted later."""
-        await self.ends(SUBMITTERS + 1)
-        return min(end_s for end_s in self.ended.values() if end_s > began_s) - began_s
+        later = await wait_for(
+            lambda: [end_s for id_, end_s in self.ended.items() if self.submitted[id_] > began_s], "a later task"
+        )
+        return min(later) - began_s
 
 
 @asynccontextmanager
@@ -116,7 +123,7 @@ async def under_load(team: Team) -> AsyncIterator[Load]:
 def check(team: Team, load: Load, node: RedisServer) -> None:
     """Each task exists once, ended once, and ran once."""
     with node.client() as direct:
-        assert set(records(direct, team.keys)) == load.submitted == set(load.ended)
+        assert set(records(direct, team.keys)) == set(load.submitted) == set(load.ended)
         assert find_violations(direct, team.keys) == []
         assert counters(direct, team.keys)["succeeded"] == len(load.ended)
     assert team.attempt_log.attempts_run_twice() == []
@@ -130,7 +137,7 @@ async def test_the_slot_of_a_pool_moves(moves: SlotMoves, prefix: str, attempt_l
                 await anyio.to_thread.run_sync(moves.move_slot, team.keys.root)
                 took_s = await load.first_end_after(time.monotonic())
                 assert took_s < WITHIN_S
-                old = moves.nodes[1 - moves.owner(team.keys.root)]
+                old = other_of(moves, team.keys.root)
                 with old.client() as direct, pytest.raises(redis.exceptions.MovedError):
                     direct.get(team.keys.format)
         await anyio.to_thread.run_sync(check, team, load, owner_of(moves, team.keys.root))
@@ -141,7 +148,7 @@ async def test_the_slot_of_a_pool_is_half_moved(moves: SlotMoves, prefix: str, a
     async with Team(owner_of(moves, pool_root(prefix)), prefix, attempt_log, lease_s=15.0) as team:
         async with under_load(team) as load:
             # With them a script that followed ASK would run at the target, on the keys that have arrived.
-            await anyio.to_thread.run_sync(load_scripts, moves.nodes[1 - moves.owner(team.keys.root)])
+            await anyio.to_thread.run_sync(load_scripts, other_of(moves, team.keys.root))
             await anyio.to_thread.run_sync(moves.begin, team.keys.root)
             await anyio.to_thread.run_sync(move_some, moves, team.keys.root, 20)
             await anyio.sleep(HALF_MOVED_S)
@@ -152,6 +159,49 @@ async def test_the_slot_of_a_pool_is_half_moved(moves: SlotMoves, prefix: str, a
             took_s = await load.first_end_after(time.monotonic())
             assert took_s < WITHIN_S
         await anyio.to_thread.run_sync(check, team, load, owner_of(moves, team.keys.root))
+
+
+@pytest.mark.parametrize("event", ["cut", "flush"])
+async def test_an_event_on_one_server(
+    redis_server: RedisServer, prefix: str, attempt_log: AttemptLog, event: str
+) -> None:
+    """All connections are cut, or all scripts forgotten: the first task ends soon after."""
+    async with Team(redis_server, prefix, attempt_log, lease_s=15.0) as team, under_load(team) as load:
+        for _ in range(3):
+            if event == "cut":
+                assert sum(proxy.cut(reset=True) for proxy in team.proxies) > 5
+            else:
+                team.direct.script_flush()
+            assert await load.first_end_after(time.monotonic()) < WITHIN_S
+
+
+@pytest.mark.slow
+async def test_processes(moves: SlotMoves, prefix: str, attempt_log: AttemptLog, gate: Path) -> None:
+    """Real processes: a worker that is killed after the move loses nothing, because its host's child follows too."""
+    root = pool_root(prefix)
+    settings = make_settings(owner_of(moves, root).url, prefix, leader_lease_s=1.0)
+    keys = pool_keys(settings)
+    with ExitStack() as stack:
+        stack.enter_context(subprocesses.supervisor(settings))
+        host = stack.enter_context(subprocesses.host(settings, attempt_log, processes=2, lease_s=30.0, slots=8))
+        first, second = (stack.enter_context(node.client()) for node in (owner_of(moves, root), other_of(moves, root)))
+        async with Orchestrator(settings=settings) as orc:
+            await wait_for(lambda: len(subprocesses.workers_of(first, keys)) == 2, lambda: host.describe("workers"), 15)
+            handles = [await orc.submit("hold", {"gate": str(gate)}) for _ in range(12)]
+            await wait_for(lambda: len(attempt_log.notes("begun")) == 12, "all to run", 10)
+            await anyio.to_thread.run_sync(moves.move_slot, root)
+            moved_s = time.monotonic()
+            assert await (await orc.submit("echo", {"n": 1})).result(timeout=5) == 1
+            assert time.monotonic() - moved_s < REDIS_TELLS_S + WITHIN_S
+            victim = attempt_log.notes("begun")[0].pid
+            hit = {note.task for note in attempt_log.notes("begun") if note.pid == victim} & {one.id for one in handles}
+            os.kill(victim, signal.SIGKILL)
+            await wait_for(lambda: all(attempt_log.runs()[task] > 1 for task in hit), "its tasks to run again", 5)
+            await anyio.Path(gate).touch()
+            assert [await handle.result(timeout=20) for handle in handles] == ["held"] * 12
+            await wait_for(lambda: len(subprocesses.workers_of(second, keys)) == 2, "a replacement", 10)
+            assert find_violations(second, keys) == []
+            assert attempt_log.attempts_run_twice() == []
 
 
 async def test_readers_at_rest(moves: SlotMoves, prefix: str, attempt_log: AttemptLog) -> None:
@@ -320,17 +370,18 @@ async def test_plain_commands_follow_a_key(moves: SlotMoves, prefix: str) -> Non
 
 
 async def test_idle_links_are_closed(moves: SlotMoves, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The link to the first server goes once everything is at the second."""
+    """The link to the old server goes once everything is at the new one."""
     monkeypatch.setattr(router, "IDLE_S", 0.05)
     keys = PoolKeys(prefix, "p")
-    store_of_thread = SyncStore(Endpoint.at(moves.nodes[0].url), keys, name="idle-thread")
-    async with Store(Endpoint.at(moves.nodes[0].url), keys, name="idle") as store:
+    old, new = owner_of(moves, keys.root), other_of(moves, keys.root)
+    store_of_thread = SyncStore(Endpoint.at(old.url), keys, name="idle-thread")
+    async with Store(Endpoint.at(old.url), keys, name="idle") as store:
         await store.execute("GET", keys.format)
         store_of_thread.execute("GET", keys.format)
         await anyio.to_thread.run_sync(moves.move_slot, keys.root)
         await store.execute("GET", keys.format)
         store_of_thread.execute("GET", keys.format)
-        with moves.nodes[0].client() as first, moves.nodes[1].client() as second:
+        with old.client() as first, new.client() as second:
             await wait_for(lambda: not names_of(first, "idle"), "the end of the first link")
             await anyio.sleep(0.05)
             store_of_thread.execute("GET", keys.format)
@@ -361,6 +412,11 @@ def owner_of(moves: SlotMoves, key: str) -> RedisServer:
     return moves.nodes[moves.owner(key)]
 
 
+def other_of(moves: SlotMoves, key: str) -> RedisServer:
+    """The node that does not have the slot of a key."""
+    return moves.nodes[1 - moves.owner(key)]
+
+
 def pool_root(prefix: str) -> str:
     """The key that scripts of the default pool declare."""
     return PoolKeys(prefix, "default").root
@@ -376,6 +432,12 @@ def load_scripts(node: RedisServer) -> None:
     with node.client() as direct:
         for script in all_scripts().values():
             direct.script_load(script.text)
+
+
+def test_slots(moves: SlotMoves) -> None:
+    """The slot of a key is the one that servers compute."""
+    for key in ("a", "{a}b", "x{a}y", "{}a", "{a", "a}", "{{a}}", "o:t:d:{pool:default}:queues", "é{ü}"):
+        assert slot_of(key) == slot_of(key.encode()) == moves.slot(key), key
 
 
 def has_one_address(endpoint: Endpoint) -> bool:
