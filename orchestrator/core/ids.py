@@ -22,10 +22,13 @@ _UNSAFE_IN_HOST: Final = re.compile(r"[^A-Za-z0-9.-]+")
 
 _FOREIGN_MAX_BYTES: Final = 256
 _HOST_MAX_CHARS: Final = 64
+SHARD_BITS: Final = 7
+"""Bits before the maker that name the shard of the pool (protocol rule 24). They are 0 until a pool has shards."""
 _HIGH_MAX: Final = 0xFFF
 # Includes the variant of the UUID in its two upper bits.
 _LOW_MIN: Final = 0x8000
-_LOW_MAX: Final = 0xBFFF
+_LOW_STEP: Final = 1 << SHARD_BITS
+_LOW_MAX: Final = 0xC000 - _LOW_STEP
 
 
 class TaskIds:
@@ -53,7 +56,7 @@ class TaskIds:
                 self._begin(now_ms)
             elif self._low < _LOW_MAX:
                 # The same millisecond, or a clock that was set back.
-                self._low += 1
+                self._low += _LOW_STEP
             elif self._high < _HIGH_MAX:
                 self._format_head(self._last_ms, self._high + 1, _LOW_MIN)
             else:
@@ -63,10 +66,10 @@ class TaskIds:
     def _begin(self, ms: int) -> None:
         # Both parts begin in their lower half, so that a busy millisecond has room to count up.
         random_bits = int.from_bytes(os.urandom(3), "big")
-        self._format_head(ms, random_bits & 0x7FF, _LOW_MIN + (random_bits >> 11))
+        self._format_head(ms, random_bits & 0x7FF, _LOW_MIN + (random_bits >> 11 & 0x3F) * _LOW_STEP)
 
     def _format_head(self, ms: int, high: int, low: int) -> None:
-        # 48 bits of time, version, 12 bits of counter, variant, 14 bits of counter, 48 of maker (RFC 9562, 6.2, 6.4).
+        # 48 bits of time, version, 12 of counter, variant, 7 of counter, 7 of shard, 48 of maker (RFC 9562, 6.2, 6.4).
         self._last_ms, self._high, self._low = ms, high, low
         digits = f"{ms:012x}"
         self._head = f"{digits[:8]}-{digits[8:]}-7{high:03x}-"

@@ -54,12 +54,30 @@ def test_task_ids_go_on_when_a_millisecond_is_full(monkeypatch: pytest.MonkeyPat
     """A millisecond whose numbers are used up lends from the next one instead of wrapping."""
     source = ids.TaskIds(listens=True)
     monkeypatch.setattr(time, "time_ns", lambda: 1_700_000_000_000_000_000)
-    made = [source.next() for _ in range(20_000)]
-    assert {uuid.UUID(each).int >> 80 for each in made} == {1_700_000_000_000}, "there is room for millions"
+    made = [source.next() for _ in range(200_000)]
+    assert {uuid.UUID(each).int >> 80 for each in made} == {1_700_000_000_000}, "there is room for 262,144"
     source._high = 0xFFF
-    made += [source.next() for _ in range(20_000)]
+    made += [source.next() for _ in range(200)]
     assert made == sorted(set(made))
     assert uuid.UUID(made[-1]).int >> 80 == 1_700_000_000_001
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=400), st.integers(0, 0xFFF))
+def test_task_ids_leave_the_bits_of_a_shard_free(steps: list[int], high: int) -> None:
+    """Whatever the clock does and wherever the counter stands, ids grow, are valid, and their shard is 0."""
+    source = ids.TaskIds(listens=True)
+    now_ms = 1_700_000_000_000
+    made = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time_ns", lambda: now_ms * 1_000_000)
+        for step in steps:
+            now_ms += step - 1  # also back
+            made.append(source.next())
+            source._high = max(source._high, high)
+    assert made == sorted(set(made))
+    for each in made:
+        assert ids.check_task_id(each) == each
+        assert uuid.UUID(each).int >> 48 & (1 << ids.SHARD_BITS) - 1 == 0
 
 
 def test_threads_never_make_the_same_id() -> None:
