@@ -2,8 +2,7 @@
 
 Run `orc up parent_children:team` in one terminal and `python parent_children.py` in another.
 
-A waiting parent keeps its slot, so parents and children belong to different agents. Otherwise a parent in the last slot
-would wait for children that have no free slot.
+A parent that awaits a child lends its slot, so parents and children may also belong to one agent.
 """
 
 from __future__ import annotations

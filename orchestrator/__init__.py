@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import UpgradeRefused as UpgradeRefused
     from orchestrator.core.errors import UpgradeUnfinished as UpgradeUnfinished
     from orchestrator.core.errors import VersionConflict as VersionConflict
+    from orchestrator.core.errors import WaitCycle as WaitCycle
     from orchestrator.core.errors import WorkspaceError as WorkspaceError
     from orchestrator.core.errors import WorkspaceFull as WorkspaceFull
     from orchestrator.limits.limits import Decision as Decision

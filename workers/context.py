@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, Unpack, overload
 
 from anyio import CancelScope, lowlevel
 
+from orchestrator.client.handle import WaitingHandle
 from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import LeaseLapsed
 from orchestrator.core.log import get_logger
@@ -18,7 +18,8 @@ from orchestrator.tasks.submission import Parent, Submission
 from orchestrator.workers.asking import NO_DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+    from contextlib import AbstractAsyncContextManager
     from datetime import datetime
 
     from orchestrator.agent_state.states import AgentState
@@ -120,6 +121,9 @@ class AttemptResources(Protocol):
 
     async def client(self) -> Orchestrator:
         """Open the client that submits child tasks."""
+
+    def until_ended(self, children: Sequence[str]) -> AbstractAsyncContextManager[None]:
+        """Lend the slot of the attempt while a block waits for one of these tasks."""
 
 
 class TaskContext:
@@ -422,7 +426,32 @@ class TaskContext:
         child = Submission(skill, args, **options)
         client = await self._resources.client()
         handle = await client.submit_one(child, Parent(self.task_id, self._delivery.generation, self._depth))
-        locks = self._resources.locks_in_use
-        if locks is not None and locks.execution.exclusive:
-            handle.before_wait = partial(locks.execution.note_awaited, [handle.id])
-        return handle
+        return handle.waiting_in(self._resources.until_ended)
+
+    async def as_completed(
+        self, children: Iterable[TaskHandle[T]], *, timeout: Duration | None = None
+    ) -> AsyncGenerator[TaskHandle[T]]:
+        """Give each child when it has ended: `async for child in ctx.as_completed(children)`.
+
+        Between two of them the handler holds its slot; see `Orchestrator.as_completed`.
+
+        Args:
+            children: handles that `submit` returned; one that is there twice is given once.
+            timeout: seconds or timedelta for all of them; None waits as long as it takes; 0 asks once.
+
+        Raises:
+            TimeoutError: not all had ended after `timeout`; the message says how many.
+            WaitCycle: one of them waits for this task.
+            InvalidInput: that is no handle, or one of another client.
+        """
+        by_id = {child.id: child for child in children}
+        client = await self._resources.client()
+        tracked = [child.shared if isinstance(child, WaitingHandle) else child for child in by_id.values()]
+        async with aclosing(client.as_completed(tracked, timeout=timeout)) as ends:
+            while by_id:
+                if any(child.outcome is not None for child in by_id.values()):
+                    ended = await anext(ends)
+                else:
+                    async with self._resources.until_ended(list(by_id)):
+                        ended = await anext(ends)
+                yield by_id.pop(ended.id)

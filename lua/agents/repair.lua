@@ -5,7 +5,8 @@
 -- codes: unlisted-agent (an agent with workers is missing from the index of agents) | unknown-worker (an agent counts a
 --        worker that is not registered) | miscounted-agent (what the
 --        workers of an agent offer is counted wrongly) | skill-index (the index of a skill lists other agents than those that have it, or a
---        version that no live worker has is not listed to be forgotten)
+--        version that no live worker has is not listed to be forgotten) | lent-slots (the sums of the slots that an agent
+--        lends differ from what its workers state)
 -- returns: per finding: row code repaired (1 or 0)
 -- repeat: finds nothing that it has repaired
 local pool    = KEYS[1]                   -- key: root of the pool's slot
@@ -17,6 +18,7 @@ local now_arg = ARGV[4]                   -- time: test override, microseconds
 --@include key: has_type
 --@include counter: increment_counters
 --@include registry: recount_agent, notify_of_agent, offer_is_exact
+--@include lent: recount_lent
 
 local now = now_us(now_arg)
 local agents_key, workers_key = pool .. ':agents', pool .. ':workers'
@@ -70,6 +72,9 @@ local function check_agent(row, agent)
   if miscounted then note(row, 'miscounted-agent') end
   if may_repair and (#gone > 0 or miscounted) then
     notify_of_agent(pool, agent, recount_agent(pool, agent, math.floor(now / 1000)))
+  end
+  if has_type(types, pool .. ':lent:' .. agent, 'hash') and recount_lent(pool, agent, workers, may_repair) then
+    note(row, 'lent-slots')
   end
 end
 

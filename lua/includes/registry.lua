@@ -2,6 +2,7 @@
 --@include time: day_s, integer
 --@include notify: notify_supervisor
 --@include parked: start_unparking
+--@include lent: state_lent
 
 -- Lists the versions that left an agent in `versions`, from which they are forgotten, and takes out those that returned.
 -- Both arguments are sets of `skill=digest`.
@@ -211,6 +212,7 @@ local function forget_worker(pool, worker, now_ms)
       end
       notify_of_agent(pool, agent, update_offer(pool, agent, worker, before, now_ms))
     end
+    state_lent(pool, agent, worker, '')
   end
   redis.call('ZREM', workers_key, worker)
   redis.call('DEL', worker_key)

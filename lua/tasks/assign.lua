@@ -18,6 +18,7 @@ local now_arg = ARGV[3]             -- time: test override, microseconds
 --@include queue: remove_from_queue, put_suspects
 --@include inbox: put_entry
 --@include parked: unpark
+--@include lent: lent_slots, awaited_tasks, mark_awaited
 --@include limit: limit_room, take_slots
 --@include ending: start_endings, end_task, flush_endings
 
@@ -54,11 +55,6 @@ if redis.call('EXISTS', pool .. ':suspects') == 1 then
   end
 end
 local room = inbox_room(pool, agent, slots, backlog, suspected)
-local want, next_free = math.min(room, limit), 0
-if want > 0 and limits ~= '' then
-  -- A limited agent has no backlog. Assigns half of its slots, so that its workers run one half and fetch the other.
-  want, next_free = limit_room(pool, limits, now, math.min(want, math.ceil(slots / 2)))
-end
 
 -- Names the places that hold tasks for the agent: its queues, and tasks that other versions of a skill refused than those
 -- that its workers have.
@@ -80,17 +76,40 @@ for i = 1, #scopes do
   end
 end
 if #filled == 0 then return {0, unparking, 0, now} end
-if want <= 0 then
+
+-- Awaited tasks go into the slots that parents lend, before the others (protocol rule 32).
+local lent, deep, more_awaited = lent_slots(pool, agent), {}, false
+if lent then
+  local open = {}
+  for i = 1, #queues do
+    if serves[queues[i]] then open[#open + 1] = queues[i] end
+  end
+  deep, more_awaited = awaited_tasks(pool, open, lent, inbox_room(pool, agent, slots, backlog, 0), limit)
+end
+local first = #deep / 3
+local want, next_free = math.min(room, limit) - first, 0
+if limits ~= '' and (want > 0 or first > 0) then
+  -- A limited agent has no backlog. Assigns half of its slots, so that its workers run one half and fetch the other.
+  want = math.min(math.max(want, 0) + first, math.ceil(slots / 2))
+  want, next_free = limit_room(pool, limits, now, want)
+  first = math.min(first, want)
+  want = want - first
+end
+if want <= 0 and first == 0 then
   -- Only a full inbox is marked, because a limit reopens by time.
   if room <= 0 then mark_full(pool, agent, slots, backlog) end
+  if more_awaited then mark_awaited(pool, agent) end
   return {0, unparking, next_free, now}
 end
+want = math.max(want, 0)
 -- Reads the heads of these places, best first, and no more of each than may be assigned.
 local each = want
 if #filled > 1 then each = math.max(1, math.min(want, math.floor(1000 / #filled))) end
 -- A flat list id, score, id, score ... as Redis returns it; `from` has the queue of each. Scores stay text.
 local heads, from = {}, {}
-if #filled == 1 then
+if want == 0 then
+  -- There is room for awaited tasks only.
+elseif #filled == 1 then
   heads = redis.call('ZRANGE', pool .. ':' .. filled[1], 0, each - 1, 'WITHSCORES')
 else
   --@rows merged: id order score place
@@ -110,6 +129,20 @@ else
   for i = 1, #merged do
     heads[2 * i - 1], heads[2 * i], from[i] = merged[i].id, merged[i].score, merged[i].place
   end
+end
+if first > 0 then
+  local ids, places, chosen = {}, {}, {}
+  for i = 1, first do
+    local id, place = deep[3 * i - 2], deep[3 * i]
+    ids[2 * i - 1], ids[2 * i], places[i], chosen[id] = id, deep[3 * i - 1], place, true
+    redis.call('ZREM', pool .. ':awaited:' .. string.sub(place, 7), id)
+  end
+  for i = 1, #heads / 2 do
+    if not chosen[heads[2 * i - 1]] then
+      ids[#ids + 1], ids[#ids + 2], places[#places + 1] = heads[2 * i - 1], heads[2 * i], from[i] or filled[1]
+    end
+  end
+  heads, from = ids, places
 end
 
 local plain = {}
@@ -178,8 +211,8 @@ local removed, grants, expiring = {}, {}, {}
 local parked, suspects = {}, {}
 local assigned, bytes = 0, 0
 -- Of several queues only `each` heads are known, so that no more may be assigned before the next read.
-for i = 1, math.min(#heads / 2, each) do
-  if assigned >= want or bytes >= call_bytes then break end
+for i = 1, math.min(#heads / 2, first + each) do
+  if assigned >= first + want or bytes >= call_bytes then break end
   local id, score, place = heads[2 * i - 1], heads[2 * i], from[i] or filled[1]
   local task_key = pool .. ':task:' .. id
   --@row found: state gen env
@@ -249,6 +282,7 @@ flush_endings(pool, ending)
 if not remain then return {assigned, unparking, 0, now} end
 if assigned >= room then
   mark_full(pool, agent, slots, backlog)
+  if more_awaited then mark_awaited(pool, agent) end
   return {assigned, unparking, 0, now}
 end
 return {assigned, 1, 0, now}

@@ -47,7 +47,7 @@ from orchestrator.workspace.workspace import WorkspaceView
 from orchestrator.workspace.writer import session_scope
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncGenerator, Iterable
     from datetime import date
 
     from orchestrator.agents.stats import AttemptStats, By
@@ -456,7 +456,7 @@ class Orchestrator:
 
     def as_completed(
         self, handles: Iterable[TaskHandle[T]], *, timeout: Duration | None = None
-    ) -> AsyncIterator[TaskHandle[T]]:
+    ) -> AsyncGenerator[TaskHandle[T]]:
         """Give each handle when its task has ended: `async for handle in orc.as_completed(handles)`.
 
         Those that are known to have ended come first, in their order. `result()` of a handle that was given returns or

@@ -13,7 +13,7 @@ from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncGenerator, Iterable
 
     from orchestrator.client.replies import Replies
     from orchestrator.core.durations import Duration
@@ -26,7 +26,7 @@ FOREVER_S: Final = float("inf")
 
 def as_completed(
     replies: Replies, handles: Iterable[TaskHandle[T]], *, timeout: Duration | None
-) -> AsyncIterator[TaskHandle[T]]:
+) -> AsyncGenerator[TaskHandle[T]]:
     """Check the arguments and begin to count the time; see `Orchestrator.as_completed`."""
     timeout_s = FOREVER_S if timeout is None else to_seconds("timeout", timeout)
     by_id: dict[str, TaskHandle[T]] = {}
@@ -41,7 +41,7 @@ def as_completed(
 
 async def _ends(
     replies: Replies, handles: dict[str, TaskHandle[T]], *, timeout_s: float, until_s: float
-) -> AsyncIterator[TaskHandle[T]]:
+) -> AsyncGenerator[TaskHandle[T]]:
     ended = [handle for handle in handles.values() if handle.outcome is not None]
     waiting = {id_: handle for id_, handle in handles.items() if handle.outcome is None}
     ends = _Ends()

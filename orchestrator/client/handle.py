@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
 import anyio
 
@@ -18,7 +18,8 @@ from orchestrator.tasks.queries import TaskOutcome
 from orchestrator.why import lookup
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from orchestrator.client.action_records import ActionRecorder
     from orchestrator.client.following import Following
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
     from orchestrator.core.durations import Duration
     from orchestrator.services import Services
     from orchestrator.tasks.model import AnswerStatus, OutputChunk, TaskEvent
-    from orchestrator.tasks.output import Place
+    from orchestrator.tasks.output import Place, StreamEntry
     from orchestrator.why.model import TaskInfo, TaskStatus
 
 T_co = TypeVar("T_co", covariant=True)
+UntilEnded: TypeAlias = "Callable[[Sequence[str]], AbstractAsyncContextManager[None]]"
+"""Runs a block that waits until one of these tasks ends."""
 M = TypeVar("M")
 
 
@@ -39,21 +42,9 @@ class TaskHandle(Generic[T_co]):
     Attributes:
         id: the task's id.
         outcome: how it ended, once that is known here.
-        before_wait: for worker code: awaited before each wait for the end.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_following",
-        "_read",
-        "_recorder",
-        "_replies",
-        "_services",
-        "_told",
-        "before_wait",
-        "id",
-        "outcome",
-    )
+    __slots__ = ("__weakref__", "_following", "_read", "_recorder", "_replies", "_services", "_told", "id", "outcome")
 
     def __init__(
         self,
@@ -70,10 +61,21 @@ class TaskHandle(Generic[T_co]):
         self._services, self._replies, self._following, self._read = services, replies, following, read
         self._recorder = recorder
         self._told = False
-        self.before_wait: Callable[[], Awaitable[None]] | None = None
 
     def __repr__(self) -> str:
         return f"TaskHandle({self.id!r})"
+
+    def waiting_in(self, until_ended: UntilEnded) -> TaskHandle[T_co]:
+        """Return a handle of the same task whose waits run inside `until_ended`; for the workers."""
+        return WaitingHandle(
+            self,
+            until_ended,
+            services=self._services,
+            replies=self._replies,
+            following=self._following,
+            recorder=self._recorder,
+            read=self._read,
+        )
 
     @overload
     async def result(self, timeout: Duration | None = None) -> T_co: ...
@@ -124,9 +126,10 @@ class TaskHandle(Generic[T_co]):
         if self._told:
             await self._ask_whether_requeued()
         if self.outcome is None:
-            if self.before_wait is not None:
-                await self.before_wait()
-            await self._replies.wait(self)
+            await self._wait()
+
+    async def _wait(self) -> None:
+        await self._replies.wait(self)
 
     async def _ask_whether_requeued(self) -> None:
         # Without an answer the end stands that was seen.
@@ -193,7 +196,7 @@ class TaskHandle(Generic[T_co]):
         return self._chunks(check_place(after))
 
     async def _chunks(self, after: Place) -> AsyncGenerator[OutputChunk]:
-        async with aclosing(self._following.entries(self.id, after)) as entries:
+        async with aclosing(self._entries(after)) as entries:
             async for entry in entries:
                 if entry.kind == "output":
                     yield as_chunk(entry)
@@ -212,9 +215,12 @@ class TaskHandle(Generic[T_co]):
         return self._events(check_place(after))
 
     async def _events(self, after: Place) -> AsyncGenerator[TaskEvent]:
-        async with aclosing(self._following.entries(self.id, after)) as entries:
+        async with aclosing(self._entries(after)) as entries:
             async for entry in entries:
                 yield as_event(entry)
+
+    def _entries(self, after: Place) -> AsyncGenerator[StreamEntry]:
+        return self._following.entries(self.id, after)
 
     async def cancel(self, reason: str = "", *, actor: str | None = None) -> CancelStatus:
         """Cancel it: a waiting task ends at once, a running one is told to stop. `orc control list` shows it.
@@ -287,3 +293,53 @@ class TaskHandle(Generic[T_co]):
     @property
     def _retry_for_s(self) -> float:
         return self._services.settings.redis.command_timeout_s
+
+
+class WaitingHandle(TaskHandle[T_co]):
+    """A handle of one waiter: its waits run inside a context manager. It shares what is known of the end.
+
+    Attributes:
+        shared: the handle that the client tracks; other waiters may share it.
+    """
+
+    __slots__ = ("_until_ended", "shared")
+
+    def __init__(
+        self,
+        shared: TaskHandle[T_co],
+        until_ended: UntilEnded,
+        *,
+        services: Services,
+        replies: Replies,
+        following: Following,
+        recorder: ActionRecorder,
+        read: Callable[[bytes], T_co] | None,
+    ) -> None:
+        self.shared, self._until_ended = shared, until_ended
+        known = shared.outcome
+        super().__init__(
+            shared.id, services=services, replies=replies, following=following, recorder=recorder, read=read
+        )
+        shared.outcome = known
+
+    @property
+    def outcome(self) -> TaskOutcome | None:
+        """End of the task, once that is known here."""
+        return self.shared.outcome
+
+    @outcome.setter
+    def outcome(self, outcome: TaskOutcome | None) -> None:
+        self.shared.outcome = outcome
+
+    async def _wait(self) -> None:
+        async with self._until_ended([self.id]):
+            await self._replies.wait(self)
+
+    async def _entries(self, after: Place) -> AsyncGenerator[StreamEntry]:
+        async with aclosing(self._following.entries(self.id, after)) as entries:
+            while True:
+                async with self._until_ended([self.id]):
+                    entry = await anext(entries, None)
+                if entry is None:
+                    return
+                yield entry

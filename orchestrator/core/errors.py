@@ -16,6 +16,7 @@ OrchestratorError
 │   │   └── Occupied               a task or an editor holds the session or agent alone (exit 75)
 │   ├── LockLost                   it was lost before the end of its block (exit 1)
 │   └── NotHeld                    it is not held, or no longer (exit 1)
+├── WaitCycle                      the awaited task waits for this one (exit 1)
 ├── AskExpired (TimeoutError)      a question was not answered in time (exit 1)
 ├── QuestionChanged                an attempt asks another question than an earlier one (exit 1)
 ├── AnswerRefused                  the task does not ask this, or has another answer (exit 4)
@@ -383,6 +384,23 @@ class ScheduleExists(OrchestratorError):
             f"schedule {name!r} exists and has another definition ({says}); replace it, or use another name"
         )
         self.name = name
+
+
+class WaitCycle(OrchestratorError):
+    """A handler awaits a task that waits for the handler's own task, so that neither could go on.
+
+    Attributes:
+        task_id: the task of the handler.
+        path: the awaited task, each task that the one before it waits for, and the handler's task.
+    """
+
+    def __init__(self, task_id: str, path: Sequence[str]) -> None:
+        between = "".join(f"task {id_}, which waits for " for id_ in path[:-1])
+        super().__init__(
+            f"task {task_id} would wait for itself: it awaits {between}this task; "
+            "submit without awaiting, or give the child another key or lane"
+        )
+        self.task_id, self.path = task_id, list(path)
 
 
 class AskExpired(OrchestratorError, TimeoutError):

@@ -64,6 +64,11 @@ _TABLE: Final = (
         "An inbox has no group, so no worker can read it.",
         "The group is created from the beginning of the inbox.",
     ),
+    DamageKind(
+        "lent-slots",
+        "The slots that an agent lends differ from what its workers state.",
+        "They are summed up again.",
+    ),
     DamageKind("unlisted-agent", "An agent has workers or an inbox and is not listed.", "It is listed."),
     DamageKind(
         "unknown-worker",

@@ -70,6 +70,18 @@ POOL_KEYS: Final = (
         permanent=True,
     ),
     KeyKind(
+        "awaited:QUEUE",
+        "zset",
+        "ready tasks that a parent waits for; score = minus the depth",
+        "a minute after the last wait was recorded",
+    ),
+    KeyKind(
+        "lent:A",
+        "hash",
+        "slots that agent A lends: depth of the parents that wait, number of them",
+        "empty = gone; a day after the last change",
+    ),
+    KeyKind(
         "inbox:A",
         "stream, group `workers`",
         "t task, g generation, a attempt and d deaths (omitted for a first attempt), e envelope (empty above 16 KiB)",
@@ -158,7 +170,7 @@ POOL_KEYS: Final = (
     KeyKind(
         "worker:W",
         "hash",
-        "host, pid, version, start, alive_s; per agent slots and versions of skills",
+        "host, pid, version, start, alive_s; per agent slots, lent slots and versions of skills",
         "heartbeat x 4 after the last heartbeat; an hour more when no supervisor runs",
     ),
     KeyKind(
@@ -170,7 +182,7 @@ POOL_KEYS: Final = (
     KeyKind(
         "worker:W:notes",
         "stream",
-        "urgent messages for a worker: k kind, t task, g generation",
+        "urgent messages for a worker: k kind, t task or agent, g generation",
         "a minute after the last note; capped at about 1000 entries",
     ),
     KeyKind("silent:W", "string", "ms at which a worker without heartbeats left the registry", "7 days"),
@@ -566,6 +578,14 @@ class PoolKeys:
     def suspects(self, queue: str) -> str:
         """Key of the suspects of a queue."""
         return f"{self.root}:suspects:{queue}"
+
+    def awaited(self, queue: str) -> str:
+        """Key of the ready tasks of a queue that a parent waits for."""
+        return f"{self.root}:awaited:{queue}"
+
+    def lent(self, agent: str) -> str:
+        """Key of the slots that an agent lends."""
+        return f"{self.root}:lent:{agent}"
 
     def held(self, scope: str) -> str:
         """Key of the ready tasks that a stop of a session or skill, or versions of their skill, hold."""

@@ -235,7 +235,6 @@ class TaskHandle(Generic[T_co]):
     Attributes:
         id: the task's id.
         outcome: how it ended, once that is known here.
-        before_wait: for worker code: awaited before each wait for the end.
     """
 
     @property

@@ -49,8 +49,8 @@ WRAPPED: Final = (
 """Classes with calls that are awaited. A base comes before the classes that derive from it."""
 
 INTERNAL: Final = frozenset({
-    "before_wait", "ended", "exclusive_value", "give", "hold_scope", "lose", "proof", "reacquire", "services",
-    "set_renewal", "submit_one", "waiter",
+    "ended", "exclusive_value", "give", "hold_scope", "lose", "proof", "reacquire", "services", "set_renewal",
+    "submit_one", "waiter", "waiting_in",
 })  # fmt: skip
 """Members for worker code, the command line and the modules of a feature."""
 WORKER_ARGUMENTS: Final = frozenset({"parent"})

@@ -460,6 +460,59 @@ def take_suspects(
     return Call("tasks/take_suspects", args, parse)
 
 
+class WaitRow(msgspec.Struct, frozen=True, array_like=True):
+    """One attempt that waits, and the ids of the tasks that it waits for, blank-separated; '' when it goes on."""
+
+    task: str
+    generation: str
+    awaited: str
+
+
+class LentRow(msgspec.Struct, frozen=True, array_like=True):
+    """The attempts of an agent that wait in a worker, by depth: `depth=number`, blank-separated."""
+
+    agent: str
+    counts: str
+
+
+class Recorded(NamedTuple):
+    """Reply to one `WaitRow`.
+
+    Attributes:
+        stale: the attempt lost its task.
+        depth: number of tasks above it that wait; None if the wait was not recorded.
+        cycle: the tasks from the awaited one to the parent, if the wait would never end.
+    """
+
+    stale: bool = False
+    depth: int | None = None
+    cycle: Sequence[str] = ()
+
+
+class LendReply(NamedTuple):
+    """Reply of `lend`; `expects` tells per agent whether awaited tasks may arrive in its inbox."""
+
+    recorded: list[Recorded]
+    expects: list[bool]
+
+
+def lend(keys: PoolKeys, *, worker: str, rows: Sequence[WaitRow], agents: Sequence[LentRow]) -> Call[LendReply]:
+    """Record for which tasks the attempts of a worker wait, and the slots that they lend meanwhile."""
+
+    def parse_one(reply: list[Any]) -> Recorded:
+        if reply[0] == b"stale":
+            return Recorded(stale=True)
+        if reply[0] == b"cycle":
+            return Recorded(cycle=[id_.decode() for id_ in reply[1:]])
+        return Recorded(depth=int(reply[1]))
+
+    def parse(reply: list[Any]) -> LendReply:
+        return LendReply([parse_one(one) for one in reply[: len(rows)]], [bool(one) for one in reply[len(rows) :]])
+
+    args: Arguments = {"pool": keys.root, "worker": worker, "rows": pack_rows(rows), "agents": pack_rows(agents)}
+    return Call("tasks/lend", args, parse)
+
+
 def abandon(
     keys: PoolKeys,
     *,

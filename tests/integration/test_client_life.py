@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -22,7 +23,7 @@ from tests.helpers.local_team import local_settings
 from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     import redis
 
@@ -152,8 +153,13 @@ async def test_a_timeout_of_result_holds_while_redis_stands_still(
 async def test_a_timeout_of_result_covers_what_comes_before_the_wait(settings: Settings) -> None:
     """In a worker a call to Redis precedes the wait; the limit of the caller holds for it too."""
     async with Orchestrator(settings=settings) as orc:
-        handle = await orc.submit("x")
-        handle.before_wait = anyio.sleep_forever
+
+        @asynccontextmanager
+        async def late(_: Sequence[str]) -> AsyncIterator[None]:
+            await anyio.sleep_forever()
+            yield
+
+        handle = (await orc.submit("x")).waiting_in(late)
         with pytest.raises(TimeoutError):
             await handle.result(0.01)
 

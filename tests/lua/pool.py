@@ -344,6 +344,12 @@ class Pool:
         self._begin_those_with_deaths(found.deliveries if begin else [])
         return found.deliveries
 
+    def lend(self, worker: str, *waits: tuple[Delivery, str], **counts: str) -> task_scripts.LendReply:
+        """Run lend for attempts and the ids that each waits for; by agent, the slots that are lent."""
+        rows = [task_scripts.WaitRow(held.task_id, held.generation, awaited) for held, awaited in waits]
+        agents = [task_scripts.LentRow(agent, lent) for agent, lent in counts.items()]
+        return self.call(task_scripts.lend(self.keys, worker=worker, rows=rows, agents=agents))
+
     def take_suspects(
         self,
         worker: str = "w1",

@@ -163,6 +163,25 @@ def play_suspects(pool: Pool) -> None:
     pool.assign()
     (held,) = pool.take_suspects("w2", idle=True)
     pool.end(held)
+    play_waits(pool)
+
+
+def play_waits(pool: Pool) -> None:
+    """A parent waits for a child, which goes into the slot that the parent lends, and then for a task above it."""
+    (parent,) = pool.put()
+    (held,) = pool.deliver("w2")
+    child = row(parent=held.task_id, parent_generation=held.generation, depth=1)
+    pool.put(child)
+    (recorded,) = pool.lend("w2", (held, child.id), ed="0=1").recorded
+    assert recorded.depth == 0
+    (below,) = pool.deliver("w2")
+    pool.end(below)
+    pool.lend("w2", (held, ""), ed="")
+    (other,) = pool.put()
+    pool.lend("w2", (held, other), ed="")
+    pool.end(held)
+    pool.cancel(other)
+    assert pool.state(parent) == "succeeded"
 
 
 def play_orders(pool: Pool) -> None:

@@ -69,6 +69,8 @@ class Attempt(msgspec.Struct, eq=False):
         leave_thread: makes the slot stop waiting for a handler that runs in a thread.
         leased_until_s: monotonic time at which its lease lapses, counted from before the last call that renewed it.
         leave_group: gives the room of a suspect to the next one; see `Suspects`.
+        lends: whether it waits for a child and lends its slot; see `Slots`.
+        leave_wait: ends the wait of a handler that wants its slot back, because the attempt is being stopped.
     """
 
     delivery: Delivery
@@ -93,6 +95,8 @@ class Attempt(msgspec.Struct, eq=False):
     leased_until_s: float = math.inf
     leave_thread: Callable[[], None] | None = None
     leave_group: Callable[[], None] | None = None
+    lends: bool = False
+    leave_wait: Callable[[], None] | None = None
     _abandon: Callable[[Attempt], None] | None = None
     _handler_cancelled: bool = False
     _lease_lost: bool = False
@@ -158,6 +162,7 @@ class Attempt(msgspec.Struct, eq=False):
         A reference cycle would wait for the garbage collector, which doubles the processor time of a short task.
         """
         self.context = self.resources = self.scope = self.leave_thread = self.leave_group = self._abandon = None
+        self.leave_wait = None
         self.values = _UNPREPARED
 
     # ------------------------------------------------------------------------------------------------------ stopping
@@ -186,6 +191,8 @@ class Attempt(msgspec.Struct, eq=False):
         if not self._handler_cancelled:
             self._handler_cancelled = True
             asyncio.get_running_loop().call_later(self.grace_s, self.abandon_handler)
+        if self.leave_wait is not None:
+            self.leave_wait()
         self.scope.cancel()
 
     def stop_by_command(self, reason: str) -> None:

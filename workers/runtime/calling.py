@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -32,9 +33,10 @@ class Serialised:
 
 
 class HandlerCaller:
-    """Calls the handlers of one agent, with at most `concurrency` threads and processes each.
+    """Calls the handlers of one agent. Each attempt has a slot, so the slots limit the threads and processes.
 
     A thread cannot be stopped from outside. An abandoned handler keeps its thread, and the next attempt gets another.
+    One that waits for a child keeps its thread too, and its slot goes to another attempt.
 
     Raises:
         ConfigError: a `process=True` handler cannot be imported by name.
@@ -45,7 +47,7 @@ class HandlerCaller:
             if skill.kind is HandlerKind.PROCESS:
                 check_found_by_name(skill)
         self._middleware: Sequence[Middleware] = agent.middleware
-        self._threads = anyio.CapacityLimiter(agent.concurrency)
+        self._threads = anyio.CapacityLimiter(math.inf)
         self._processes = HandlerProcesses(settings, groups)
 
     def call(self, attempt: Attempt) -> Awaitable[Any]:

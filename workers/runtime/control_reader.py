@@ -36,7 +36,8 @@ _log = get_logger(__name__)
 class Note:
     """A note for this worker.
 
-    Its `kind` is `cancel`: end the attempt with this generation, or `suspects`: some wait for a process with room.
+    Its `kind` is `cancel`: end the attempt with this generation, `suspects`: some wait for a process with room, or
+    `awaited`: awaited tasks may arrive in the inbox of an agent, whose name is in place of the task.
     """
 
     kind: str

@@ -15,7 +15,7 @@ import anyio
 import msgspec
 
 from orchestrator.core.backoff import Backoff
-from orchestrator.core.errors import Fenced, InvalidInput, LeaseLapsed, StoreError
+from orchestrator.core.errors import Fenced, InvalidInput, LeaseLapsed, StoreError, WaitCycle
 from orchestrator.core.log import get_logger
 from orchestrator.locks.execution import ExecutionLockBusy, ExecutionLockDeadlock
 from orchestrator.tasks import scripts
@@ -86,6 +86,7 @@ class Executor:
     def __init__(self, agent: Agent, parts: WorkerParts, throughput: Throughput) -> None:
         settings = parts.services.settings
         self.slots = Slots(agent.concurrency, attempt=self._run, unbegun=self._give_back)
+        parts.waiting.add_slots(agent.name, self.slots)
         self.caller = HandlerCaller(agent, settings=settings, groups=parts.groups)
         self.state: Any = None
         self._agent, self._parts, self._throughput = agent, parts, throughput
@@ -332,7 +333,7 @@ class Executor:
             self._completer.put(delivery, verdict)
         if (locks := attempt.locks_in_use) is not None:
             locks.execution.revoke()
-        self.slots.give_up()
+        self.slots.give_up(attempt)
 
     # --------------------------------------------------------------------------------------------------- the verdict
 
@@ -361,6 +362,8 @@ class Executor:
             return None
         if isinstance(cause, LeaseLapsed) and cause.task_id == delivery.task_id:
             return Verdict(VerdictKind.REQUEUE, reason=one_line(str(cause)))
+        if isinstance(cause, WaitCycle) and cause.task_id == delivery.task_id:
+            return rejected(str(cause))
         if isinstance(cause, ArgumentsInvalid):
             return invalid(str(cause), attempt.skill, attempt.envelope)
         had_outage = self._parts.client.last_outage_s() >= attempt.started_s

@@ -83,7 +83,7 @@ class Fetcher:
         await anyio.sleep(pause_s)
 
     async def _turn(self) -> None:
-        free = self._slots.free
+        free = self._slots.readable
         if free == 0:
             await self._wait_while_full()
         elif self._parts.commands.outdated:
@@ -102,7 +102,7 @@ class Fetcher:
         # A busy worker checks the inbox too. If all workers are busy and none did, the gap would look like an outage
         # and delay adoption. `_adopted_s` stays, so that the next free slot adopts expired entries at once.
         with anyio.move_on_after(max(0.0, self._checked_s + self.poll_every_s - time.monotonic())):
-            await self._slots.wait_free()
+            await self._slots.wait_readable()
             return
         await self._lost_and_expired(0)
         self._checked_s = time.monotonic()

@@ -57,6 +57,7 @@ class HeartbeatCallbacks:
         commands_changed: the desired state has changed.
         shut_out: the pool does not admit this version of the program any more.
         suspects_wait: suspects of an agent wait for a worker process with room.
+        expect_awaited: awaited tasks may arrive in the inbox of this agent, for slots that parents lend.
     """
 
     forgotten: Callable[[], None]
@@ -64,6 +65,7 @@ class HeartbeatCallbacks:
     commands_changed: Callable[[], None]
     shut_out: Callable[[], None]
     suspects_wait: Callable[[], None]
+    expect_awaited: Callable[[str], None]
 
 
 class Heartbeat:
@@ -108,6 +110,7 @@ class Heartbeat:
             loop=self._loop,
             on_changed=callbacks.commands_changed,
             on_suspects=callbacks.suspects_wait,
+            on_awaited=callbacks.expect_awaited,
             wake=self._waker.wake,
             connect_timeout_s=self._answer_within_s / 2,
             retry_cap_s=self._every_s,

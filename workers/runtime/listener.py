@@ -36,6 +36,7 @@ class CommandListener:
         loop: its event loop.
         on_changed: called in the event loop when the desired state has changed.
         on_suspects: called in the event loop when suspects wait.
+        on_awaited: called in the event loop with an agent when awaited tasks may arrive in its inbox.
         wake: ends the wait of the heartbeat thread; safe from any thread.
         connect_timeout_s: limit for a connection.
         retry_cap_s: longest pause before it connects again.
@@ -48,12 +49,13 @@ class CommandListener:
         loop: asyncio.AbstractEventLoop,
         on_changed: Callable[[], None],
         on_suspects: Callable[[], None],
+        on_awaited: Callable[[str], None],
         wake: Callable[[], None],
         connect_timeout_s: float,
         retry_cap_s: float,
     ) -> None:
         self._parts, self._loop, self._wake = parts, loop, wake
-        self._on_changed, self._on_suspects = on_changed, on_suspects
+        self._on_changed, self._on_suspects, self._on_awaited = on_changed, on_suspects, on_awaited
         self._connect_timeout_s, self._retry_cap_s = connect_timeout_s, retry_cap_s
         self._signer = signer_of(parts.services.settings, place=parts.services.keys.root)
         self._receipts = CommandReceipts(
@@ -181,6 +183,9 @@ class CommandListener:
         if note.kind == "suspects":
             with contextlib.suppress(RuntimeError):  # the loop has closed
                 self._loop.call_soon_threadsafe(self._on_suspects)
+        if note.kind == "awaited":
+            with contextlib.suppress(RuntimeError):  # the loop has closed
+                self._loop.call_soon_threadsafe(self._on_awaited, note.task_id)
         if note.kind != "cancel":
             return
         in_flight = self._parts.in_flight

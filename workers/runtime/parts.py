@@ -16,6 +16,7 @@ from orchestrator.workers.runtime.locking import Locking
 from orchestrator.workers.runtime.process_groups import ProcessGroups
 from orchestrator.workers.runtime.suspects import Suspects
 from orchestrator.workers.runtime.timings import AttemptTimings
+from orchestrator.workers.runtime.waiting import Waiting
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
@@ -74,6 +75,7 @@ class WorkerParts:
     timings: AttemptTimings
     client: ChildClient
     groups: ProcessGroups
+    waiting: Waiting
 
 
 def make_parts(services: Services, *, worker: str, groups: ProcessGroups | None = None) -> WorkerParts:
@@ -91,4 +93,5 @@ def make_parts(services: Services, *, worker: str, groups: ProcessGroups | None 
         timings=timings,
         client=ChildClient(services),
         groups=groups or ProcessGroups(),
+        waiting=Waiting(services, worker=worker),
     )

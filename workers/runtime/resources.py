@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,6 +19,8 @@ from orchestrator.workspace.workspace import Workspace
 from orchestrator.workspace.writer import session_scope
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
     from orchestrator.client.client import Orchestrator
     from orchestrator.locks.attempt import AttemptLocks
     from orchestrator.locks.execution import LockMode
@@ -62,6 +65,15 @@ class Resources:
     async def client(self) -> Orchestrator:
         """Open the client that submits child tasks."""
         return await self._parts.client.open()
+
+    @asynccontextmanager
+    async def until_ended(self, children: Sequence[str]) -> AsyncIterator[None]:
+        """Lend the slot of the attempt while a block waits for one of these tasks."""
+        locks = self.locks_in_use
+        if locks is not None and locks.execution.exclusive:
+            await locks.execution.note_awaited(children)
+        async with self._parts.waiting.until_ended(self._attempt, children):
+            yield
 
     @cached_property
     def output(self) -> AttemptOutput:

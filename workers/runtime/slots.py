@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import heapq
 import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
@@ -43,6 +44,12 @@ class Slots:
         self._woken = 0
         self._free = count
         self._freed = anyio.Event()
+        self._lent = 0
+        self._open = False
+        self._returning: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._returns = 0
+        self._surplus = 0
+        self._ended = False
         self._missing = 0
         self._slot_ended = anyio.Event()
 
@@ -51,12 +58,30 @@ class Slots:
         """Number of free slots."""
         return self._free
 
+    @property
+    def readable(self) -> int:
+        """Number of entries that may be read: free slots, and lent ones only while awaited tasks may arrive."""
+        return self._free if self._open else max(0, self._free - self._lent)
+
+    @property
+    def lent(self) -> int:
+        """Number of slots that waiting attempts lend."""
+        return self._lent
+
     async def wait_free(self) -> int:
         """Wait for a free slot and return the number of free slots."""
         while self._free == 0:
-            self._freed = anyio.Event()
-            await self._freed.wait()
+            await self._wait_freed()
         return self._free
+
+    async def wait_readable(self) -> None:
+        """Wait until an entry may be read."""
+        while self.readable == 0:
+            await self._wait_freed()
+
+    async def _wait_freed(self) -> None:
+        self._freed = anyio.Event()
+        await self._freed.wait()
 
     def start(self, attempt: Attempt) -> None:
         """Run an attempt in a free slot."""
@@ -70,17 +95,69 @@ class Slots:
         async with anyio.create_task_group() as slots:
             for _ in range(self._count):
                 slots.start_soon(self._run_slot)
-            while True:
-                await self._slot_ended.wait()
-                self._slot_ended = anyio.Event()
-                while self._missing:
-                    self._missing -= 1
-                    slots.start_soon(self._run_slot)
+            try:
+                while True:
+                    await self._slot_ended.wait()
+                    self._slot_ended = anyio.Event()
+                    while self._missing:
+                        self._missing -= 1
+                        slots.start_soon(self._run_slot)
+            finally:
+                # An attempt waits for its slot in a shielded scope.
+                self._ended = True
+                for _, _, turn in self._returning:
+                    if not turn.done():
+                        turn.set_result(None)
 
-    def give_up(self) -> None:
+    def give_up(self, attempt: Attempt) -> None:
         """Replace the slot of an abandoned handler; the old slot ends when the handler does."""
+        if attempt.lends:
+            # Another asyncio task runs in its slot already.
+            self._end_lending(attempt)
+            self._surplus -= 1
+        else:
+            self._work_ended()
+            self._replace()
+
+    # ------------------------------------------------------------------------------------------------------- lending
+
+    def lend(self, attempt: Attempt) -> None:
+        """Free the slot of an attempt that waits for a child (protocol rule 32)."""
+        attempt.lends = True
+        self._lent += 1
         self._work_ended()
-        self._replace()
+        if self._surplus < self._lent:
+            self._surplus += 1
+            self._replace()
+
+    async def take_back(self, attempt: Attempt, depth: int) -> None:
+        """Take a slot again for an attempt that lent its own. Of several attempts the deepest gets the next slot."""
+        if self._free > 0 or self._ended:
+            self._free -= 1
+        else:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._returns += 1
+            heapq.heappush(self._returning, (-depth, self._returns, turn))
+            try:
+                await turn
+            except BaseException:
+                if turn.done() and not turn.cancelled():
+                    self._work_ended()
+                turn.cancel()
+                raise
+        self._end_lending(attempt)
+
+    def _end_lending(self, attempt: Attempt) -> None:
+        attempt.lends = False
+        self._lent -= 1
+
+    def open_lent(self, *, expected: bool) -> None:
+        """Set whether awaited tasks may arrive, so that entries are read for lent slots too."""
+        self._open = expected
+        if self.readable:
+            self._freed.set()
+
+    # -------------------------------------------------------------------------------------------- the asyncio tasks
 
     async def _run_slot(self) -> None:
         clean = contextvars.copy_context()
@@ -108,9 +185,15 @@ class Slots:
                 finally:
                     # A later `stop` must not cancel the next attempt of this slot.
                     attempt.scope = None
-                    if not attempt.abandoned:
+                    if attempt.lends:
+                        # It was stopped while it waited, so another attempt may have its slot.
+                        self._end_lending(attempt)
+                    elif not attempt.abandoned:
                         self._work_ended()
                 if attempt.abandoned:
+                    return False
+                if self._surplus > self._lent:
+                    self._surplus -= 1
                     return False
                 if task.cancelling() or contextvars.copy_context() != clean:
                     break
@@ -140,8 +223,13 @@ class Slots:
                 waiting.set_result(None)
 
     def _work_ended(self) -> None:
+        while self._returning:
+            _, _, turn = heapq.heappop(self._returning)
+            if not turn.done():
+                turn.set_result(None)
+                return
         self._free += 1
-        if self._free == 1:
+        if self.readable == 1 or self._free == 1:
             self._freed.set()
 
     def _replace(self) -> None:

@@ -184,6 +184,7 @@ class Worker:
                 commands_changed=self._apply_commands,
                 shut_out=self._leave_pool,
                 suspects_wait=self._take_suspects,
+                expect_awaited=parts.waiting.expect,
             ),
             watchdog=watchdog,
         )
@@ -267,6 +268,7 @@ class Worker:
         async with anyio.create_task_group() as whole:
             whole.start_soon(self._parts.completer.run)
             whole.start_soon(self._parts.emitter.run)
+            whole.start_soon(self._parts.waiting.run)
             whole.start_soon(self._register_when_forgotten)
             for executor in self._executors.values():
                 whole.start_soon(executor.slots.run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from pydantic import ValidationError
@@ -21,6 +21,8 @@ from orchestrator.tasks.submission import NamedSkill, Submission, SubmissionVali
 from orchestrator.testing.offline import packed_envelope
 
 if TYPE_CHECKING:
+    from orchestrator.client.handle import UntilEnded
+    from orchestrator.core.durations import Duration
     from orchestrator.services import Services
     from orchestrator.tasks.submission import Parent
 
@@ -74,6 +76,18 @@ class ScriptedClient(Orchestrator):
             self._keyed[idem] = digest, handle
         return handle
 
+    async def as_completed(
+        self,
+        handles: Iterable[TaskHandle[Any]],
+        *,
+        timeout: Duration | None = None,  # noqa: ARG002 - nothing is waited for
+    ) -> AsyncGenerator[TaskHandle[Any]]:
+        """Give the children in their order; see `Orchestrator.as_completed`."""
+        for handle in handles:
+            if handle.outcome is None:
+                await handle.result()
+            yield handle
+
     def unscripted(self, task: Submission) -> NoReturn:
         """Fail because the handler awaits a child without a scripted result.
 
@@ -126,6 +140,10 @@ class ScriptedHandle(TaskHandle[Any]):
                 f"the scripted result {answer!r} is none that {self._task.skill!r} returns: {invalid}"
             ) from None
         return data
+
+    def waiting_in(self, until_ended: UntilEnded) -> TaskHandle[Any]:  # noqa: ARG002 - it never waits
+        """Return the handle itself, because it has no slot to lend."""
+        return self
 
     async def cancel(self, reason: str = "", *, actor: str | None = None) -> CancelStatus:  # noqa: ARG002
         """Cancel the child, unless it has ended."""

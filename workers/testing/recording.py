@@ -14,6 +14,7 @@ from orchestrator.workers.runtime.parts import ChildClient, WorkerParts
 from orchestrator.workers.runtime.process_groups import ProcessGroups
 from orchestrator.workers.runtime.suspects import Suspects
 from orchestrator.workers.runtime.timings import AttemptTimings
+from orchestrator.workers.runtime.waiting import Waiting
 from orchestrator.workers.testing.children import ScriptedClient
 from orchestrator.workers.testing.offline_locks import OfflineLocking
 from orchestrator.workers.testing.scripted_record import ScriptedRecord
@@ -78,6 +79,7 @@ class Recording:
             timings=AttemptTimings(),
             client=_ScriptedChildClient(self.services, self.children),
             groups=ProcessGroups(),
+            waiting=Waiting(self.services, worker=WORKER),
         )
 
     @property
