@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import StoreError
 from orchestrator.tasks.inbox import GROUP
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from orchestrator.store.store import Store
+
+CHUNK: Final = 500
+"""Keys that one round trip reads at most."""
+READ_AT_ONCE: Final = 100_000
+"""Tasks that one round trip reads at most."""
+_DELIVERED: Final = frozenset({TaskState.RUNNING, TaskState.CANCELLING, TaskState.ASSIGNED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,39 +65,84 @@ async def ended(store: Store, limit: int) -> list[tuple[str, TaskState]]:
     return found[:limit]
 
 
-async def waiting(store: Store, limit: int) -> list[tuple[str, TaskState]]:
-    """List open tasks, from running to scheduled; at most `limit` of each kind."""
-    queues = sorted(name.decode() for name in await store.execute("SMEMBERS", store.keys.queues))
+async def waiting(
+    store: Store, limit: int, wanted: Collection[TaskState] = frozenset(TaskState)
+) -> list[tuple[str, TaskState]]:
+    """List open tasks, from running to scheduled. Reads no more places than `limit` tasks of these states need."""
     agents = [name.decode() for name in await store.execute("ZRANGE", store.keys.agents, 0, -1)]
-    stops = [name.decode() for name in await store.execute("SMEMBERS", store.keys.suspended_scopes)]
-    suspected = [name.decode() for name in await store.execute("SMEMBERS", store.keys.suspected_queues)]
-    last = limit - 1
-    replies = await store.pipeline(
-        [("ZRANGE", store.keys.scheduled, 0, last), ("ZRANGE", store.keys.asking, 0, last)]
-        + [("ZRANGE", store.keys.queue(queue), 0, last) for queue in queues]
-        + [("ZRANGE", store.keys.suspects(queue), 0, last) for queue in suspected]
-        + [("ZRANGE", store.keys.parked(agent), 0, last) for agent in agents]
-        + [("ZRANGE", store.keys.held(scope), 0, last) for scope in stops]
-        + [("XRANGE", store.keys.inbox(agent), "-", "+", "COUNT", limit) for agent in agents]
-        + [("XPENDING", store.keys.inbox(agent), GROUP, "-", "+", limit) for agent in agents]
-    )
-    # An agent that was just expired has no inbox.
-    lists = iter([] if isinstance(reply, StoreError) else reply for reply in replies)
-    scheduled = [(id_.decode(), TaskState.SCHEDULED) for id_ in next(lists)]
-    asking = [(id_.decode(), TaskState.AWAITING_INPUT) for id_ in next(lists)]
-    ready = [(id_.decode(), TaskState.READY) for _ in [*queues, *suspected, *agents, *stops] for id_ in next(lists)]
-    entries = [(entry, fields[1].decode()) for _ in agents for entry, fields in next(lists)]
-    read = {pending[0] for _ in agents for pending in next(lists)}
-    running = await _running(store, [id_ for entry, id_ in entries if entry in read])
-    assigned = [(id_, TaskState.ASSIGNED) for entry, id_ in entries if entry not in read]
-    found = [*running, *assigned, *asking, *ready, *scheduled]
-    # A task that waits for the turn of its lane is in no queue, but in its lane behind a task that was found.
-    lanes = await _lanes(store, [id_ for id_, _ in found])
-    members = await store.pipeline([("ZRANGE", store.keys.lane(lane), 1, limit) for lane in lanes])
-    seen = {id_ for id_, _ in found}
-    behind = [id_.decode() for reply in members if not isinstance(reply, StoreError) for id_ in reply]
-    in_lanes = [(id_, TaskState.READY) for id_ in behind if id_ not in seen]
+    last, wants_ready = limit - 1, TaskState.READY in wanted
+    # In the order in which tasks move, so that one that moves meanwhile is found twice and not missed.
+    scheduled = await _first_ids(store, [store.keys.scheduled], last, TaskState.SCHEDULED)
+    asking = await _first_ids(store, [store.keys.asking], last, TaskState.AWAITING_INPUT)
+    places = await _ready_places(store, agents) if wants_ready else []
+    ready = await _first_ids(store, places, last, TaskState.READY)
+    running, assigned = await _delivered(store, agents, limit, wanted)
+    found, in_lanes = [*running, *assigned, *asking, *ready, *scheduled], list[tuple[str, TaskState]]()
+    if wants_ready and len(ready) < limit:
+        # A task that waits for the turn of its lane is in no queue, but in its lane behind a task that was found.
+        lanes = [store.keys.lane(lane) for lane in await _lanes(store, [id_ for id_, _ in found])]
+        seen = {id_ for id_, _ in found}
+        behind = await _first_ids(store, lanes, limit, TaskState.READY, first=1)
+        in_lanes = [one for one in behind if one[0] not in seen]
     return [*running, *assigned, *asking, *ready, *in_lanes, *scheduled]
+
+
+async def _delivered(
+    store: Store, agents: Sequence[str], limit: int, wanted: Collection[TaskState]
+) -> tuple[list[tuple[str, TaskState]], list[tuple[str, TaskState]]]:
+    """List the tasks that workers have read, and those that they have not, of as many agents as the list needs."""
+    running: list[tuple[str, TaskState]] = []
+    assigned: list[tuple[str, TaskState]] = []
+    if not (_DELIVERED | {TaskState.READY}) & set(wanted):
+        return running, assigned
+    step = _step(limit)
+    for at in range(0, len(agents), step):
+        inboxes = [store.keys.inbox(agent) for agent in agents[at : at + step]]
+        entries = await store.pipeline([("XRANGE", inbox, "-", "+", "COUNT", limit) for inbox in inboxes])
+        pending = await store.pipeline([("XPENDING", inbox, GROUP, "-", "+", limit) for inbox in inboxes])
+        begun: list[str] = []
+        for unread, read in zip(entries, pending, strict=True):
+            if isinstance(unread, StoreError) or isinstance(read, StoreError):
+                continue  # an agent that was just expired has no inbox
+            known = {row[0] for row in read}
+            begun += [fields[1].decode() for entry, fields in unread if entry in known]
+            assigned += [(fields[1].decode(), TaskState.ASSIGNED) for entry, fields in unread if entry not in known]
+        running += await _running(store, begun)
+        meant = assigned if wanted == {TaskState.ASSIGNED} else [one for one in running if one[1] in wanted]
+        if len(meant) >= limit:
+            break
+    return running, assigned
+
+
+async def _ready_places(store: Store, agents: Sequence[str]) -> list[str]:
+    keys = store.keys
+    queues = sorted(name.decode() for name in await store.execute("SMEMBERS", keys.queues))
+    stops = [name.decode() for name in await store.execute("SMEMBERS", keys.suspended_scopes)]
+    suspected = [name.decode() for name in await store.execute("SMEMBERS", keys.suspected_queues)]
+    return [
+        *(keys.queue(queue) for queue in queues),
+        *(keys.suspects(queue) for queue in suspected),
+        *(keys.parked(agent) for agent in agents),
+        *(keys.held(scope) for scope in stops),
+    ]
+
+
+async def _first_ids(
+    store: Store, places: Sequence[str], last: int, state: TaskState, *, first: int = 0
+) -> list[tuple[str, TaskState]]:
+    """List the first tasks of these sorted sets, of as many sets as the list needs."""
+    found: list[tuple[str, TaskState]] = []
+    step = _step(last + 1)
+    for at in range(0, len(places), step):
+        replies = await store.pipeline([("ZRANGE", place, first, last) for place in places[at : at + step]])
+        found += [(id_.decode(), state) for reply in replies if not isinstance(reply, StoreError) for id_ in reply]
+        if len(found) > last:
+            break
+    return found
+
+
+def _step(limit: int) -> int:
+    return max(1, min(CHUNK, READ_AT_ONCE // limit))
 
 
 async def _lanes(store: Store, ids: Sequence[str]) -> list[str]:
@@ -184,7 +235,7 @@ async def listing(store: Store, *, states: Collection[TaskState], limit: int) ->
     wanted = frozenset(states) or frozenset(TaskState)
     found: list[tuple[str, TaskState]] = []
     if any(not state.final for state in wanted):
-        found += await waiting(store, limit)
+        found += await waiting(store, limit, wanted)
     if any(state.final for state in wanted):
         # A filter may drop most of them, so read all that the event stream keeps.
         found += await ended(store, limit if not states else max(limit, 1000))

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator import Agent, Reject
+from orchestrator.agents import scripts
+from orchestrator.agents.model import AgentSpec
 from orchestrator.core.errors import InvalidInput, NotFound, TaskFailed
 from orchestrator.core.ids import new_task_id
 from orchestrator.core.settings import LoadedSettings
 from orchestrator.doctor.findings import Severity
+from orchestrator.tasks import queries
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.selecting import OPEN, TaskFilter
 from orchestrator.tasks.submission import Submission
@@ -27,7 +30,9 @@ from orchestrator.views.tasks import (
     read_task_status,
     select_tasks,
 )
+from tests.helpers.counting import CommandCounter
 from tests.helpers.local_team import TIMEOUT_S, run_local_team
+from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
     import redis
@@ -52,6 +57,32 @@ async def test_tasks_are_data(team: LocalTeam) -> None:
     found = await select_tasks(team.services, TaskFilter(tag="blue"), among=OPEN)
     assert ([one.id for one in found.tasks], found.ids, found.more) == ([task.id], [task.id], False)
     assert found.tasks[0].submitted_at == info.submitted_at
+
+
+async def test_a_list_reads_as_much_as_it_shows(
+    team: LocalTeam, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list of a few tasks reads the inboxes of a few agents; a long one reads them all."""
+    monkeypatch.setattr(queries, "CHUNK", 1)
+    for number in range(12):
+        agent = AgentSpec(f"agent-{number:02}", frozenset({"write"}))
+        about: dict[str, str | int] = {"host": "h", "pid": number, "version": "1", "started_ms": 1_700_000_000_000}
+        call = scripts.register(
+            team.services.keys, worker=f"h:{number}:a", spec=agent, slots=1, backlog=0, about=about, alive_s=30
+        )
+        await team.services.store.call(call)
+    tasks = await team.orc.submit_many([Submission("write")] * 12)
+    await wait_for(lambda: _are_assigned(team, [task.id for task in tasks]), "all assigned", TIMEOUT_S)
+    counter = CommandCounter(redis_client)
+    assert len(await list_tasks(team.services, states=[TaskState.ASSIGNED], limit=2)) == 2
+    few = counter.calls()["xpending"]
+    assert len(await list_tasks(team.services, limit=50)) == 12
+    assert few <= 6 <= counter.calls()["xpending"] - few
+
+
+async def _are_assigned(team: LocalTeam, ids: list[str]) -> bool:
+    found = await list_tasks(team.services, states=[TaskState.ASSIGNED], limit=50)
+    return {row.id for row in found} == set(ids)
 
 
 async def test_dead_letters_are_data(team: LocalTeam) -> None:
