@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from orchestrator.locks.named import Locks as Locks
     from orchestrator.schedules.api import Schedules as Schedules
     from orchestrator.schedules.model import Schedule as Schedule
+    from orchestrator.tasks.ends import EndedTask as EndedTask
     from orchestrator.tasks.families import SessionSummary as SessionSummary
     from orchestrator.tasks.history import AttemptOutcome as AttemptOutcome
     from orchestrator.tasks.history import TaskAttempt as TaskAttempt

@@ -74,7 +74,8 @@ end
 local function flush_endings(pool, ending)
   flush_turns(pool, ending)
   if #ending.events > 0 then
-    redis.call('XADD', pool .. ':events', 'MAXLEN', '~', 1000, '*', unpack(ending.events))
+    -- The maximum of the setting `results.max_events`; the supervisor trims to its value.
+    redis.call('XADD', pool .. ':events', 'MAXLEN', '~', 20000, '*', unpack(ending.events))
   end
   for client, replies in pairs(ending.replies) do
     local replies_key = pool .. ':replies:' .. client

@@ -20,6 +20,7 @@ _COMMANDS = (
     ("start", "End a stop."),
     ("control", "List the control commands that were given; set the log level."),
     ("tasks", "Submit, list, watch, cancel and retry tasks."),
+    ("events", "List the tasks that ended, and follow further ones."),
     ("sessions", "List sessions and count their tasks."),
     ("dead", "List, retry, export and delete dead letters."),
     ("agents", "List agents; pause, resume and limit them."),

@@ -401,7 +401,7 @@ class Orchestrator:
 
     @property
     def tasks(self) -> Tasks:
-        """Lists of tasks: of a session, of a parent, of the pool; and the sessions."""
+        """Lists of tasks: of a session, of a parent, of the pool; the sessions; the tasks that ended."""
         return Tasks(self._here())
 
     @property

@@ -1,18 +1,24 @@
-"""`orc.tasks`: lists of tasks, and of sessions."""
+"""`orc.tasks`: lists of tasks and of sessions, and the tasks that ended."""
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
+from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_task_id, encode_foreign
-from orchestrator.tasks import families, queries
+from orchestrator.store.following import END
+from orchestrator.tasks import ends, families, queries
+from orchestrator.tasks.ends import EndFilter
 from orchestrator.tasks.model import TaskState
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import AsyncGenerator, Collection
 
+    from orchestrator.core.durations import Duration
     from orchestrator.services import Services
+    from orchestrator.tasks.ends import EndedTask
     from orchestrator.tasks.families import SessionSummary
     from orchestrator.tasks.queries import TaskRow
 
@@ -68,6 +74,54 @@ class Tasks:
         """
         _checked((), limit)
         return tuple(await families.sessions(self._services.store, limit=limit))
+
+    async def ends(
+        self,
+        *,
+        outcomes: Collection[TaskState | str] = (),
+        agent: str | None = None,
+        skill: str | None = None,
+        session: str | None = None,
+        limit: int = 100,
+    ) -> tuple[EndedTask, ...]:
+        """List the tasks that ended last, newest first. A pool keeps `results.max_events`.
+
+        Args:
+            outcomes: only these final states.
+            agent: only tasks that this agent had last.
+            skill: only tasks of this skill.
+            session: only tasks of this session.
+            limit: maximum number, at most 10,000.
+        """
+        only = EndFilter(outcomes=_checked(outcomes, limit), agent=agent, skill=skill, session=session)
+        return tuple(await ends.ended_tasks(self._services.store, only, limit=limit))
+
+    async def watch_ends(
+        self,
+        after: str = END,
+        *,
+        outcomes: Collection[TaskState | str] = (),
+        agent: str | None = None,
+        skill: str | None = None,
+        session: str | None = None,
+        block: Duration | None = None,
+    ) -> AsyncGenerator[EndedTask]:
+        """Yield tasks as they end, over a connection of its own: `async for end in orc.tasks.watch_ends():`.
+
+        Args:
+            after: `place` of the last end that was seen; `$` is now, `0-0` all that the pool keeps.
+            outcomes: only these final states, like the filters of `ends`.
+            agent: only tasks that this agent had last.
+            skill: only tasks of this skill.
+            session: only tasks of this session.
+            block: end when no task has ended for so many seconds, or that timedelta; None never ends.
+        """
+        only = EndFilter(outcomes=_checked(outcomes, 1), agent=agent, skill=skill, session=session)
+        ends.parse_place(after)
+        idle_s = None if block is None else to_seconds("block", block)
+        async with aclosing(ends.watch_ended(self._services.store, only, after=after, idle_s=idle_s)) as found:
+            async for end in found:
+                yield end
 
 
 def _checked(states: Collection[TaskState | str], limit: int) -> frozenset[TaskState]:

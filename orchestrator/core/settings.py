@@ -143,6 +143,10 @@ class ResultSettings(_Section):
     )
     max_bytes: Size = Field(default=1_048_576, description="Maximum size of a result, in bytes of JSON.")
     dead_ttl_s: Retention = Field(default=14 * _DAY_S, description="Retention of a dead letter, in seconds.")
+    max_events: Annotated[int, Field(ge=100, le=20_000)] = Field(
+        default=10_000,
+        description="Ended tasks that `orc events` and `orc tasks list` show at least; older ones are dropped.",
+    )
 
 
 class OutputSettings(_Section):

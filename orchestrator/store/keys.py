@@ -215,7 +215,13 @@ POOL_KEYS: Final = (
         "results for a client; C is the last group of its task ids",
         "an hour after the last reply; capped at about 1000 entries",
     ),
-    KeyKind("events", "stream", "ended tasks, one entry per batch", "capped at about 1000 entries", permanent=True),
+    KeyKind(
+        "events",
+        "stream",
+        "ended tasks, one entry per batch",
+        "trimmed to about `results.max_events` tasks; capped at about 20,000 entries",
+        permanent=True,
+    ),
     KeyKind("stats:TOTAL", "hash", "counters since the beginning", "permanent", permanent=True),
     KeyKind("stats:MINUTE", "hash", "the same counters of one minute (unix time / 60)", "3 days"),
     KeyKind(

@@ -17,6 +17,7 @@ from orchestrator.supervisor.assigner import Assigner
 from orchestrator.supervisor.clock_watch import ClockWatch
 from orchestrator.supervisor.controller import Controller
 from orchestrator.supervisor.doorbell import Doorbell
+from orchestrator.supervisor.event_trimmer import EventTrimmer
 from orchestrator.supervisor.jobs import Jobs
 from orchestrator.supervisor.leader import Leader
 from orchestrator.supervisor.older_workers import OlderWorkers
@@ -76,6 +77,7 @@ async def supervise(services: Services) -> None:
             loops.start_soon(Promoter(services, promote_wakeup, repair_requested=repair_requested).run)
             loops.start_soon(Scheduler(services, schedule_wakeup, repair_requested=repair_requested).run)
             loops.start_soon(RegistryCleanup(services).run)
+            loops.start_soon(EventTrimmer(services).run)
             loops.start_soon(OlderWorkers(services).run)
             loops.start_soon(Recoverer(services, repair_requested=repair_requested).run)
             loops.start_soon(Reconciler(services, repair_requested).run)

@@ -16,6 +16,7 @@ from orchestrator.limits.limits import Decision
 from orchestrator.locks.model import LockInfo
 from orchestrator.schedules.model import Schedule
 from orchestrator.schedules.plans import ScheduleOptions
+from orchestrator.tasks.ends import EndedTask
 from orchestrator.tasks.families import SessionSummary
 from orchestrator.tasks.model import AnswerStatus, CancelStatus, OutputChunk, RequeueStatus, TaskEvent, TaskState
 from orchestrator.tasks.options import TaskOptions
@@ -172,7 +173,7 @@ class Orchestrator:
 
     @property
     def tasks(self) -> Tasks:
-        """Lists of tasks: of a session, of a parent, of the pool; and the sessions."""
+        """Lists of tasks: of a session, of a parent, of the pool; the sessions; the tasks that ended."""
 
     @property
     def config(self) -> SharedConfig:
@@ -832,6 +833,46 @@ class Tasks:
 
         Args:
             limit: maximum number, at most 10,000.
+        """
+
+    def ends(
+        self,
+        *,
+        outcomes: Collection[TaskState | str] = ...,
+        agent: str | None = None,
+        skill: str | None = None,
+        session: str | None = None,
+        limit: int = 100,
+    ) -> tuple[EndedTask, ...]:
+        """List the tasks that ended last, newest first. A pool keeps `results.max_events`.
+
+        Args:
+            outcomes: only these final states.
+            agent: only tasks that this agent had last.
+            skill: only tasks of this skill.
+            session: only tasks of this session.
+            limit: maximum number, at most 10,000.
+        """
+
+    def watch_ends(
+        self,
+        after: str = ...,
+        *,
+        outcomes: Collection[TaskState | str] = ...,
+        agent: str | None = None,
+        skill: str | None = None,
+        session: str | None = None,
+        block: Duration | None = None,
+    ) -> Iterator[EndedTask]:
+        """Yield tasks as they end, over a connection of its own: `for end in orc.tasks.watch_ends():`.
+
+        Args:
+            after: `place` of the last end that was seen; `$` is now, `0-0` all that the pool keeps.
+            outcomes: only these final states, like the filters of `ends`.
+            agent: only tasks that this agent had last.
+            skill: only tasks of this skill.
+            session: only tasks of this session.
+            block: end when no task has ended for so many seconds, or that timedelta; None never ends.
         """
 
 class SharedConfig:

@@ -568,6 +568,11 @@ def recover(
     return Call("tasks/recover", args, lambda reply: (reply[0], bool(reply[1])))
 
 
+def trim_events(keys: PoolKeys, *, oldest: str) -> Call[int]:
+    """Remove the entries before `oldest` from the stream of ended tasks, and return their number."""
+    return Call("tasks/trim_events", {"pool": keys.root, "oldest": oldest}, int)
+
+
 class RepairReport(NamedTuple):
     """Number of rows that were checked, and the findings as (index of the row, code, whether repaired)."""
 

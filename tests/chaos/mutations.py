@@ -71,8 +71,8 @@ MUTATIONS: Final = {
     ),
     "no-evidence": Mutation(
         "includes/reclaim.lua",
-        ", 'death:' .. task.deaths, evidence)",
-        ")",
+        ", 'death:' .. task.deaths, evidence}",
+        "}",
         "a death leaves no evidence",
     ),
     "one-by-one": Mutation(

@@ -144,6 +144,7 @@ def play_families(pool: Pool) -> None:
     for first in range(0, len(children), 500):
         pool.put(*children[first : first + 500])
     pool.cancel(*[each.id for each in children])
+    assert pool.call(task_scripts.trim_events(pool.keys, oldest=pool.entries(pool.keys.events)[1][0])) == 1
     pool.end(held)
     pool.delete(children[-1].id)
 

@@ -46,6 +46,7 @@ COMMANDS = (
     ["workers", "show"],
     ["queues", "list"],
     ["queues", "purge"],
+    ["events"],
     ["sessions"],
     ["sessions", "list"],
     ["sessions", "show"],
