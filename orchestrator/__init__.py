@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchestrator.agent_state.states import Agents as Agents
     from orchestrator.agent_state.states import AgentState as AgentState
+    from orchestrator.agents.descriptions import SkillDescription as SkillDescription
+    from orchestrator.agents.skills import SkillInfo as SkillInfo
+    from orchestrator.agents.skills import SkillSummary as SkillSummary
+    from orchestrator.agents.skills import SkillVersionInfo as SkillVersionInfo
     from orchestrator.agents.stats import AttemptStats as AttemptStats
     from orchestrator.agents.timings import Durations as Durations
     from orchestrator.agents.timings import Timings as Timings

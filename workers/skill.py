@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, ParamSpec, Typ
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
+from orchestrator.agents.descriptions import SkillDescription
 from orchestrator.agents.model import SkillVersion
 from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import InvalidInput
@@ -184,6 +185,17 @@ class Skill(Generic[P, T]):
             optional=tuple(name for name, required in parameters if not required),
         )
 
+    @property
+    def description(self) -> SkillDescription:
+        """What the handler does, takes and returns; workers store it."""
+        return SkillDescription(
+            doc=inspect.getdoc(self.handler) or "" if inspect.isroutine(self.handler) else "",
+            arguments=_json_schema(lambda: self._arguments.model_json_schema(schema_generator=_TolerantSchema)),
+            result=_json_schema(
+                lambda: self._result.json_schema(schema_generator=_TolerantSchema, mode="serialization")
+            ),
+        )
+
     def _invalid(self, refused: ValidationError) -> InvalidInput:
         return InvalidInput(f"arguments do not fit {self.name!r}: {_readable(refused)}")
 
@@ -296,9 +308,14 @@ class _TolerantSchema(GenerateJsonSchema):
 
 def _schema_of(arguments: type[BaseModel]) -> Any:
     """Return the JSON schema of the arguments without texts and defaults, or None if a type refuses to give one."""
+    return _without_texts(_json_schema(lambda: arguments.model_json_schema(schema_generator=_TolerantSchema)))
+
+
+def _json_schema(make: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+    """Return a JSON schema, or None if a type refuses to give one."""
     try:
         with warnings.catch_warnings(action="ignore"):
-            return _without_texts(arguments.model_json_schema(schema_generator=_TolerantSchema))
+            return make()
     except Exception:  # noqa: BLE001 - the schema hooks of users' types may raise anything
         return None
 

@@ -45,6 +45,7 @@ class KnownVersion:
     """
 
     agent: str
+    digest: str
     born_ms: int
     live: bool
     required: frozenset[str]

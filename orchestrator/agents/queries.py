@@ -215,12 +215,12 @@ async def versions(store: Store, skill: str) -> list[KnownVersion]:
     members = [f"{agent} {skill}={digest}" for agent, digest in owners]
     left = await store.execute("ZMSCORE", store.keys.left_versions, *members)
     found = []
-    for (agent, _), value, left_ms in zip(owners, flat[1::2], left, strict=True):
+    for (agent, digest), value, left_ms in zip(owners, flat[1::2], left, strict=True):
         born_ms, *arguments = value.decode().split(" ")
         given = [name for name in arguments if name]
         required = frozenset(name for name in given if not name.endswith("?"))
         names = frozenset(name.removesuffix("?") for name in given)
-        found.append(KnownVersion(agent, int(born_ms), left_ms is None, required, names))
+        found.append(KnownVersion(agent, digest, int(born_ms), left_ms is None, required, names))
     return found
 
 

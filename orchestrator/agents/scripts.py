@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from orchestrator.agents.timings import MAX_NAMES
 from orchestrator.core.errors import ConfigError
 from orchestrator.core.formats import FORMAT, program_version, read_floor
-from orchestrator.store.calls import Arguments, Call, pack_rows
+from orchestrator.store.calls import Arguments, Call, opaque, pack_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -108,6 +108,12 @@ def count(
         "now_arg": now_us,
     }
     return Call("agents/count", args, lambda reply: CountReply(reply[0] == b"ok", reply[1]))
+
+
+def describe(keys: PoolKeys, *, rows: Sequence[tuple[str, str, bytes]], now_us: str = "") -> Call[bool]:
+    """Store descriptions of skills; rows are (skill, digest of its version, encoded description)."""
+    packed = pack_rows([(skill, digest, opaque(text)) for skill, digest, text in rows])
+    return Call("agents/describe", {"pool": keys.root, "rows": packed, "now_arg": now_us}, bool)
 
 
 def deregister(keys: PoolKeys, *, worker: str, now_us: str = "") -> Call[None]:

@@ -24,6 +24,7 @@ _COMMANDS = (
     ("sessions", "List sessions and count their tasks."),
     ("dead", "List, retry, export and delete dead letters."),
     ("agents", "List agents; pause, resume and limit them."),
+    ("skills", "List skills; show their arguments and results."),
     ("stats", "Show attempts, waiting and running times per agent and skill."),
     ("limits", "List rate limits; change their rates."),
     ("workers", "List worker processes; drain and stop them."),

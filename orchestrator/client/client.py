@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 import anyio
 
 from orchestrator.agent_state.states import Agents
+from orchestrator.agents.skills import list_skills, read_skill
 from orchestrator.agents.stats import read_stats
 from orchestrator.boards.boards import Board, BoardView
 from orchestrator.client.action_records import ActionRecorder, record_lock
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
     from datetime import date
 
+    from orchestrator.agents.skills import SkillInfo, SkillSummary
     from orchestrator.agents.stats import AttemptStats, By
     from orchestrator.client.admin import Admin
     from orchestrator.core.durations import Duration
@@ -384,6 +386,18 @@ class Orchestrator:
         """Published states of agents, and the agents that are alive."""
         services = self._here()
         return Agents(services.store, services.settings, self._waiter)
+
+    async def skills(self) -> list[SkillSummary]:
+        """Return the skills of the live agents by name."""
+        return await list_skills(self._here().store)
+
+    async def skill(self, name: str) -> SkillInfo:
+        """Return one skill with its versions: docstring, JSON schemas of arguments and result.
+
+        Raises:
+            NotFound: no worker of the last week has it.
+        """
+        return await read_skill(self._here().store, name)
 
     async def stats(self, *, within: Duration = 3600, by: By = "both") -> list[AttemptStats]:
         """Return how many attempts ended in the last minutes, and how long they waited and ran.

@@ -32,6 +32,11 @@ class QueueName(NamedTuple):
         return cls(kind, name)
 
     @property
+    def skill(self) -> str | None:
+        """The skill, None for the queue of an agent."""
+        return self.name if self.kind == "skill" else None
+
+    @property
     def agent(self) -> str | None:
         """The agent, None for the queue of a skill."""
         return self.name if self.kind == "agent" else None

@@ -195,6 +195,12 @@ POOL_KEYS: Final = (
         permanent=True,
     ),
     KeyKind(
+        "descriptions:S",
+        "hash",
+        "per version of the skill (digest) docstring and schemas in JSON of at most 16 KiB; `ms:DIGEST`: its time",
+        "8 days after a worker last described it, at its start or after a day",
+    ),
+    KeyKind(
         "versions",
         "zset",
         "versions that no live worker has: agent, skill and digest, by the ms since when",
@@ -615,6 +621,10 @@ class PoolKeys:
     def versions(self, skill: str) -> str:
         """Key of the versions of a skill."""
         return f"{self.root}:versions:{skill}"
+
+    def descriptions(self, skill: str) -> str:
+        """Key of the descriptions of a skill, by version."""
+        return f"{self.root}:descriptions:{skill}"
 
     @property
     def left_versions(self) -> str:

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from datetime import date, datetime
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
+from orchestrator.agents.skills import SkillInfo, SkillSummary
 from orchestrator.agents.stats import AttemptStats, By
 from orchestrator.boards.boards import Standing
 from orchestrator.client.shared_config import ConfigChange
@@ -157,6 +158,16 @@ class Orchestrator:
     @property
     def agents(self) -> Agents:
         """Published states of agents, and the agents that are alive."""
+
+    def skills(self) -> list[SkillSummary]:
+        """Return the skills of the live agents by name."""
+
+    def skill(self, name: str) -> SkillInfo:
+        """Return one skill with its versions: docstring, JSON schemas of arguments and result.
+
+        Raises:
+            NotFound: no worker of the last week has it.
+        """
 
     def stats(self, *, within: Duration = 3600, by: By = "both") -> list[AttemptStats]:
         """Return how many attempts ended in the last minutes, and how long they waited and ran.

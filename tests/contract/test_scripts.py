@@ -36,7 +36,14 @@ READ_ONLY = {"locks/peek", "tasks/why", "workspace/present", "workspace/tail"}
 _SHARED_STATE = {name for name in all_scripts() if name.startswith("workspace/")} - READ_ONLY
 _SHARED_STATE |= {"agent_state/change", "boards/add"}
 _SHARED_STATE -= {"workspace/clear", "workspace/acknowledge"}  # they make room
-FULL_SERVER_REFUSES = {"agents/count", "schedules/put", "tasks/submit", "tasks/emit", "tasks/retry"} | _SHARED_STATE
+FULL_SERVER_REFUSES = {
+    "agents/count",
+    "agents/describe",
+    "schedules/put",
+    "tasks/submit",
+    "tasks/emit",
+    "tasks/retry",
+} | _SHARED_STATE
 """What a full server must refuse: new and requeued tasks, what handlers write. The rest passes, so that it drains."""
 
 SCRIPTS = all_scripts().values()

@@ -9,6 +9,7 @@ import anyio.to_thread
 import pytest
 
 from orchestrator import Agent
+from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.terminal import Done, Terminal
 
@@ -61,6 +62,34 @@ async def test_stats(team: LocalTeam, orc: Orc) -> None:
     assert row["ran"]["count"] == sum(row["ran"]["below_ms"].values()) == 1
     assert (await orc("stats", "--by", "queue")).code == 2
     assert (await orc("stats", "--within", "2d")).code == 2
+
+
+async def test_skills(team: LocalTeam, orc: Orc) -> None:
+    """`orc skills` lists the skills of live agents, and shows what one takes and returns."""
+    assert "no skills" in (await orc("skills", "list")).err
+    agent = Agent("ed")
+
+    @agent.skill
+    async def write(topic: str) -> str:
+        """Write about a topic."""
+        return topic
+
+    await team.work(agent)
+
+    async def described() -> bool:
+        return (await team.orc.skill("write")).description is not None
+
+    await wait_for(described, "the description")
+    listed = await orc("skills", "list")
+    assert listed.out.splitlines()[1].split(maxsplit=2) == ["write", "1", "Write about a topic."]
+    shown = await orc("skills", "show", "write")
+    assert "Write about a topic." in shown.out
+    assert '"topic"' in shown.out
+    record = (await orc("skills", "show", "write", "-o", "json")).json()
+    assert record["description"]["arguments"]["required"] == ["topic"]
+    assert record["description"]["result"] == {"type": "string"}
+    assert (await orc("skills", "list", "-o", "id")).out == "write\n"
+    assert (await orc("skills", "show", "reed")).code == 3
 
 
 async def test_config(team: LocalTeam, orc: Orc) -> None:

@@ -477,6 +477,10 @@ class Pool:
         """Run count."""
         return self.call(agent_scripts.count(self.keys, worker=worker, batch=batch, rows=rows)).known
 
+    def describe(self, *rows: tuple[str, str, bytes]) -> bool:
+        """Run describe."""
+        return self.call(agent_scripts.describe(self.keys, rows=rows))
+
     def deregister(self, worker: str = "w1") -> None:
         """Run deregister."""
         self.call(agent_scripts.deregister(self.keys, worker=worker))

@@ -57,7 +57,7 @@ def _play(pool: Pool, client: str, key: str) -> None:
     pool.call(agent_scripts.lead(pool.keys, supervisor="s", lease_ms=5000))
     pool.register("w1", TEAM, slots=500)
     pool.register("w2", TEAM, slots=500)
-    assert all([pool.heartbeat("w1"), pool.count(("ed", "sum", [0, 1]))])
+    assert all([pool.heartbeat("w1"), pool.count(("ed", "sum", [0, 1])), pool.describe(("sum", "d1", b"{}"))])
     rows = [row(reply=client, idem=f"{key}{i}", digest="d", start_by_ms=pool.now_ms + 10**9) for i in range(9)]
     rows += [row(queue="agent:ed", skill="sum", delay_ms=5), row(queue="agent:ed", skill="other"), row(reply=client)]
     pool.put(*rows)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.agents import scripts as registry
+from orchestrator.agents.descriptions import encode_description
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import bind_context, get_logger
@@ -43,6 +44,11 @@ UNSEEN_SHARE: Final = 0.55
 `FRESH_SHARE` of the fetcher, within which the loop starts them, and from the end of the lease, at which a peer would
 count a death: heartbeats are at most a third of a lease apart."""
 RETURN_LIMIT: Final = 500
+DESCRIBE_EVERY_S: Final = 86_400.0
+"""Seconds between two stores of the descriptions of skills, which Redis keeps for 8 days."""
+DESCRIBE_AGAIN_S: Final = 60.0
+DESCRIBED_AT_ONCE: Final = 50
+"""Skills in one call, which has at most 16 KiB of each."""
 
 _log = get_logger(__name__)
 
@@ -116,6 +122,7 @@ class Heartbeat:
             retry_cap_s=self._every_s,
         )
         self._surplus: dict[str, int] = {}
+        self._describe_s = -math.inf
         self._pauses = Pauses(cap_s=self._every_s)
         self._reachable = False
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -235,6 +242,25 @@ class Heartbeat:
         self._reachable = True
         self._pauses.reset()
         self._send_timings(store)
+        if not answer.known:
+            self._describe_s = -math.inf  # Redis may have lost the descriptions too
+        elif time.monotonic() >= self._describe_s:
+            self._describe(store)
+
+    def _describe(self, store: SyncStore) -> None:
+        """Store the descriptions of all skills; a failure costs the worker nothing."""
+        self._describe_s = time.monotonic() + DESCRIBE_EVERY_S
+        rows = [
+            (name, skill.version.digest, encode_description(skill.description))
+            for agent in self._agents
+            for name, skill in agent.skills.items()
+        ]
+        try:
+            for first in range(0, len(rows), DESCRIBED_AT_ONCE):
+                store.call(registry.describe(self._parts.services.keys, rows=rows[first : first + DESCRIBED_AT_ONCE]))
+        except StoreError as failure:
+            self._describe_s = time.monotonic() + DESCRIBE_AGAIN_S
+            _log.debug("descriptions_refused", error=str(failure))
 
     def _send_timings(self, store: SyncStore) -> None:
         """Send the counts of attempts. A failure costs the worker nothing, because the next heartbeat sends them."""
