@@ -187,7 +187,7 @@ class Skill(Generic[P, T]):
 
     @property
     def description(self) -> SkillDescription:
-        """What the handler does, takes and returns; workers store it."""
+        """Docstring and JSON schemas of the handler; workers store them."""
         return SkillDescription(
             doc=inspect.getdoc(self.handler) or "" if inspect.isroutine(self.handler) else "",
             arguments=_json_schema(lambda: self._arguments.model_json_schema(schema_generator=_TolerantSchema)),

@@ -12,7 +12,8 @@
 --           | ask (payload = question `number`; until its answer, or delay_ms or at_ms if given; counts no attempt)
 -- status, per row: ok | already (the same verdict is stored; nothing changed) | stale (the attempt lost its task;
 -- nothing changed)
--- returns: for each row that is not ok its number and status
+-- returns: for each row that is not ok its number and status; for each task that was not ready since its submit the number
+-- of its row and the ms since when it was (0: unknown)
 -- repeat: returns already
 local pool       = KEYS[1]                   -- key: root of the pool's slot
 local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation agent entry verdict payload delay_ms at_ms reason number version names began_ago_ms timed_out
@@ -57,11 +58,11 @@ local function read(task_key)
     if found.lane or found.session then return found, {lane = found.lane, session = found.session} end
   end
   local found = read_task(task_key, 'state', 'gen', 'queue', 'rank', 'ttl', 'idem', 'fails', 'deaths', 'by',
-    'cancel', 'out', 'lane', 'refused', 'skill', 'woken', 'ran', 'session')
+    'cancel', 'out', 'lane', 'refused', 'skill', 'woken', 'ran', 'session', 'due', 'was', 'asks')
   return found, {refused = found.refused, skill = found.skill, queue = found.queue, rank = found.rank, ttl = found.ttl,
     idem = found.idem, fails = found.fails, deaths = found.deaths, by = found.by, cancel = found.cancel,
     out = found.out, lane = found.lane, woken = found.woken, ran = found.ran,
-    session = found.session}
+    session = found.session, ready_ms = found.asks and '0' or found.due or (found.was and '0')}
 end
 
 -- Adds the version of a skill that refused the arguments of a task to its others. Returns whether the task waits for
@@ -141,7 +142,7 @@ local function leave_attempt(task_key, row, task)
   end
 end
 
-local function judge(row)
+local function judge(row, number)
   local id, verdict = row.id, row.verdict
   local task_key = pool .. ':task:' .. id
   --@row found: state gen
@@ -153,6 +154,7 @@ local function judge(row)
   end
   if terminal[found.state] then return 'already' end
   if found.state ~= 'assigned' then return 'stale' end
+  if task.ready_ms then answers[#answers + 1], answers[#answers + 2] = number, task.ready_ms end
   local ids = entries[row.agent]
   if not ids then
     ids = {}
@@ -192,7 +194,7 @@ local function judge(row)
 end
 
 for i = 1, #rows do
-  local status = judge(rows[i])
+  local status = judge(rows[i], i)
   if status ~= 'ok' then answers[#answers + 1], answers[#answers + 2] = i, status end
 end
 flush_waiting(pool, waiting)

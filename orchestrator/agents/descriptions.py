@@ -12,7 +12,7 @@ MAX_DOC_CHARS: Final = 4000
 
 
 class SkillDescription(msgspec.Struct, frozen=True):
-    """What a skill does, takes and returns, as one version of its handler declares it.
+    """Documentation and JSON schemas of a skill, as one version of its handler declares them.
 
     Attributes:
         doc: docstring of the handler, at most 4000 characters.

@@ -78,7 +78,7 @@ class Timings:
 
     Attributes:
         outcomes: attempts by outcome; only those above 0.
-        waited: from the submit to the begin of a first attempt.
+        waited: from the time at which a task was ready to the begin of an attempt.
         ran: from the begin to the end of an attempt.
     """
 

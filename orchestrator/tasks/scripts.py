@@ -129,6 +129,17 @@ def assign(keys: PoolKeys, *, agent: str, limit: int, now_us: str = "") -> Call[
     return Call("tasks/assign", {"pool": keys.root, "agent": agent, "limit": limit, "now_arg": now_us}, parse)
 
 
+class Finished(NamedTuple):
+    """Reply of `finish`: one status per row, in order.
+
+    `ready_ms` has, by the place of its row, since when a task was ready that was not ready since its submit; 0 if that
+    is unknown.
+    """
+
+    statuses: list[FinishStatus]
+    ready_ms: dict[int, int]
+
+
 def finish(
     keys: PoolKeys,
     *,
@@ -137,8 +148,8 @@ def finish(
     dead_ttl_s: int,
     max_wait_s: int,
     now_us: str = "",
-) -> Call[list[FinishStatus]]:
-    """Store up to 500 verdicts and return one status per row, in order."""
+) -> Call[Finished]:
+    """Store up to 500 verdicts."""
     packed = [
         (
             *(d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload)),
@@ -151,11 +162,14 @@ def finish(
         for d, v in rows
     ]
 
-    def parse(reply: list[Any]) -> list[FinishStatus]:
-        statuses = [FinishStatus.OK] * len(packed)
-        for number, status in zip(reply[::2], reply[1::2], strict=True):
-            statuses[number - 1] = FinishStatus(status.decode())
-        return statuses
+    def parse(reply: list[Any]) -> Finished:
+        statuses, ready_ms = [FinishStatus.OK] * len(packed), dict[int, int]()
+        for number, word in zip(reply[::2], reply[1::2], strict=True):
+            if word.isdigit():
+                ready_ms[number - 1] = int(word)
+            else:
+                statuses[number - 1] = FinishStatus(word.decode())
+        return Finished(statuses, ready_ms)
 
     args: Arguments = {
         "pool": keys.root,

@@ -233,7 +233,7 @@ class Pool:
         """Run finish."""
         return self.call(
             task_scripts.finish(self.keys, rows=rows, worker=worker, dead_ttl_s=DEAD_TTL_S, max_wait_s=MAX_WAIT_S)
-        )
+        ).statuses
 
     def end(self, delivery: Delivery, kind: VerdictKind = VerdictKind.SUCCEEDED, **fields: Any) -> FinishStatus:
         """Finish one attempt."""

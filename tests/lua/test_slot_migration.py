@@ -150,7 +150,7 @@ def test_scripts_with_a_key_that_exists_tear(moves: SlotMoves) -> None:
     moves.undo(pool.keys.root)
     # The task has ended, but no counter, event or reply tells of it, and the repeat adds none.
     assert pool.state(id_) == "succeeded"
-    assert pool.call(call) == [FinishStatus.ALREADY]
+    assert pool.call(call).statuses == [FinishStatus.ALREADY]
     assert pool.events() == []
     pool.close()
 

@@ -61,7 +61,7 @@ class Completer:
             max_wait_s=self._max_wait_s,
         )
         try:
-            statuses = await self._services.store.call(call, retry_for_s=float("inf"))
+            finished = await self._services.store.call(call, retry_for_s=float("inf"))
         except StoreError as failure:
             _log.error("finish_failed", count=len(batch), error=str(failure))
             await anyio.sleep(PAUSE_S)
@@ -70,17 +70,18 @@ class Completer:
                 return [None]
             # Redis may refuse only one of them. Sending each alone stores the others.
             return [status for row in batch for status in await self._store([row])]
-        for (delivery, verdict), status in zip(batch, statuses, strict=True):
+        for place, ((delivery, verdict), status) in enumerate(zip(batch, finished.statuses, strict=True)):
             attempt = self._in_flight.get(delivery.agent, delivery.entry)
             if attempt is not None and attempt.delivery.generation == delivery.generation:
-                self._timings.record(attempt, None if status is FinishStatus.STALE else verdict.kind)
+                kind = None if status is FinishStatus.STALE else verdict.kind
+                self._timings.record(attempt, kind, ready_ms=finished.ready_ms.get(place))
             self._in_flight.drop(delivery)
             if status is FinishStatus.STALE:
                 _log.warning(
                     "finish_rejected", task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt,
                     verdict=verdict.kind.value,
                 )  # fmt: skip
-        return statuses
+        return finished.statuses
 
     def _timed(self, delivery: Delivery, verdict: Verdict) -> Verdict:
         """Add to the verdict when the attempt began, and whether a time limit stopped it."""

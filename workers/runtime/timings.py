@@ -52,8 +52,15 @@ class AttemptTimings:
 
     # ------------------------------------------------------------------------------------------------ the event loop
 
-    def record(self, attempt: Attempt, verdict: VerdictKind | None) -> None:
-        """Count an attempt that has ended. `verdict` is None for an attempt whose task another worker has."""
+    def record(self, attempt: Attempt, verdict: VerdictKind | None, *, ready_ms: int | None = None) -> None:
+        """Count an attempt that has ended.
+
+        Args:
+            attempt: the attempt.
+            verdict: None if another worker has its task.
+            ready_ms: since when the task was ready, by the clock of the server; 0 if that is unknown; None for the time
+                of its submit.
+        """
         if verdict is VerdictKind.SUCCEEDED:  # a look-up of an enum is slow
             outcome: int | None = 0
         else:
@@ -70,8 +77,10 @@ class AttemptTimings:
         ran_ms = int(ran_s * 1000)
         cells[RAN_MS] += ran_ms
         cells[RUNS + min(ran_ms.bit_length(), LAST)] += 1
-        if delivery.attempt == 1:
-            waited_ms = int(self._clock_ms + attempt.begun_s * 1000) - submitted_ms(delivery.task_id)
+        if ready_ms is None and delivery.attempt == 1:
+            ready_ms = submitted_ms(delivery.task_id)
+        if ready_ms:
+            waited_ms = int(self._clock_ms + attempt.begun_s * 1000) - ready_ms
             waited_ms = max(waited_ms, 0)
             cells[WAITED_MS] += waited_ms
             cells[WAITS + min(waited_ms.bit_length(), LAST)] += 1

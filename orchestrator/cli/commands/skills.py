@@ -54,13 +54,14 @@ async def show(
         facts: dict[str, Any] = {"name": name, "agents": skill.agents, "description": description}
         show_affected_record(common.output, {**facts, "versions": versions, "active_commands": now}, key="name")
         return
-    record = {
+    record: dict[str, Any] = {
         "name": name,
         "agents": skill.agents,
         "versions": [version.digest + ("" if version.live else " (left)") for version in skill.versions],
-        "note": (description or {}).get("note"),
         "active_commands": now,
     }
+    if description is not None and "note" in description:
+        record["note"] = description["note"]
     show_affected_record(common.output, record, key="name")
     if skill.description is not None:
         if skill.description.doc:

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.core.ids import new_task_id
 from orchestrator.core.rates import Rate
+from orchestrator.tasks import scripts as task_scripts
 from orchestrator.tasks.model import FinishStatus, TaskState, Verdict, VerdictKind
 from tests.helpers.cases import each_case
 from tests.lua.pool import DEAD_TTL_S, MAX_WAIT_S, START_US, Team, node, rank, row
@@ -440,3 +441,44 @@ def test_cost_does_not_grow(pool: Pool) -> None:
     for i in range(30):
         pool.register(f"w{i}", Team(agent=f"a{i}"))
     assert cost() <= first
+
+
+class TestReady:
+    """The reply tells since when a task was ready, unless that was its submit."""
+
+    def ready(self, pool: Pool, *ended: tuple[Delivery, Verdict]) -> dict[int, int]:
+        """What the reply tells, by row."""
+        call = task_scripts.finish(pool.keys, rows=ended, worker="w1", dead_ttl_s=1000, max_wait_s=1000)
+        return pool.call(call).ready_ms
+
+    def test_plain_task(self, pool: Pool) -> None:
+        """The id of a plain task has its time."""
+        pool.register()
+        pool.put()
+        (delivery,) = pool.deliver()
+        assert self.ready(pool, (delivery, Verdict(VerdictKind.RETRY, b"x", delay_ms=100))) == {}
+        due_ms = pool.now_ms + 100
+        pool.sleep(150)
+        pool.promote()
+        (again,) = pool.deliver()
+        assert self.ready(pool, (again, Verdict(VerdictKind.SUCCEEDED, b"1"))) == {0: due_ms}
+
+    def test_delayed_task(self, pool: Pool) -> None:
+        """A delayed task is ready when it is due; a repeat of the call does not tell it again."""
+        pool.register()
+        pool.put(row(delay_ms=500), row())
+        due_ms = pool.now_ms + 500
+        pool.sleep(700)
+        pool.promote()
+        ended = [(delivery, Verdict(VerdictKind.SUCCEEDED, b"1")) for delivery in pool.deliver()]
+        assert list(self.ready(pool, *ended).values()) == [due_ms]
+        assert self.ready(pool, *ended) == {}
+
+    def test_unknown(self, pool: Pool) -> None:
+        """A task that a worker gave back was ready before its attempt; since when it waits again is not stored."""
+        pool.register()
+        pool.put()
+        (delivery,) = pool.deliver()
+        pool.end(delivery, VerdictKind.REQUEUE)
+        (again,) = pool.deliver()
+        assert self.ready(pool, (again, Verdict(VerdictKind.SUCCEEDED, b"1"))) == {0: 0}

@@ -60,6 +60,15 @@ def test_times(timings: AttemptTimings) -> None:
     assert (found.ran.count, found.ran.total_ms, found.ran.mean_ms) == (2, 300, 150.0)
 
 
+def test_a_task_that_was_not_ready_at_its_submit(timings: AttemptTimings) -> None:
+    """It waits from the time at which it was ready, also in a later attempt; without that time its wait is unknown."""
+    timings.record(ended(begun_s=9.0), VerdictKind.SUCCEEDED, ready_ms=START_MS + 8000)
+    timings.record(ended(begun_s=9.0, attempt=2), VerdictKind.SUCCEEDED, ready_ms=START_MS + 7000)
+    timings.record(ended(begun_s=9.0), VerdictKind.SUCCEEDED, ready_ms=0)
+    (found,) = taken(timings).values()
+    assert (found.waited.count, found.waited.total_ms, found.ran.count) == (2, 3000, 3)
+
+
 def test_clock_of_the_client_ahead(timings: AttemptTimings) -> None:
     """A submit that seems to be later than the begin has waited for 0 ms."""
     timings.record(ended(submitted_ms=START_MS + 60_000, begun_s=1.0), VerdictKind.SUCCEEDED)
