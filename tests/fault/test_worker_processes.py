@@ -143,6 +143,32 @@ async def test_a_hundred_tasks_in_flight(open_pool: Callable[..., Any], gate: Pa
             pool.check()
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+async def test_counts_of_a_worker_that_ends(open_pool: Callable[..., Any], gate: Path, number: signal.Signals) -> None:
+    """A killed worker loses the counts since its last heartbeat and no others; a stopped one loses none."""
+    async with open_pool(processes=1) as pool:
+        await anyio.Path(gate).touch()
+
+        async def run(count: int) -> None:
+            handles = [await pool.orc.submit("hold", {"gate": str(gate)}) for _ in range(count)]
+            assert [await handle.result(timeout=20) for handle in handles] == ["held"] * count
+
+        async def counted() -> int:
+            return sum(one.timings.attempts for one in await pool.orc.stats())
+
+        async def first_counted() -> bool:
+            return await counted() == 5
+
+        await run(5)
+        await wait_for(first_counted, "a heartbeat")
+        await run(5)
+        (pid,) = pool.workers().values()
+        os.kill(pid, number)
+        await wait_for(lambda: pid not in pool.workers().values(), "its end", 10)
+        found = await counted()
+        assert (5 <= found <= 10) if number is signal.SIGKILL else (found == 10)
+
+
 async def test_a_task_that_kills_its_workers_becomes_a_dead_letter(open_pool: Callable[..., Any], gate: Path) -> None:
     """After `max_deaths` deaths it is dead, and says which workers died with it."""
     async with open_pool(processes=1, lease_s=30.0) as pool:
