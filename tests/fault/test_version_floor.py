@@ -61,6 +61,7 @@ async def test_programs_below_the_floor_finish_their_work_and_end(
             for handle in running:
                 assert await handle.result(timeout=WAIT_S)
         assert host.output.count("program_shut_out") == 2
+        assert "worker_died" not in host.output
         assert len(attempt_log.notes("done")) == 4
         assert set(attempt_log.runs().values()) == {1}
         # A program that starts now gets the same sentence.
