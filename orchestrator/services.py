@@ -17,7 +17,6 @@ from orchestrator.store.store import Endpoint, Store, SyncStore
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from orchestrator.core.formats import Feature
     from orchestrator.core.settings import Settings
 
 
@@ -50,16 +49,6 @@ class Services:
     endpoint: Endpoint
     keys: PoolKeys
     store: Store
-
-    async def require(self, feature: Feature) -> None:
-        """Refuse a feature that some programs of the pool may not understand. Reads Redis only before a refusal.
-
-        Raises:
-            UpgradeUnfinished: the pool admits programs that are too old for it.
-        """
-        if not self.store.floor.admits(feature):
-            await self.store.check_format()
-            self.store.floor.check(feature)
 
 
 def pool_keys(settings: Settings) -> PoolKeys:

@@ -98,17 +98,15 @@ class Limits:
         window_ms = to_ms("window", window)
         if window_ms == 0:
             raise InvalidInput("window must be above 0; give seconds or a timedelta")
-        floor = self._store.floor
-        if (limit > UNITS_LIMIT or cost > UNITS_COST) and not floor.admits(Feature.LARGE_COSTS):
-            await self._store.check_format()
-            floor.check(Feature.LARGE_COSTS)
+        if limit > UNITS_LIMIT or cost > UNITS_COST:
+            await self._store.require(Feature.LARGE_COSTS)
         call = scripts.check(
             ScopeKeys(self._prefix, "limit", name),
             op=self._op_ids.take(op_id),
             most=limit,
             window_us=window_ms * 1000,
             cost=cost,
-            sums=floor.admits(Feature.LARGE_COSTS),
+            sums=self._store.floor.admits(Feature.LARGE_COSTS),
         )
         found = await self._store.call(call, retry_for_s=self._retry_for_s)
         allowed, used = found.status != "refused", found.used

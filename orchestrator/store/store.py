@@ -30,6 +30,7 @@ from orchestrator.store.server_info import OLDEST, SECTIONS, read_info
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from orchestrator.core.formats import Feature
     from orchestrator.store.calls import Argument, Call
     from orchestrator.store.keys import PoolKeys
     from orchestrator.store.locator import Address, Locator
@@ -253,6 +254,16 @@ class Store:
         self.floor.note(read_floor(stored))
         if mismatch := format_mismatch(stored, self.keys):
             raise FormatMismatch("; ".join(mismatch))
+
+    async def require(self, feature: Feature) -> None:
+        """Refuse a feature that some programs of the pool may not understand. Reads Redis only before a refusal.
+
+        Raises:
+            UpgradeUnfinished: the pool admits programs that are too old for it.
+        """
+        if not self.floor.admits(feature):
+            await self.check_format()
+            self.floor.check(feature)
 
     async def _retry_if_interrupted(self, send: Callable[[], Awaitable[T]]) -> T:
         """Repeat a call that a broken connection interrupted; a server that cannot be reached is an error at once."""

@@ -17,7 +17,7 @@ import anyio.to_thread
 import pytest
 
 from orchestrator import Orchestrator, UpgradeRefused, UpgradeUnfinished
-from orchestrator.core.formats import FORMAT, OLDEST_FORMAT, Feature
+from orchestrator.core.formats import FORMAT, OLDEST_FORMAT
 from orchestrator.services import pool_keys
 from orchestrator.testing.waiting import wait_for, wait_until
 from tests.faultkit.processes import ActorProcess
@@ -259,8 +259,8 @@ async def test_the_end_of_an_upgrade(pool: MixedPool) -> None:
     )
     await pool.served_by(host)
     async with Orchestrator(settings=pool.settings) as orc:
-        with pytest.raises(UpgradeUnfinished, match=r"then type `orc upgrade finish`"):
-            await orc.services.require(Feature.LARGE_COSTS)
+        with pytest.raises(UpgradeUnfinished, match=r"a cost above 500 needs .*, then type `orc upgrade finish`"):
+            await orc.limits.check("tokens", 10**6, 60, cost=501)
         with pytest.raises(UpgradeRefused) as refused:
             await orc.admin.finish_upgrade()
         older = refused.value.programs
@@ -270,7 +270,7 @@ async def test_the_end_of_an_upgrade(pool: MixedPool) -> None:
             program.terminate()
             await anyio.to_thread.run_sync(program.wait_exit)
         await orc.admin.finish_upgrade()
-        await orc.services.require(Feature.LARGE_COSTS)
+        assert (await orc.limits.check("tokens", 10**6, 60, cost=501)).used == 501
         for late in (pool.start(pool.old.host()), pool.start(pool.old.supervisor())):
             assert await anyio.to_thread.run_sync(late.wait_exit, WAIT_S) == CONFIGURATION
             assert f"has format {FORMAT}, and this version reads format {OLDEST_FORMAT} only" in late.output

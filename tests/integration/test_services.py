@@ -96,9 +96,9 @@ async def test_a_feature_waits_for_the_floor(team: LocalTeam) -> None:
     orc = await team.client()
     message = f"needs programs of format {FORMAT}, and pool .* admits format {OLDEST_FORMAT}; .*orc upgrade finish"
     with pytest.raises(UpgradeUnfinished, match=message):
-        await orc.services.require(Feature.LARGE_COSTS)
+        await orc.services.store.require(Feature.LARGE_COSTS)
     await store.execute("SET", keys.format, FORMAT)
-    await orc.services.require(Feature.LARGE_COSTS)
+    await orc.services.store.require(Feature.LARGE_COSTS)
 
 
 @pytest.mark.parametrize("pool", ["default", "mail"])
