@@ -4,7 +4,7 @@
 -- returns: nothing (unknown task), else
 --   now_us, leader,
 --   task: state gen at cancel reason fails deaths left death ended skill queue progress forgiven_fails forgiven_deaths
---         refused (1),
+--         refused (1) missing (of an attempt that waits for tasks: how many have not ended, and up to ten of them),
 --   place: scheduled: due_ms, envelope of a retry | awaiting_input: due_ms, number, question
 --          | ready: rank in its queue, parked (1), held by a stop or by versions of its skill (1), -1 or, of a suspect,
 --            its group (0: alone)
@@ -23,13 +23,13 @@ local now_arg = ARGV[3]            -- time: test override, microseconds
 --@include time: now_us
 --@include envelope: skill_queue, session_of
 --@include version: version_scope, any_refuses
---@include record: read_task, forgiven_failures
+--@include record: read_task, forgiven_failures, has_ended
 --@include desired: is_active, stopped_scope
 --@include limit: next_start
 
 local task_key = pool .. ':task:' .. id
 local task = read_task(task_key, 'state', 'gen', 'at', 'cancel', 'reason', 'fails', 'deaths', 'left', 'ended',
-  'skill', 'queue', 'env', 'progress', 'lane', 'requeued', 'refused')
+  'skill', 'queue', 'env', 'progress', 'lane', 'requeued', 'refused', 'awaits')
 local state, at, env = task.state, task.at, task.env
 if not state then return {} end
 local now = now_us(now_arg)
@@ -37,8 +37,24 @@ local queue = task.queue or skill_queue(env)
 local skill = task.skill or string.match(queue, '^skill:(.*)$') or ''
 local death = task.deaths and redis.call('HGET', task_key, 'death:' .. task.deaths)
 local fails_forgiven, deaths_forgiven = forgiven_failures(task.requeued)
+
+-- Counts the tasks that the attempt waits for and that have not ended, and names up to ten of them (protocol rule 32).
+local function missing_tasks()
+  local generation, ids = string.match(task.awaits or '', '^(%d+) (.*)$')
+  if state ~= 'assigned' or generation ~= task.gen then return {} end
+  local missing = {0}
+  for id in string.gmatch(ids, '%S+') do
+    local its_state = redis.call('HGET', pool .. ':task:' .. id, 'state')
+    if its_state and not has_ended(its_state) then
+      missing[1] = missing[1] + 1
+      if #missing <= 10 then missing[#missing + 1] = id end
+    end
+  end
+  return missing
+end
+
 local facts = {state, task.gen, at, task.cancel, task.reason, task.fails, task.deaths, task.left, death, task.ended, skill,
-  queue, task.progress, fails_forgiven, deaths_forgiven, task.refused and 1 or 0}
+  queue, task.progress, fails_forgiven, deaths_forgiven, task.refused and 1 or 0, missing_tasks()}
 local place, agents, active = {}, {}, {}
 local any_active = redis.call('EXISTS', pool .. ':desired') == 1
 local looked, holder = 0, nil

@@ -198,6 +198,11 @@ _TABLE: Final = (
         "Tasks wait for a skill, or for an agent, that no live worker has.",
         "Start a worker of such an agent.",
     ),
+    Topic(
+        "parents",
+        "A parent awaits a child that no worker can take.",
+        "Remove what keeps the child: `orc tasks why`.",
+    ),
     Topic("parked", "Tasks were sent to an agent that lacks their skill.", "Start a version of the agent that has it."),
     Topic(
         "queues",

@@ -374,6 +374,11 @@ def _running(found: Findings) -> Why:
         cause = Cause.WORKER_SILENT
         runs_out = f"its lease runs out at {_moment(until_ms, found)}"
         text = f"{_unheard(who, worker, found)}; {runs_out}, then {_who_takes_it(agent, worker)}"
+    elif found.missing:
+        cause = Cause.CHILDREN
+        more = found.missing - len(found.missing_tasks)
+        names = ", ".join(found.missing_tasks) + (f" and {more} more" if more else "")
+        text = f"its handler on {who} awaits {_count(found.missing, 'task')}, and lends its slot: {names}"
     else:
         cause = Cause.RUNNING
         renewed = f"lease renewed {_span(worker.idle_ms)} ago"
@@ -390,6 +395,8 @@ def _running(found: Findings) -> Why:
         pid=worker.pid,
         attempt=attempt,
         reason=found.cancel or None,
+        children=found.missing_tasks if cause is Cause.CHILDREN else None,
+        missing=found.missing if cause is Cause.CHILDREN else None,
     )
 
 

@@ -173,6 +173,8 @@ class Findings:
         group: with how many suspects it may share a process, 0 for a task that must run alone; None if it does not wait
             for a process with room.
         refused: whether versions of its skill refused its arguments.
+        missing: number of tasks that its attempt waits for and that have not ended.
+        missing_tasks: up to ten of them.
         active: the stops and pauses that apply to it, by slot.
     """
 
@@ -207,6 +209,8 @@ class Findings:
     held: bool = False
     group: int | None = None
     refused: bool = False
+    missing: int = 0
+    missing_tasks: tuple[str, ...] = ()
     active: Mapping[str, ActiveCommandFacts] = field(default_factory=dict)
 
     @property
@@ -235,7 +239,7 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
     if not reply:
         return None
     now_us, leader, task, place, agents, active = reply
-    *stored, forgiven_fails, forgiven_deaths, refused = task
+    *stored, forgiven_fails, forgiven_deaths, refused, missing = task
     record = TaskRecord.from_reply(id_, _FIELDS, stored)
     state, facts = record.state, dict[str, Any]()
     match record.field("state"):
@@ -266,6 +270,8 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
         forgiven_fails=forgiven_fails,
         forgiven_deaths=forgiven_deaths,
         refused=bool(refused),
+        missing=missing[0] if missing else 0,
+        missing_tasks=tuple(_text(id_) for id_ in missing[1:]),
         cancel=record.cancel,
         left=_text(record.field("left")),
         reason=record.reason,

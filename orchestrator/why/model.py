@@ -40,6 +40,7 @@ class Cause(StrEnum):
     TURN = "turn"
     UNREAD = "unread"
     RUNNING = "running"
+    CHILDREN = "children"
     WORKER_SILENT = "worker_silent"
     CANCELLING = "cancelling"
     AWAITING_INPUT = "awaiting_input"
@@ -75,6 +76,8 @@ class Why:
         number: number of its question, from 1.
         question: its question.
         options: allowed answers as JSON values, or empty for any answer.
+        children: up to ten of the tasks that its handler awaits and that have not ended.
+        missing: number of these tasks.
     """
 
     cause: Cause
@@ -107,6 +110,8 @@ class Why:
     number: int | None = None
     question: str | None = None
     options: tuple[Any, ...] | None = None
+    children: tuple[str, ...] | None = None
+    missing: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import anyio
 import anyio.from_thread
 import pytest
 
-from orchestrator import Agent, TaskContext
+from orchestrator import Agent, Cause, TaskContext
 from orchestrator.client.handle import TaskHandle
 from orchestrator.core.errors import TaskFailed
 from orchestrator.testing.waiting import wait_for
@@ -373,6 +373,36 @@ async def test_nothing_is_left_behind(team: LocalTeam) -> None:
         return stated is None and not await store.execute("EXISTS", keys.lent("family"))
 
     await wait_for(clean, "nothing is lent")
+
+
+async def test_why_names_the_missing_children(team: LocalTeam) -> None:
+    """The cause of a parent that waits names the children that have not ended, up to ten of them."""
+    agent, go = Agent("family", concurrency=1), anyio.Event()
+
+    @agent.skill
+    async def child(number: int) -> None:
+        if number:
+            await go.wait()
+
+    @agent.skill
+    async def parent(ctx: TaskContext) -> list[str]:
+        children = [await ctx.submit(child, {"number": number}) for number in range(13)]
+        await asyncio.gather(*[each.result() for each in children])
+        return [each.id for each in children]
+
+    await team.work(agent)
+    handle = await team.orc.submit(parent)
+
+    async def missing() -> bool:
+        return (await handle.status()).detail.missing == 12
+
+    await wait_for(missing, "twelve children to be missing")
+    found = (await handle.status()).detail
+    assert found.cause is Cause.CHILDREN
+    assert f"awaits 12 tasks, and lends its slot: {', '.join(found.children or ())} and 2 more" in found.text
+    go.set()
+    children = await handle.result(TIMEOUT_S)
+    assert found.children == tuple(children[1:11])
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from orchestrator import Agent
+from orchestrator import Agent, Cause, TaskContext
 from orchestrator.agents import scripts as registry
 from orchestrator.agents.model import AgentSpec
 from orchestrator.doctor import stored_tasks
@@ -362,3 +362,25 @@ async def test_orders_and_secrets(settings: Settings) -> None:
     after = (await run_doctor(with_secrets(**new)))["active-commands"]
     assert after.found.startswith("1 without a valid signature (stop:all)")
     assert "secret-of" not in during.found + during.fix + after.found + after.fix
+
+
+async def test_a_parent_that_waits_in_vain(settings: Settings) -> None:
+    """A parent awaits a child of a skill that no worker has; a parent whose child can run is no finding."""
+    agent = Agent("family", concurrency=1)
+
+    @agent.skill
+    async def parent(ctx: TaskContext) -> None:
+        await (await ctx.submit("unknown")).result()
+
+    async with run_local_team(settings) as team:
+        await team.work(agent)
+        handle = await team.orc.submit(parent)
+
+        async def waits() -> bool:
+            return (await handle.status()).detail.cause is Cause.CHILDREN
+
+        await wait_for(waits, "the parent to wait")
+        found = (await run_doctor(settings))["parents"]
+        assert f"task {handle.id} of agent 'family' waits for its child" in found.found
+        assert "unknown" in found.found
+        await handle.cancel()
