@@ -15,7 +15,7 @@ import anyio
 from orchestrator.core.errors import Fenced, OrchestratorError
 from orchestrator.core.log import get_logger
 from orchestrator.locks import scripts
-from orchestrator.locks.model import LockProof, TakeReply, TakeStatus, describe, new_nonce
+from orchestrator.locks.model import LockProof, TakeReply, TakeStatus, describe, execution_of, new_nonce
 from orchestrator.locks.renewal import RenewedLock
 from orchestrator.locks.waiter import RELEASE_TIMEOUT_S
 from orchestrator.store.keys import EXECUTION, ScopeKeys
@@ -42,10 +42,16 @@ class ExecutionLockBusy(Exception):
 
     Attributes:
         recheck_ms: time after which the task should look again, in case that no release wakes it.
+        scope: what is locked.
+        holder: who has the lock, for people; '' while it is passed on.
+        task: the task that has it, or None.
     """
 
-    def __init__(self, scope: str, holder: str, left_ms: int, ahead: int) -> None:
-        by = f"is locked by {holder}" if holder else "is being passed on"
+    def __init__(self, scope: str, value: str, left_ms: int, ahead: int) -> None:
+        self.scope, self.holder = scope, describe(value)
+        execution = execution_of(value)
+        self.task = execution[0] if execution else None
+        by = f"is locked by {self.holder}" if self.holder else "is being passed on"
         super().__init__(f"{scope} {by}" + (f"; {ahead} before this task" if ahead else ""))
         # The first of the line looks when the lock has lapsed at the latest, the others behind it.
         self.recheck_ms = min(left_ms + 250 + 1000 * ahead, MAX_RECHECK_MS)
@@ -189,7 +195,7 @@ class ExecutionLock:
                 raise ExecutionLockDeadlock(self._about, describe(got.reply.value))
             case TakeStatus.HELD:
                 reply = got.reply
-                raise ExecutionLockBusy(self._about, describe(reply.value), reply.left_ms, reply.ahead)
+                raise ExecutionLockBusy(self._about, reply.value, reply.left_ms, reply.ahead)
         proof = LockProof(self._keys, self._lock, got.reply.value)
         try:
             owned = await owner.owns()

@@ -23,6 +23,10 @@ READ_AT_ONCE: Final = 100_000
 _DELIVERED: Final = frozenset({TaskState.RUNNING, TaskState.CANCELLING, TaskState.ASSIGNED})
 
 
+MOST_AWAITED: Final = 1000
+"""Tasks that the search for a deadlock reads."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
     """Outcome of a task; `state` is None if it has no record."""
@@ -54,6 +58,24 @@ async def outcomes(store: Store, ids: Sequence[str]) -> dict[str, TaskOutcome | 
             raise whole
         found[id_] = TaskOutcome(failed[id_].state, failed[id_].result, failed[id_].reason, whole.errors)
     return found
+
+
+async def awaits(store: Store, waiter: str, task: str) -> bool:
+    """Return whether the attempt of one task waits for another task, or for one that waits for it.
+
+    It follows what `lua/tasks/lend.lua` has recorded, over at most `MOST_AWAITED` tasks.
+    """
+    seen, level = {waiter}, [waiter]
+    while level and len(seen) <= MOST_AWAITED:
+        following: dict[str, None] = {}
+        for record in (await read_each(store, level, "state", "gen", "awaits")).values():
+            if not isinstance(record, StoreError):
+                following.update(dict.fromkeys(record.awaits))
+        if task in following:
+            return True
+        level = [id_ for id_ in following if id_ not in seen]
+        seen.update(level)
+    return False
 
 
 async def ended(store: Store, limit: int) -> list[tuple[str, TaskState]]:

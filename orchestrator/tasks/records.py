@@ -143,6 +143,14 @@ class TaskRecord:
         return int(self.entry.partition("-")[0])
 
     @property
+    def awaits(self) -> tuple[str, ...]:
+        """The tasks that its attempt waits for."""
+        generation, _, ids = self._text("awaits").partition(" ")
+        if self.field("state") != b"assigned" or self.field("gen") != generation.encode():
+            return ()
+        return tuple(ids.split())
+
+    @property
     def lane(self) -> str | None:
         """The lane, encoded as in its key."""
         return self._text("lane") if "lane" in self._fields else None

@@ -203,6 +203,29 @@ async def test_awaited_child_is_refused(team: LocalTeam) -> None:
     assert await team.orc.task(left).result(2 * TIMEOUT_S) == "ran"
 
 
+async def test_awaited_grandchild_is_refused(team: LocalTeam) -> None:
+    """A task between them awaits a child that wants what the parent has: the child fails and says why."""
+    agent = Agent("ed", concurrency=4)
+
+    @agent.skill(lock="session")
+    async def child() -> str:
+        return "ran"
+
+    @agent.skill
+    async def between(ctx: TaskContext) -> str:
+        try:
+            return await (await ctx.submit(child)).result()
+        except TaskFailed as failed:
+            return failed.reason
+
+    @agent.skill(lock="session")
+    async def parent(ctx: TaskContext) -> str:
+        return await (await ctx.submit(between)).result()
+
+    await team.work(agent)
+    assert "a deadlock" in await (await team.orc.submit(parent, session="s")).result(2 * TIMEOUT_S)
+
+
 async def test_overtaken_attempt_is_told_by_whom(team: LocalTeam) -> None:
     """A higher generation took over: the old attempt's next change is refused, for good, and names the owner."""
     agent = Agent("ed")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +21,7 @@ from orchestrator.core.log import get_logger
 from orchestrator.locks.execution import ExecutionLockBusy, ExecutionLockDeadlock
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import LeaseStatus, Verdict, VerdictKind, decode_envelope
-from orchestrator.tasks.queries import envelope_bytes
+from orchestrator.tasks.queries import awaits, envelope_bytes
 from orchestrator.workers.context import TaskContext
 from orchestrator.workers.runtime.active_commands import stopped_by
 from orchestrator.workers.runtime.attempt import Attempt, StopCause, TimeLimits
@@ -55,6 +56,8 @@ _OUT_OF_CONTACT = "its worker had no contact with Redis, and may not know of a s
 _CANCELLED = Verdict(VerdictKind.CANCELLED, reason="cancelled while it ran")
 BLOCKED_PAUSE_S: Final = 0.05
 """Pause before the worker returns an entry that a stop command covers, because Redis may deliver it again at once."""
+DEEP_RECHECK_MS: Final = 2000
+"""Longest time after which a grandchild looks again for its lock, because the holder may wait for it since."""
 _log = get_logger(__name__)
 
 
@@ -247,7 +250,7 @@ class Executor:
         try:
             await locks.take_before_start(again=may_still_run(attempt.delivery))
         except ExecutionLockBusy as busy:
-            step = Verdict(VerdictKind.AWAIT_LOCK, delay_ms=busy.recheck_ms, reason=one_line(str(busy)))
+            step = await self._await_lock(attempt, busy)
         except ExecutionLockDeadlock as deadlock:
             step = rejected(str(deadlock))
         except Fenced:
@@ -263,6 +266,18 @@ class Executor:
                 return step
         await locks.drop()
         return step
+
+    async def _await_lock(self, attempt: Attempt, busy: ExecutionLockBusy) -> Verdict:
+        """Return the verdict of an attempt whose lock is held: dead if the holder waits for it over other tasks."""
+        recheck_ms = busy.recheck_ms
+        # The lock itself knows the children of its holder.
+        if busy.task is not None and attempt.envelope.depth > 1:
+            # The task between them may begin to wait only now.
+            recheck_ms = min(recheck_ms, DEEP_RECHECK_MS)
+            with suppress(StoreError):
+                if await awaits(self._parts.services.store, busy.task, attempt.delivery.task_id):
+                    return rejected(str(ExecutionLockDeadlock(busy.scope, busy.holder)))
+        return Verdict(VerdictKind.AWAIT_LOCK, delay_ms=recheck_ms, reason=one_line(str(busy)))
 
     # --------------------------------------------------------------------------------------------------- the handler
 
