@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator import Agent, Cause, TaskContext
 from orchestrator.client.handle import TaskHandle
-from orchestrator.core.errors import TaskFailed
+from orchestrator.core.errors import TaskCancelled, TaskFailed
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import TIMEOUT_S
 
@@ -358,6 +358,53 @@ async def test_a_time_limit_ends_a_parent_that_wants_its_slot_back(team: LocalTe
     with pytest.raises(TaskFailed, match="timeout"):
         await (await team.orc.submit(parent)).result(TIMEOUT_S)
     go.set()
+
+
+@pytest.mark.parametrize("how", ["cancel", "stop", "pause"])
+async def test_commands_reach_a_waiting_parent(team: LocalTeam, how: str) -> None:
+    """A cancel ends a parent that waits, a stop interrupts it, a pause lets it wait; none of them begins a child."""
+    agent, begun, go = Agent("family", concurrency=1), list[str](), anyio.Event()
+
+    @agent.skill
+    async def first() -> None:
+        begun.append("first")
+        await go.wait()
+
+    @agent.skill
+    async def second() -> str:
+        begun.append("second")
+        return "done"
+
+    @agent.skill
+    async def parent(ctx: TaskContext) -> str:
+        begun.append("parent")
+        handles = [await ctx.submit(first), await ctx.submit(second)]
+        await handles[0].result()
+        return await handles[1].result(as_=str)
+
+    await team.work(agent)
+    handle = await team.orc.submit(parent)
+    await wait_for(lambda: begun == ["parent", "first"], "the first child to begin")
+    if how == "cancel":
+        await handle.cancel()
+        with pytest.raises(TaskCancelled):
+            await handle.result(TIMEOUT_S)
+        go.set()
+        return
+    if how == "pause":
+        sent = await team.orc.admin.pause_agent("family")
+    else:
+        sent = await team.orc.admin.stop(agent="family", now=True)
+    await sent.receipts()
+    go.set()
+    await anyio.sleep(0.3)
+    assert begun == ["parent", "first"]
+    if how == "pause":
+        await team.orc.admin.resume_agent("family")
+    else:
+        await team.orc.admin.start(agent="family")
+    assert await handle.result(TIMEOUT_S) == "done"
+    assert begun.count("parent") == (1 if how == "pause" else 2)
 
 
 async def test_nothing_is_left_behind(team: LocalTeam) -> None:
