@@ -309,13 +309,14 @@ def test_show_has_the_progress(terminal: Terminal) -> None:
 
 def test_interrupted_watch(terminal: Terminal) -> None:
     """Ctrl-C ends the watching with exit code 130 and no traceback; the task goes on."""
-    task = submit(terminal, "talk", "-a", "to=4", "-a", "seconds=0.5")
+    task = submit(terminal, "talk", "-a", "to=100", "-a", "seconds=0.5")
     with terminal.start("tasks", "watch", task) as watching:
         wait_until(lambda: "output" in watching.output, lambda: f"the first output; so far: {watching.output}", 10.0)
         watching.signal(signal.SIGINT)
         assert watching.wait_exit() == 130
         assert watching.output.endswith("interrupted\n")
-    assert terminal.orc("tasks", "wait", task).code == 0
+    assert terminal.orc("tasks", "show", task, "-o", "json").json()["state"] == "running"
+    assert terminal.orc("tasks", "cancel", task, "--wait").code == 0
 
 
 def test_watch_draws_a_bar_on_a_terminal(terminal: Terminal) -> None:
