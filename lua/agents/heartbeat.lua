@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- Records the heartbeat of a worker and the backlog that it accepts per agent.
--- status: ok seq floor | unknown seq floor (not registered: register again); each change of the desired state raises
--- seq; floor: the lowest format that the pool admits, or empty
+-- status: ok seq floor | incomplete seq floor (an agent or a limit is missing: register again) | unknown seq floor (not in
+-- the registry: register again); each change of the desired state raises seq; floor: the lowest format that the pool
+-- admits, or empty
 -- repeat: records another heartbeat
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local worker  = ARGV[1]                   -- str: worker
@@ -19,31 +20,35 @@ local worker_key = pool .. ':worker:' .. worker
 local seq = has_type({}, pool .. ':desired', 'hash') and (redis.call('HGET', pool .. ':desired', 'seq') or '0') or ''
 local floor = read_floor(pool)
 if redis.call('EXISTS', worker_key) == 0 then return {'unknown', seq, floor} end
+local status, complete = 'ok', {}
 for i = 1, #rows do
   local agent_key = pool .. ':agent:' .. rows[i].agent
   local known = redis.call('HGET', agent_key .. ':workers', worker)
   local spec = redis.call('HMGET', agent_key, 'slots', 'limits')
   -- Only a registration restores lost fields of the agent or lost limits.
-  if not known or not spec.slots or not spec.limits then return {'unknown', seq, floor} end
-  for name in string.gmatch(spec.limits, '%S+') do
-    if redis.call('HEXISTS', pool .. ':limits', name) == 0 then return {'unknown', seq, floor} end
+  complete[i] = known and spec.slots and spec.limits
+  for name in string.gmatch(spec.limits or '', '%S+') do
+    if redis.call('HEXISTS', pool .. ':limits', name) == 0 then complete[i] = false end
   end
+  if not complete[i] then status = 'incomplete' end
 end
 redis.call('EXPIRE', worker_key, alive_s + 3600)
 redis.call('ZADD', pool .. ':workers', integer(now_ms), worker)
 for i = 1, #rows do
-  local agent, backlog = rows[i].agent, rows[i].backlog
-  local agent_key = pool .. ':agent:' .. agent
-  redis.call('ZADD', pool .. ':agents', integer(now_ms), agent)
-  redis.call('EXPIRE', agent_key, day_s)
-  redis.call('EXPIRE', agent_key .. ':workers', day_s)
-  redis.call('EXPIRE', pool .. ':offers:' .. agent, day_s)
-  if (redis.call('HGET', agent_key, 'limits') or '') ~= '' then backlog = '0' end
-  local before = read_offer(pool, agent, worker)
-  if before and before.wish ~= backlog then
-    redis.call('HSET', agent_key .. ':workers', worker, before.slots .. ' ' .. backlog .. ' ' .. before.skills)
-    local changed = update_offer(pool, agent, worker, before, now_ms)
-    if changed then notify_of_agent(pool, agent, changed) end
+  if complete[i] then
+    local agent, backlog = rows[i].agent, rows[i].backlog
+    local agent_key = pool .. ':agent:' .. agent
+    redis.call('ZADD', pool .. ':agents', integer(now_ms), agent)
+    redis.call('EXPIRE', agent_key, day_s)
+    redis.call('EXPIRE', agent_key .. ':workers', day_s)
+    redis.call('EXPIRE', pool .. ':offers:' .. agent, day_s)
+    if (redis.call('HGET', agent_key, 'limits') or '') ~= '' then backlog = '0' end
+    local before = read_offer(pool, agent, worker)
+    if before and before.wish ~= backlog then
+      redis.call('HSET', agent_key .. ':workers', worker, before.slots .. ' ' .. backlog .. ' ' .. before.skills)
+      local changed = update_offer(pool, agent, worker, before, now_ms)
+      if changed then notify_of_agent(pool, agent, changed) end
+    end
   end
 end
-return {'ok', seq, floor}
+return {status, seq, floor}

@@ -65,12 +65,14 @@ class HeartbeatReply(NamedTuple):
     """Reply of `heartbeat`.
 
     Attributes:
-        known: whether the worker is registered.
+        known: whether the registry lists the worker.
+        complete: whether each of its agents is registered.
         seq: sequence number of the desired state.
         floor: the lowest format that the pool admits, or None if Redis has lost it.
     """
 
     known: bool
+    complete: bool
     seq: str
     floor: int | None
 
@@ -83,7 +85,8 @@ def heartbeat(
     args: Arguments = {"pool": keys.root, "worker": worker, "rows": rows, "alive_s": alive_s, "now_arg": now_us}
 
     def parse(reply: list[bytes]) -> HeartbeatReply:
-        return HeartbeatReply(reply[0] == b"ok", reply[1].decode(errors="replace"), read_floor(reply[2]))
+        status, seq, floor = reply
+        return HeartbeatReply(status != b"unknown", status == b"ok", seq.decode(errors="replace"), read_floor(floor))
 
     return Call("agents/heartbeat", args, parse)
 

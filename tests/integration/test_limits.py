@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -281,6 +282,10 @@ async def test_a_lost_limit_ends_no_worker(team: LocalTeam, caplog: pytest.LogCa
     }[lost]
     assert await store.execute("DEL", *gone) == len(gone)
     await wait_for(lambda: "registration_refused" in caplog.text, "the refusal")
+    lapsed_s = time.monotonic() + 1.2
+    await wait_for(
+        lambda: time.monotonic() > lapsed_s, "the time in which the registry forgets a worker that is silent"
+    )
     assert await (await team.orc.submit("work", agent="free")).result(TIMEOUT_S) == "free"
     waiting = await team.orc.submit("work", agent="metered")
     await team.work(make_agent(team, "definer", [], limits=["shared"]))

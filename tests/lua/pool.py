@@ -471,7 +471,7 @@ class Pool:
         """Run heartbeat."""
         return self.call(
             agent_scripts.heartbeat(self.keys, worker=worker, backlogs=backlogs or [("ed", 0)], alive_s=alive_s)
-        ).known
+        ).complete
 
     def count(self, *rows: tuple[str, str, list[int]], worker: str = "w1", batch: int = 1) -> bool:
         """Run count."""

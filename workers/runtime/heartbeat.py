@@ -232,7 +232,7 @@ class Heartbeat:
         )
         sent_s = time.monotonic()
         answer = store.call(call)
-        if not answer.known:
+        if not answer.complete:
             self._loop.call_soon_threadsafe(self._callbacks.forgotten)
         floor = self._parts.services.store.floor
         floor.note(answer.floor)

@@ -127,12 +127,19 @@ class TestBeat:
         assert pool.notifications() == ["agent:ed"]
 
     def test_unknown(self, pool: Pool) -> None:
-        """A worker that the registry forgot, wholly or for one agent, is told to register again; nothing changes."""
+        """A worker that the registry forgot is told to register again; nothing changes."""
         with pool.unchanged():
             assert not pool.heartbeat()
+
+    def test_incomplete(self, pool: Pool) -> None:
+        """A worker that lacks one agent is told to register again, and stays in the registry with the others."""
         pool.register()
-        with pool.unchanged():
-            assert not pool.heartbeat("w1", ("ed", 0), ("other", 0))
+        before_ms = pool.execute("ZSCORE", pool.keys.workers, "w1")
+        pool.sleep(1000)
+        assert not pool.heartbeat("w1", ("ed", 1), ("other", 0))
+        assert float(pool.execute("ZSCORE", pool.keys.workers, "w1")) > float(before_ms)
+        assert pool.agent()["backlog"] == "1"
+        assert not pool.execute("ZSCORE", pool.keys.agents, "other")
 
     def test_tells_of_orders(self, pool: Pool) -> None:
         """The answer names the number of the desired state, to a worker that was forgotten too."""
@@ -140,11 +147,11 @@ class TestBeat:
         def heartbeat() -> HeartbeatReply:
             return pool.call(heartbeat_call(pool.keys, worker="w1", backlogs=[("ed", 0)], alive_s=60))
 
-        assert heartbeat() == (False, "0", None)
+        assert heartbeat() == (False, False, "0", None)
         pool.register()
-        assert heartbeat() == (True, "0", None)
+        assert heartbeat() == (True, True, "0", None)
         pool.execute("HSET", pool.keys.desired, "seq", 7)
-        assert heartbeat() == (True, "7", None)
+        assert heartbeat() == (True, True, "7", None)
 
     def test_tells_of_the_floor(self, pool: Pool) -> None:
         """The answer names the lowest format that the pool admits, and none if the key has another type."""
