@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import time
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -24,7 +25,9 @@ from orchestrator.store.keys import PoolKeys, ScopeKeys
 from orchestrator.store.locator import Address, slot_of
 from orchestrator.store.script_files import all_scripts
 from orchestrator.store.store import Endpoint, Store, SyncStore
+from orchestrator.tasks import scripts
 from orchestrator.testing.waiting import wait_for
+from tests.faultkit.proxy import ThreadedProxy
 from tests.faultkit.servers import find_binary_of_line
 from tests.faultkit.slot_moves import slot_moves
 from tests.helpers import subprocesses
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator.client.handle import TaskHandle
+    from orchestrator.store.long_read import LongRead
     from tests.faultkit.servers import RedisServer
     from tests.faultkit.slot_moves import SlotMoves
     from tests.helpers.attempt_log import AttemptLog
@@ -367,6 +371,98 @@ async def test_plain_commands_follow_a_key(moves: SlotMoves, prefix: str) -> Non
         assert await store.execute("EVAL", "return 1", 1, keys.root) == 1
         assert store_of_thread.execute("EVAL", "return 1", 1, keys.root) == 1
     store_of_thread.close()
+
+
+async def test_a_blocked_reader_is_called_off(moves: SlotMoves, prefix: str) -> None:
+    """The first redirect of a store ends its blocking reads of that slot at once; Redis would take up to a second."""
+    keys = PoolKeys(prefix, "p")
+    async with Store(Endpoint.at(owner_of(moves, keys.root).url), keys) as store:
+        link = store.blocking_link(30)
+        read = await link.begin("XREAD", "BLOCK", 0, "STREAMS", keys.doorbell, "0")
+        with owner_of(moves, keys.root).client() as direct, slow_timers(direct):
+            await wait_for(lambda: direct.info("clients")["blocked_clients"] == 1, "the read to block")
+            await anyio.to_thread.run_sync(moves.move_slot, keys.root)
+            await store.execute("GET", keys.format)
+            assert read.done()
+        read.cancel()
+        with owner_of(moves, keys.root).client() as direct:
+            direct.xadd(keys.doorbell, {"a": "b"})
+        assert len(await link.execute("XREAD", "BLOCK", 1000, "STREAMS", keys.doorbell, "0")) == 1
+        await link.close()
+
+
+async def test_a_subscription_ends_with_its_slot(moves: SlotMoves, prefix: str) -> None:
+    """Redis ends it without being asked; the connection ends too, so that its user subscribes again."""
+    keys, ends, heard = PoolKeys(prefix, "p"), list[str](), list[str]()
+    async with Store(Endpoint.at(owner_of(moves, keys.root).url), keys) as store:
+        hints = store.hints(
+            name="hints", received=lambda _, message: heard.append(message), ended=lambda: ends.append("ended")
+        )
+        await hints.subscribe([keys.out("1")])
+        (link,) = hints._router._links.values()
+        assert link._wire is not None
+        wire = link._wire
+        await anyio.to_thread.run_sync(moves.move_slot, keys.root)
+        await wait_for(lambda: ends, "the end of the subscription")
+        assert str(wire.lost) == "the slot of a subscription has moved"
+        await hints.subscribe([keys.out("1")])
+        with owner_of(moves, keys.root).client() as direct:
+            direct.execute_command("SPUBLISH", keys.out("1"), "news")
+        await wait_for(lambda: heard == ["news"], "a hint from the new server")
+        await hints.close()
+
+
+def test_a_long_read_follows(moves: SlotMoves, prefix: str) -> None:
+    """By itself: no other connection of its process tells it where the slot is."""
+    keys = PoolKeys(prefix, "p")
+    store = SyncStore(Endpoint.at(owner_of(moves, keys.root).url), keys, name="test")
+    long_read = store.long_read(name="long", connect_timeout_s=5, max_bytes=1000)
+    command = ("XREAD", "BLOCK", 10_000, "STREAMS", keys.control, "0")
+    long_read.begin(*command)
+    moves.move_slot(keys.root)
+    with pytest.raises(ServerUnavailable, match="slot"):
+        take(long_read)
+    with owner_of(moves, keys.root).client() as direct:
+        direct.xadd(keys.control, {"a": "b"})
+    long_read.begin(*command)
+    assert len(take(long_read)) == 1
+    long_read.close()
+    store.close()
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "thread"])
+async def test_a_script_that_is_lost_again(redis_server: RedisServer, prefix: str, kind: str) -> None:
+    """The slot moves between loading and calling, or an operator flushes the scripts: it is loaded once more."""
+    keys, call = PoolKeys(prefix, "p"), scripts.promote(PoolKeys(prefix, "p"), limit=1)
+    with ThreadedProxy(redis_server.url) as proxy, redis_server.client() as direct:
+        endpoint = Endpoint.at(proxy.url)
+        direct.script_flush()
+        flush = proxy.watch("EVALSHA", lambda _: direct.script_flush() and None, nth=2)
+        if kind == "asyncio":
+            async with Store(endpoint, keys) as store:
+                await store.call(call)
+        else:
+            store_of_thread = SyncStore(endpoint, keys, name="test")
+            await anyio.to_thread.run_sync(store_of_thread.call, call)
+            store_of_thread.close()
+        assert flush.fired == 1
+        assert len(proxy.commands("EVALSHA")) == 3
+
+
+@contextmanager
+def slow_timers(direct: redis.Redis) -> Iterator[None]:
+    """Let the server look after its clients once a second, as it does when there are many."""
+    direct.config_set("hz", 1)
+    yield
+    direct.config_set("hz", 10)
+
+
+def take(long_read: LongRead) -> Any:
+    """Wait for the reply of a long read."""
+    while True:
+        select.select([long_read.fileno()], [], [], 5.0)
+        if (taken := long_read.take()) is not None:
+            return taken[0]
 
 
 async def test_idle_links_are_closed(moves: SlotMoves, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
