@@ -17,7 +17,7 @@ import orchestrator.embedded
 from orchestrator.embedded.server_binary import find_server_binary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _SETTINGS = Path(orchestrator.embedded.__file__).with_name("redis.conf")
 _START_TIMEOUT_S = 10.0
@@ -37,14 +37,17 @@ class Server:
 
 
 @contextlib.contextmanager
-def running_server(folder: Path, program: Path | None = None, *, unix_socket: bool) -> Iterator[Server]:
+def running_server(
+    folder: Path, program: Path | None = None, *, unix_socket: bool, options: Sequence[str] = ()
+) -> Iterator[Server]:
     """Run a server with its data in `folder` until the block ends; default program: the newest installed."""
-    port = 0 if unix_socket else _free_port()
+    port = 0 if unix_socket else free_port()
     socket_path = folder / "redis.sock"
     url = f"unix://{socket_path}" if unix_socket else f"redis://127.0.0.1:{port}/0"
     # The settings of the embedded server, without persistence.
     command = [str(find_server_binary(program).path), str(_SETTINGS), "--appendonly", "no", "--dir", str(folder)]
     command += ["--unixsocket", str(socket_path)] if unix_socket else ["--port", str(port), "--bind", "127.0.0.1"]
+    command += options
     with (folder / "redis.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:
             yield Server(url, _wait_until_up(url, process, folder), process.pid)
@@ -52,7 +55,8 @@ def running_server(folder: Path, program: Path | None = None, *, unix_socket: bo
             process.terminate()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of the loopback address that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -14,6 +14,7 @@ from benchmarks.measures import (
     limits,
     limits_by_name,
     locks,
+    moved,
     pickup,
     recovery,
     rest,
@@ -42,6 +43,7 @@ MEASURES: dict[str, Callable[[Bench], Iterable[Figure]]] = {
     "limits-by-name": limits_by_name.measure,
     "rest": rest.measure,
     "recovery": recovery.measure,
+    "moved": moved.measure,
     "scale": scale.measure,
     "blocked": blocked.measure,
 }
