@@ -19,6 +19,7 @@ from benchmarks.measures import (
     recovery,
     rest,
     scale,
+    sessions,
     shared_state,
     submit,
 )
@@ -37,6 +38,7 @@ MEASURES: dict[str, Callable[[Bench], Iterable[Figure]]] = {
     "cost": cost.measure,
     "limits": limits.measure,
     "lanes": lanes.measure,
+    "sessions": sessions.measure,
     "locks": locks.measure,
     "shared-state": shared_state.measure,
     "delivery": delivery.measure,

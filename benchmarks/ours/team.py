@@ -57,10 +57,12 @@ class OurWorkers:
         self.helpers.append(self.stack.enter_context(supervisor))
 
 
-def _client(orc: Orchestrator, skill: str, lanes: int = 0) -> Calls:
-    """Return a client for one skill; `submit_many` spreads the tasks over the lanes."""
+def _client(orc: Orchestrator, skill: str, lanes: int = 0, sessions: int = 0) -> Calls:
+    """Return a client for one skill; `submit_many` spreads the tasks over the lanes or sessions."""
 
     def submission(args: dict[str, Any]) -> Submission:
+        if sessions:
+            return Submission(skill, args, session=f"session {args['number'] % sessions}")
         return Submission(skill, args, lane=f"lane {args['number'] % lanes}" if lanes else None)
 
     return Calls(
@@ -140,6 +142,19 @@ class LanedTeam(OurTeam):
         """Count by the counters, because most tasks wait in lanes and in no queue."""
         submitted, succeeded = self.bench.meter.hmget(_KEYS.stats("TOTAL"), ["submitted", "succeeded"])
         return int(submitted or 0) - int(succeeded or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTeam(OurTeam):
+    """The same team with tasks of sessions."""
+
+    sessions: int = 1
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[LocalDriver]:
+        """Connect."""
+        async with self.orchestrator() as orc:
+            yield LocalDriver(_client(orc, self.agent.skill, sessions=self.sessions))
 
 
 _KEYS = PoolKeys(_PREFIX, _POOL)

@@ -82,7 +82,7 @@ local function flush_endings(pool, ending)
     redis.call('XADD', replies_key, 'MAXLEN', '~', 1000, '*', unpack(replies))
     redis.call('EXPIRE', replies_key, 3600)
   end
-  note_activity(pool, ending.sessions, math.floor(ending.now / 1000))
+  note_activity(pool, ending.sessions, ending.now_text)
   increment_counters(pool, ending.now, ending.counts)
 end
 

@@ -1,5 +1,4 @@
 -- Lists of the tasks of a session and of the children of a task, and the list of sessions.
---@include time: integer
 
 -- Newest tasks that each list keeps.
 local kept_members = 1000
@@ -43,14 +42,23 @@ local function flush_children(pool, parents)
   end
 end
 
--- Stores the collected tasks of each session, and notes its activity. Removes the sessions without activity for the
--- longest time when there are too many.
-local function flush_sessions(pool, sessions, now_ms)
-  local sessions_key, dropped_key, new = pool .. ':sessions', pool .. ':sessions:dropped', 0
-  for session, list in pairs(sessions) do
-    new = new + redis.call('ZADD', sessions_key, integer(now_ms), session)
-    append_members(pool .. ':session:' .. session, list, dropped_key, session)
+-- Returns a flat list of a score and each of the sessions, for ZADD.
+local function score_sessions(sessions, time)
+  local scored, n = {}, 0
+  for session in pairs(sessions) do
+    scored[n + 1], scored[n + 2] = time, session
+    n = n + 2
   end
+  return scored
+end
+
+-- Stores the collected tasks of each session, and notes its activity. Removes the sessions without activity for the
+-- longest time when there are too many. `time` is the present ms as text.
+local function flush_sessions(pool, sessions, time)
+  if not next(sessions) then return end
+  local sessions_key, dropped_key = pool .. ':sessions', pool .. ':sessions:dropped'
+  local new = redis.call('ZADD', sessions_key, unpack(score_sessions(sessions, time)))
+  for session, list in pairs(sessions) do append_members(pool .. ':session:' .. session, list, dropped_key, session) end
   if new == 0 then return end
   local excess = redis.call('ZCARD', sessions_key) - kept_sessions
   if excess < session_slack then return end
@@ -63,11 +71,6 @@ local function flush_sessions(pool, sessions, now_ms)
 end
 
 -- Notes that tasks of listed sessions ended.
-local function note_activity(pool, sessions, now_ms)
-  local scored, time = {}, integer(now_ms)
-  for session in pairs(sessions) do
-    scored[#scored + 1] = time
-    scored[#scored + 1] = session
-  end
-  if #scored > 0 then redis.call('ZADD', pool .. ':sessions', 'XX', unpack(scored)) end
+local function note_activity(pool, sessions, time)
+  if next(sessions) then redis.call('ZADD', pool .. ':sessions', 'XX', unpack(score_sessions(sessions, time))) end
 end

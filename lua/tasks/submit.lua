@@ -325,7 +325,7 @@ end
 settle()
 flush_cancelling(pool, cancelling)
 flush_children(pool, parents)
-flush_sessions(pool, sessions, now_ms)
+flush_sessions(pool, sessions, born)
 if #accepted > 0 then ending.counts.submitted = #accepted end
 flush_endings(pool, ending)
 return answers

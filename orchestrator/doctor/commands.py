@@ -60,6 +60,7 @@ CALLED: Final = (
     "INCR KEY",
     "LLEN KEY",
     "LPUSH KEY v",
+    "LREM KEY 1 v",
     "LTRIM KEY 0 -1",
     "PEXPIRE KEY 1",
     "PEXPIREAT KEY 1",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
@@ -14,6 +14,8 @@ from orchestrator.tasks.ends import oldest_kept
 if TYPE_CHECKING:
     from orchestrator.services import Services
 
+IDLE_SWEEPS: Final = 12
+"""Sweeps between two looks while no task ends, so that a pool at rest is left alone."""
 _log = get_logger(__name__)
 _FINAL = ("succeeded", "dead", "cancelled", "expired")
 
@@ -28,18 +30,22 @@ class EventTrimmer:
         self._services = services
         self._keep = services.settings.results.max_events
         self._trimmed_at: int | None = None
+        self._seen: int | None = None
 
     async def run(self) -> None:
         """Sweep until cancelled."""
+        sweep_s, sweeps = self._services.settings.supervisor.sweep_s, IDLE_SWEEPS
         while True:
-            await anyio.sleep(self._services.settings.supervisor.sweep_s)
+            await anyio.sleep(sweep_s * sweeps)
             try:
-                await self.sweep()
+                sweeps = 1 if await self.sweep() else IDLE_SWEEPS
             except StoreError as failure:
                 _log.warning("event_trim_failed", error=str(failure))
 
-    async def sweep(self) -> None:
+    async def sweep(self) -> bool:
         """Trim the stream, unless few tasks have ended since the last time.
+
+        Returns whether any task has ended since the last call.
 
         Raises:
             StoreError: Redis does not answer, or refuses.
@@ -47,8 +53,11 @@ class EventTrimmer:
         store, keys = self._services.store, self._services.keys
         counts = await store.execute("HMGET", keys.stats("TOTAL"), *_FINAL)
         ended = sum(int(count or 0) for count in counts)
-        if self._trimmed_at is not None and 0 <= ended - self._trimmed_at < self._keep / 2:
-            return
+        any_ended, self._seen = ended != self._seen, ended
+        few = self._trimmed_at is not None and 0 <= ended - self._trimmed_at < self._keep / 2
+        if few or ended <= self._keep:
+            return any_ended
         if (oldest := await oldest_kept(store, self._keep)) is not None:
             await store.call(scripts.trim_events(keys, oldest=oldest))
         self._trimmed_at = ended
+        return any_ended

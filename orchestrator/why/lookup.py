@@ -10,10 +10,10 @@ import anyio
 import msgspec
 
 from orchestrator.core.durations import from_instant_ms
-from orchestrator.core.errors import NotFound
+from orchestrator.core.errors import NotFound, StoreError
 from orchestrator.tasks.model import TaskState, decode_envelope
 from orchestrator.tasks.queries import version_scopes
-from orchestrator.tasks.records import TaskRecord, read_record
+from orchestrator.tasks.records import TaskRecord, read_command, read_record
 from orchestrator.why import scripts
 from orchestrator.why.explanation import explain
 from orchestrator.why.facts import VERSION
@@ -47,8 +47,7 @@ async def info(store: Store, id_: str) -> TaskInfo:
     Raises:
         NotFound: no such task, or its retention has passed.
     """
-    found, record = await _find_with_record(store, id_)
-    children = [child.decode() for child in await store.execute("LRANGE", store.keys.children(id_), 0, -1)]
+    found, record, children = await _find_with_record(store, id_)
     envelope, state = record.envelope, found.state
     has_begun = state in {TaskState.ASSIGNED, TaskState.RUNNING, TaskState.CANCELLING}
     runs = has_begun or state is TaskState.SUCCEEDED
@@ -78,23 +77,27 @@ async def info(store: Store, id_: str) -> TaskInfo:
         progress=record.progress,
         questions=record.questions,
         once=record.once,
-        children=tuple(children),
+        children=children,
         children_dropped=record.children_dropped,
         history=record.history(state, found.worker.id if found.worker else None),
     )
 
 
-async def _find_with_record(store: Store, id_: str) -> tuple[Findings, TaskRecord]:
-    """Read the facts and the record of a task at one moment, unless it changes all the time."""
+async def _find_with_record(store: Store, id_: str) -> tuple[Findings, TaskRecord, tuple[str, ...]]:
+    """Read the facts, the record and the children of a task at one moment, unless it changes all the time."""
     reads_left = MAX_READS
     while True:
         reads_left -= 1
         found = await _find(store, id_)
-        record = await read_record(store, id_)
+        replies = await store.pipeline([read_command(store.keys, id_), ("LRANGE", store.keys.children(id_), 0, -1)])
+        for reply in replies:
+            if isinstance(reply, StoreError):
+                raise reply
+        record = TaskRecord.from_reply(id_, (), replies[0])
         if not record.exists:
             raise _unknown(id_)
         if not reads_left or found.version == tuple(map(record.field, VERSION)):
-            return found, record
+            return found, record, tuple(child.decode() for child in replies[1])
 
 
 async def _find(store: Store, id_: str) -> Findings:

@@ -216,8 +216,6 @@ async def test_how_many_are_kept(settings: Settings) -> None:
         await end(90)
         assert await kept() == 90
         await end(30)
-        assert await kept() == 120
-        await end(20)
         assert await kept() == 100
         await end(49)
         assert await kept() == 149
