@@ -202,7 +202,7 @@ class Fetcher:
             if self._slots.free > 0:
                 self._slots.start(attempt)
             else:
-                # A suspect took the slot while the read was under way.
+                # A suspect, or a parent that goes on, took the slot while the read was under way.
                 self._completer.put(delivery, Verdict(VerdictKind.RELEASED, reason="its worker has no free slot"))
 
     async def _still_ours(self, deliveries: list[Delivery], asked_s: float) -> tuple[list[Delivery], float]:
