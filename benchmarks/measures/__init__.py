@@ -8,6 +8,7 @@ from benchmarks.measures import (
     blocked,
     cost,
     delivery,
+    dispatch,
     drain,
     lanes,
     latency,
@@ -48,7 +49,8 @@ MEASURES: dict[str, Callable[[Bench], Iterable[Figure]]] = {
     "moved": moved.measure,
     "scale": scale.measure,
     "blocked": blocked.measure,
+    "dispatch": dispatch.measure,
 }
 # Only on request, because they take minutes.
-ON_REQUEST = {"scale", "blocked"}
+ON_REQUEST = {"scale", "blocked", "dispatch"}
 BY_DEFAULT = [name for name in MEASURES if name not in ON_REQUEST]

@@ -31,6 +31,7 @@ for i = 1, #unused do
     local agent_key = pool .. ':agent:' .. agent
     for skill in string.gmatch(redis.call('HGET', agent_key, 'skills') or '', '%S+') do
       redis.call('ZREM', pool .. ':skills:' .. skill, agent)
+      redis.call('ZREM', pool .. ':room:' .. skill, agent)
     end
     redis.call('DEL', inbox_key, agent_key, agent_key .. ':workers', pool .. ':leases:' .. agent,
       pool .. ':offers:' .. agent)

@@ -37,8 +37,7 @@ for i = 1, #definitions do
   local name, definition = definitions[i].name, integer(definitions[i].count) .. ' ' .. integer(definitions[i].window_us)
   -- An operator's rate overrides this one until it is reset.
   if is_active(pool, 'limit:' .. name) then name = '=' .. name end
-  local known = redis.call('HGET', pool .. ':limits', name)
-  if known and known ~= definition and name ~= '@' .. agent then shared_changed = true end
+  if name ~= '@' .. agent and redis.call('HGET', pool .. ':limits', name) ~= definition then shared_changed = true end
   redis.call('HSET', pool .. ':limits', name, definition)
 end
 redis.call('HSETNX', worker_key, 'started_ms', integer(now_ms))

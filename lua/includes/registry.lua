@@ -24,6 +24,12 @@ local function live_workers(agent_key)
   return live
 end
 
+-- Lists an agent among those that may have room for tasks of its skills. `dispatch` looks at it before those that it has
+-- looked at.
+local function list_room(pool, agent, skills)
+  for skill in string.gmatch(skills, '%S+') do redis.call('ZADD', pool .. ':room:' .. skill, 'NX', 0, agent) end
+end
+
 -- Returns what a worker offers to an agent, as its row and its record say; nil without a row. A registered worker has
 -- `versions` and `lease`, unless Redis lost them.
 local function read_offer(pool, agent, worker)
@@ -112,9 +118,13 @@ local function publish_offer(pool, agent, counts, now_ms)
     local now_has = {}
     for i = 1, #skills do now_has[skills[i]] = true end
     for skill in string.gmatch(skills_before, '%S+') do
-      if not now_has[skill] then redis.call('ZREM', pool .. ':skills:' .. skill, agent) end
+      if not now_has[skill] then
+        redis.call('ZREM', pool .. ':skills:' .. skill, agent)
+        redis.call('ZREM', pool .. ':room:' .. skill, agent)
+      end
     end
     for i = 1, #skills do redis.call('ZADD', pool .. ':skills:' .. skills[i], 0, agent) end
+    list_room(pool, agent, skills_after)
     if live > 0 then start_unparking(pool, agent) end
     return 'skills'
   end

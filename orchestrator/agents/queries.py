@@ -27,7 +27,7 @@ _decode_cells: Final = msgspec.msgpack.Decoder(list[int]).decode
 
 async def skills_by_agent(store: Store) -> dict[str, set[str]]:
     """Read the agents with the skills that all their live workers have."""
-    agents = [agent.decode() for agent in await store.execute("ZRANGE", store.keys.agents, 0, -1)]
+    agents = await agent_names(store)
     replies = await store.pipeline([("HGET", store.keys.agent(agent), "skills") for agent in agents])
     return {
         agent: set(reply.decode().split()) if isinstance(reply, bytes) else set()
@@ -35,9 +35,19 @@ async def skills_by_agent(store: Store) -> dict[str, set[str]]:
     }
 
 
+async def agent_names(store: Store) -> list[str]:
+    """Read the names of all agents, longest silent first."""
+    return [agent.decode() for agent in await store.execute("ZRANGE", store.keys.agents, 0, -1)]
+
+
+async def agents_of_skill(store: Store, skill: str) -> list[str]:
+    """Read the names of the live agents with a skill."""
+    return [agent.decode() for agent in await store.execute("ZRANGE", store.keys.skill(skill), 0, -1)]
+
+
 async def inbox_lengths(store: Store) -> dict[str, int]:
     """Read the agents with the lengths of their inboxes."""
-    agents = [agent.decode() for agent in await store.execute("ZRANGE", store.keys.agents, 0, -1)]
+    agents = await agent_names(store)
     replies = await store.pipeline([("XLEN", store.keys.inbox(agent)) for agent in agents])
     return {agent: reply if isinstance(reply, int) else 0 for agent, reply in zip(agents, replies, strict=True)}
 

@@ -130,6 +130,12 @@ def expire(keys: PoolKeys, *, alive_s: int, limit: int, now_us: str = "") -> Cal
     return Call("agents/expire", args, lambda reply: [worker.decode() for worker in reply])
 
 
+def relist(keys: PoolKeys, *, agents: Sequence[str]) -> Call[list[str]]:
+    """List agents among those that may have room; return those with parked tasks that `assign` must return."""
+    args: Arguments = {"pool": keys.root, "rows": pack_rows([(agent,) for agent in agents])}
+    return Call("agents/relist", args, lambda reply: [agent.decode() for agent in reply])
+
+
 def repair(
     keys: PoolKeys, *, rows: Sequence[tuple[str, str]], repair: bool, limit: int = 500, now_us: str = ""
 ) -> Call[list[tuple[int, str, bool]]]:

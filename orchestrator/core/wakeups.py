@@ -12,7 +12,7 @@ EVERYTHING: Final = "*"
 SCHEDULES: Final = "schedules"
 """What `lua/includes/schedule.lua` notifies when another schedule comes first."""
 REGISTRY: Final = "agents"
-"""What `lua/includes/registry.lua` notifies when agents or their skills change."""
+"""What scripts notify when a command or a limit has changed what any agent may take."""
 
 
 def changed_queue(name: str) -> QueueName:

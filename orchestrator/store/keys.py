@@ -188,6 +188,13 @@ POOL_KEYS: Final = (
     KeyKind("silent:W", "string", "ms at which a worker without heartbeats left the registry", "7 days"),
     KeyKind("skills:S", "zset", "live agents with the skill", "empty = gone", permanent=True),
     KeyKind(
+        "room:S",
+        "zset",
+        "agents with the skill that may have room, by the us of the last look of `dispatch`; 0: none yet",
+        "empty = gone",
+        permanent=True,
+    ),
+    KeyKind(
         "versions:S",
         "hash",
         "versions of the skill: agent and digest -> ms of the first registration, names of the arguments",
@@ -513,6 +520,10 @@ class PoolKeys:
     def notes(self, worker: str) -> str:
         """Key of the stream of urgent messages for a worker."""
         return f"{self.root}:worker:{worker}:notes"
+
+    def room(self, skill: str) -> str:
+        """Key of the agents that may have room for a skill."""
+        return f"{self.root}:room:{skill}"
 
     def skill(self, skill: str) -> str:
         """Key of the live agents that serve a skill."""

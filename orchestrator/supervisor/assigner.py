@@ -1,4 +1,4 @@
-"""Assigns ready tasks to the inboxes of agents whose queues or free slots changed."""
+"""Assigns ready tasks to the inboxes of agents, when queues or free slots change."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from orchestrator.agents.queries import skills_by_agent
+from orchestrator.agents import scripts as registry
+from orchestrator.agents.queries import agent_names, agents_of_skill
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger
+from orchestrator.core.queue_name import QueueName
 from orchestrator.core.wakeups import EVERYTHING, REGISTRY, changed_queue
 from orchestrator.tasks import scripts
-from orchestrator.tasks.queries import any_ready
+from orchestrator.tasks.queries import any_ready, ready_queues
 
 if TYPE_CHECKING:
     from orchestrator.core.wakeups import Wakeup
@@ -22,19 +24,19 @@ if TYPE_CHECKING:
 
 AGAIN_S: Final = 1.0
 """Retry delay after a refusal of Redis; the repair of damaged data runs meanwhile."""
+RELIST_BATCH: Final = 500
 _log = get_logger(__name__)
 
 
 class Assigner:
-    """Calls `assign` for changed agents, and again when a rate limit reopens."""
+    """Calls `dispatch` for changed skills, `assign` for changed agents, and again when a rate limit reopens."""
 
     def __init__(self, services: Services, wakeup: Wakeup, *, repair_requested: Wakeup) -> None:
         self._services, self._wakeup, self._repair_requested = services, wakeup, repair_requested
         self._pauses = Pauses()
         self._batch = services.settings.supervisor.batch
-        self._agents: dict[str, set[str]] = {}
-        self._opens_s: dict[str, float] = {}
-        self._refused: set[str] = set()
+        self._opens_s: dict[QueueName, float] = {}
+        self._refused: set[QueueName] = set()
 
     async def run(self) -> None:
         """Assign until cancelled."""
@@ -51,42 +53,74 @@ class Assigner:
     def _until_next_s(self) -> float | None:
         return max(0.0, min(self._opens_s.values()) - time.monotonic()) if self._opens_s else None
 
-    async def _touched(self, changed: set[str]) -> deque[str]:
+    async def _touched(self, changed: set[str]) -> deque[QueueName]:
+        now_s = time.monotonic()
+        touched = dict.fromkeys(queue for queue, at_s in self._opens_s.items() if at_s <= now_s)
         # A sweep over empty queues costs one call for any number of agents.
         if REGISTRY in changed or (EVERYTHING in changed and await any_ready(self._services.store)):
-            self._agents = await skills_by_agent(self._services.store)
-            self._opens_s = {agent: at_s for agent, at_s in self._opens_s.items() if agent in self._agents}
-            return deque(self._agents)
-        now_s = time.monotonic()
-        touched = dict.fromkeys(agent for agent, at_s in self._opens_s.items() if at_s <= now_s)
-        for change in sorted(changed):
-            kind, name = changed_queue(change)
-            if kind == "agent":
-                touched[name] = None
-            elif kind == "skill":
-                touched.update(dict.fromkeys(agent for agent, skills in self._agents.items() if name in skills))
+            touched |= dict.fromkeys(await self._everything())
+        for change in sorted(changed - {EVERYTHING, REGISTRY}):
+            touched[changed_queue(change)] = None
         return deque(touched)
 
-    async def _assign_all(self, agents: deque[str]) -> None:
-        # In rounds, so that a long queue of one agent does not delay the others.
-        while agents:
-            agent = agents.popleft()
+    async def _everything(self) -> list[QueueName]:
+        """List all agents in the index of room, and return all queues that hold tasks."""
+        store = self._services.store
+        names = await agent_names(store)
+        unparking: list[str] = []
+        for first in range(0, len(names), RELIST_BATCH):
+            batch = names[first : first + RELIST_BATCH]
             try:
-                done = await self._services.store.call(
-                    scripts.assign(self._services.keys, agent=agent, limit=self._batch)
-                )
+                found = await store.call(registry.relist(store.keys, agents=batch))
+            except ServerRefused:
+                # `assign` finds and reports the agent with damaged data.
+                found = batch
+            unparking += found
+        return [QueueName.of_agent(agent) for agent in unparking] + await ready_queues(store)
+
+    async def _assign_all(self, queues: deque[QueueName]) -> None:
+        # In rounds, so that a long queue of one agent does not delay the others.
+        without: dict[QueueName, int] = {}
+        while queues:
+            queue = queues.popleft()
+            try:
+                if queue.agent is not None:
+                    left = await self._assign(queue.agent)
+                else:
+                    left, without[queue] = await self._dispatch(queue.name, without.get(queue, 0))
             except ServerRefused as refusal:
-                # Damaged data of one agent must not delay the others.
-                if agent not in self._refused:
-                    _log.error("assign_refused", agent=agent, error=str(refusal))
-                self._refused.add(agent)
-                self._opens_s[agent] = time.monotonic() + AGAIN_S
-                self._repair_requested.notify(agent)
+                queues.extend(await self._isolate(queue, refusal))
                 continue
-            self._refused.discard(agent)
-            if done.wait_us:
-                self._opens_s[agent] = time.monotonic() + done.wait_us / 1e6
-            else:
-                self._opens_s.pop(agent, None)
-            if done.left:
-                agents.append(agent)
+            self._refused.discard(queue)
+            if left:
+                queues.append(queue)
+
+    async def _assign(self, agent: str) -> bool:
+        done = await self._services.store.call(scripts.assign(self._services.keys, agent=agent, limit=self._batch))
+        self._note_opening(QueueName.of_agent(agent), done.wait_us)
+        return done.left
+
+    async def _dispatch(self, skill: str, without: int) -> tuple[bool, int]:
+        call = scripts.dispatch(self._services.keys, skill=skill, limit=self._batch, without=without)
+        done = await self._services.store.call(call)
+        for agent, wait_us in done.waits_us.items():
+            self._note_opening(QueueName.of_agent(agent), wait_us)
+        self._opens_s.pop(QueueName.of_skill(skill), None)
+        return done.left, done.without
+
+    def _note_opening(self, queue: QueueName, wait_us: int) -> None:
+        if wait_us:
+            self._opens_s[queue] = time.monotonic() + wait_us / 1e6
+        else:
+            self._opens_s.pop(queue, None)
+
+    async def _isolate(self, queue: QueueName, refusal: ServerRefused) -> list[QueueName]:
+        """Request a repair; return the agents to assign for one by one, so that damaged data of one delays no other."""
+        if queue not in self._refused:
+            _log.error("assign_refused", queue=str(queue), error=str(refusal))
+        self._refused.add(queue)
+        self._opens_s[queue] = time.monotonic() + AGAIN_S
+        self._repair_requested.notify(str(queue))
+        if queue.agent is not None:
+            return []
+        return [QueueName.of_agent(agent) for agent in await agents_of_skill(self._services.store, queue.name)]

@@ -14,6 +14,7 @@ from anyio.lowlevel import checkpoint
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
+from orchestrator.core.queue_name import QueueName
 from orchestrator.core.wakeups import EVERYTHING, REGISTRY, SCHEDULES
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Doorbell:
                     self._notify_all()
                 for entry, fields in entries:
                     cursor = entry.decode()
-                    self._notify(fields[1].decode())
+                    self._notify(*[text.decode() for text in fields[1::2]])
                 # A notified loop sends its call before the next read.
                 await checkpoint()
         finally:
@@ -78,8 +79,10 @@ class Doorbell:
             await anyio.sleep(self._services.settings.supervisor.sweep_s)
             self._notify_all()
 
-    def _notify(self, what: str) -> None:
-        self._wakeups.get(what, self._assigner).notify(what)
+    def _notify(self, what: str, agent: str = "") -> None:
+        # An entry that names an agent is about this agent only.
+        name = str(QueueName.of_agent(agent)) if agent else what
+        self._wakeups.get(name, self._assigner).notify(name)
 
     def _notify_all(self) -> None:
         self._assigner.notify(EVERYTHING)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - public dataclasses keep their types resolvable
 from dataclasses import dataclass
 from datetime import datetime  # noqa: TC003 - public dataclasses keep their types resolvable
 from enum import StrEnum
@@ -229,6 +230,23 @@ class WatchStatus(StrEnum):
     ENDED = "ended"
     SILENT = "silent"
     UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """Result of one dispatch call.
+
+    Attributes:
+        count: tasks that were put into inboxes.
+        left: another call may assign more.
+        without: the argument of that call: agents in a row that could take no task.
+        waits_us: per agent whose limits hold tasks back, microseconds until they allow the next start; 0: unknown.
+    """
+
+    count: int
+    left: bool
+    without: int
+    waits_us: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import StoreError
+from orchestrator.core.queue_name import QueueName
 from orchestrator.tasks.inbox import GROUP
 from orchestrator.tasks.model import STATE_OF_LETTER, TaskState
 from orchestrator.tasks.records import TaskRecord, list_records, read_each, read_record, record_fields
@@ -305,6 +306,13 @@ async def any_ready(store: Store) -> bool:
     """Return whether any queue holds a task, or versions of a skill hold one."""
     keys = store.keys
     return bool(await store.execute("EXISTS", keys.queues, keys.suspected_queues, keys.version_scopes))
+
+
+async def ready_queues(store: Store) -> list[QueueName]:
+    """Read the queues that hold ready tasks, and those whose tasks versions of a skill hold."""
+    names = {name.decode(errors="replace") for name in await store.execute("SMEMBERS", store.keys.queues)}
+    queues = [QueueName.parse(name) for name in sorted(names | set((await version_scopes(store)).values()))]
+    return [queue for queue in queues if queue.kind in {"agent", "skill"}]
 
 
 async def counters(store: Store) -> dict[str, int]:

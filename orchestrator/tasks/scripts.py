@@ -14,6 +14,7 @@ from orchestrator.tasks.model import (
     CancelStatus,
     DeleteStatus,
     Delivery,
+    Dispatched,
     EmitStatus,
     FinishStatus,
     LeaseStatus,
@@ -127,6 +128,21 @@ def assign(keys: PoolKeys, *, agent: str, limit: int, now_us: str = "") -> Call[
         return Assigned(count, bool(left), max(1, next_free_us - server_us) if next_free_us else 0)
 
     return Call("tasks/assign", {"pool": keys.root, "agent": agent, "limit": limit, "now_arg": now_us}, parse)
+
+
+def dispatch(keys: PoolKeys, *, skill: str, limit: int, without: int = 0, now_us: str = "") -> Call[Dispatched]:
+    """Move up to `limit` ready tasks of a skill into the inboxes of the least loaded agents with the skill."""
+
+    def parse(reply: list[Any]) -> Dispatched:
+        count, left, passed, server_us, *holds = reply
+        waits = {
+            agent.decode(): max(1, next_free_us - server_us) if next_free_us else 0
+            for agent, next_free_us in zip(holds[::2], holds[1::2], strict=True)
+        }
+        return Dispatched(count, left=bool(left), without=passed, waits_us=waits)
+
+    args: Arguments = {"pool": keys.root, "skill": skill, "limit": limit, "without": without, "now_arg": now_us}
+    return Call("tasks/dispatch", args, parse)
 
 
 class Finished(NamedTuple):

@@ -40,7 +40,7 @@ STEPS: Final = (
     Step(None, "submitted with a delay", _SCHEDULED, "submit"),
     *(
         Step(WAITING, "its turn has come: the one before it ended", _READY, script)
-        for script in ("finish", "cancel", "promote", "assign", "adopt", "abandon", "recover")
+        for script in ("finish", "cancel", "promote", "assign", "dispatch", "adopt", "abandon", "recover")
     ),
     Step(WAITING, "no task had the turn of its lane", _READY, "repair"),
     Step(WAITING, "not started in time", _EXPIRED, "promote"),
@@ -54,8 +54,10 @@ STEPS: Final = (
     Step(_SCHEDULED, "cancelled", _CANCELLED, "cancel"),
     Step(_SCHEDULED, "interrupted by a later one of its lane", _CANCELLED, "submit"),
     Step(_READY, "handed to an agent", _ASSIGNED, "assign"),
+    Step(_READY, "handed to the least loaded agent of its skill", _ASSIGNED, "dispatch"),
     Step(_READY, "handed to a worker process with room for it", _ASSIGNED, "take_suspects"),
     Step(_READY, "not started in time", _EXPIRED, "assign"),
+    Step(_READY, "not started in time", _EXPIRED, "dispatch"),
     Step(_READY, "not started in time", _EXPIRED, "promote"),
     Step(_READY, "cancelled", _CANCELLED, "cancel"),
     Step(_READY, "interrupted or replaced by a later one of its lane", _CANCELLED, "submit"),

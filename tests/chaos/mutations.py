@@ -46,7 +46,7 @@ MUTATIONS: Final = {
         "a limit lets five more through",
     ),
     "no-order": Mutation(
-        "tasks/assign.lua",
+        "includes/assigning.lua",
         "redis.call('ZRANGE', pool .. ':' .. filled[1], 0, each - 1, 'WITHSCORES')",
         "redis.call('ZREVRANGE', pool .. ':' .. filled[1], 0, each - 1, 'WITHSCORES')",
         "the least urgent task goes first",

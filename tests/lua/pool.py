@@ -25,6 +25,7 @@ from orchestrator.tasks.model import (
     CancelStatus,
     DeleteStatus,
     Delivery,
+    Dispatched,
     EmitStatus,
     Envelope,
     FinishStatus,
@@ -228,6 +229,22 @@ class Pool:
     def assign(self, agent: str = "ed", limit: int = 500) -> Assigned:
         """Run assign once."""
         return self.call(task_scripts.assign(self.keys, agent=agent, limit=limit))
+
+    def dispatch(self, skill: str = "sum", limit: int = 500, *, without: int = 0) -> Dispatched:
+        """Run dispatch once."""
+        return self.call(task_scripts.dispatch(self.keys, skill=skill, limit=limit, without=without))
+
+    def dispatch_all(self, skill: str = "sum", limit: int = 500) -> int:
+        """Run dispatch until nothing is left for it; the number of calls."""
+        done, calls = self.dispatch(skill, limit), 1
+        while done.left:
+            done, calls = self.dispatch(skill, limit, without=done.without), calls + 1
+            assert calls < 1000
+        return calls
+
+    def relist(self, *agents: str) -> list[str]:
+        """Run relist."""
+        return self.call(agent_scripts.relist(self.keys, agents=agents))
 
     def finish(self, *rows: tuple[Delivery, Verdict], worker: str = "w1") -> list[FinishStatus]:
         """Run finish."""

@@ -90,7 +90,7 @@ def _play(pool: Pool, client: str, key: str) -> None:
     pool.deregister("w3")
     assert pool.recover("bob", clean=True) == (1, False)
     pool.cancel(unread)
-    play_questions(pool)
+    play_dispatch(pool)
     play_locks(pool)
     play_lanes(pool)
     play_suspects(pool)
@@ -105,6 +105,15 @@ def _play(pool: Pool, client: str, key: str) -> None:
         e.id for e in rows
     }
     assert pool.delete(rows[0].id) == [(DeleteStatus.DELETED, TaskState.SUCCEEDED)]
+
+
+def play_dispatch(pool: Pool) -> None:
+    """A task goes to the only agent, which is listed for it; then questions are asked."""
+    assert pool.relist("ed") == []
+    pool.put()
+    assert pool.dispatch().count == 1
+    pool.end(pool.read("w2")[0])
+    play_questions(pool)
 
 
 def play_locks(pool: Pool) -> None:

@@ -174,13 +174,13 @@ def test_raised_rate(pool: Pool) -> None:
 
 
 def test_raised_rate_of_several_agents(pool: Pool) -> None:
-    """One agent raises a limit that others have too: supervisors look at all agents."""
+    """One agent defines or raises a limit that others have too: supervisors look at all agents."""
 
     def register(agent: str, count: int) -> list[str]:
         pool.register(agent, Team(agent=agent, limits=("x",), known_limits=(("x", Rate(count, 60_000_000)),)))
         return pool.notifications()
 
-    assert [register(agent, 1) for agent in ("ed", "ann", "ed")] == [["agents"], ["agents"], ["agent:ed"]]
+    assert [register(agent, 1) for agent in ("ed", "ann", "ed")] == [["agents", "agents"], ["agents"], ["agent:ed"]]
     assert register("ed", 2) == ["agent:ed", "agents"]
 
 

@@ -382,9 +382,9 @@ class Machine(RuleBasedStateMachine):
         """Agents that the doorbell named since the last look, or that could serve a queue it named."""
         key, agents = self.pool.keys.doorbell, self.model.agents.values()
         due: set[str] = set()
-        for entry, (_, what, *_) in self.pool.entries(key, after=self.heard):
+        for entry, (_, what, *about) in self.pool.entries(key, after=self.heard):
             self.heard = entry
-            kind, _, name = what.partition(":")
+            kind, _, name = f"agent:{about[1]}".partition(":") if about else what.partition(":")
             if kind == "agent":
                 due.add(name)
             else:

@@ -121,6 +121,21 @@ def assign_late(pool: Pool) -> None:
     pool.assign()
 
 
+def dispatch(pool: Pool) -> None:
+    """A ready task is handed to an agent of its skill."""
+    pool.register()
+    pool.put()
+    pool.dispatch()
+
+
+def dispatch_late(pool: Pool) -> None:
+    """A ready task is too late when its skill is dispatched."""
+    pool.register()
+    pool.put(row(start_by_ms=pool.now_ms + 100))
+    pool.sleep(200)
+    pool.dispatch()
+
+
 def cancel_unread(pool: Pool) -> None:
     """An assigned task that nobody has read is cancelled."""
     pool.register()
@@ -365,6 +380,7 @@ SCENARIOS: dict[tuple[StoredState | None, str, StoredState | None], Callable[[Wa
     (WAITING, "cancel", S.READY): lambda pool: pool.cancel(lane_of_two(pool)[0]),
     (WAITING, "promote", S.READY): too_late(0, lambda pool: pool.promote()),
     (WAITING, "assign", S.READY): too_late(0, lambda pool: pool.assign()),
+    (WAITING, "dispatch", S.READY): too_late(0, lambda pool: pool.dispatch()),
     **{(WAITING, how, S.READY): taken_in_lane(how) for how in ("adopt", "abandon", "recover")},
     (WAITING, "repair", S.READY): no_turn,
     (WAITING, "promote", S.EXPIRED): too_late(1, lambda pool: pool.promote()),
@@ -384,6 +400,8 @@ SCENARIOS: dict[tuple[StoredState | None, str, StoredState | None], Callable[[Wa
     (S.SCHEDULED, "promote", S.EXPIRED): promote_late,
     (S.SCHEDULED, "cancel", S.CANCELLED): lambda pool: pool.cancel(scheduled(pool)),
     (S.READY, "assign", S.ASSIGNED): deliver,
+    (S.READY, "dispatch", S.ASSIGNED): dispatch,
+    (S.READY, "dispatch", S.EXPIRED): dispatch_late,
     (S.READY, "take_suspects", S.ASSIGNED): take_suspect,
     (S.READY, "assign", S.EXPIRED): assign_late,
     (S.READY, "promote", S.EXPIRED): promote_late_ready,

@@ -1,0 +1,116 @@
+"""The supervisor and many agents of one skill: what a lone task and a changed agent cost, and who gets the tasks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orchestrator.agents import scripts as registry
+from orchestrator.agents.model import AgentSpec
+from orchestrator.store.store import Store
+from orchestrator.tasks import scripts
+from orchestrator.tasks.inbox import GROUP, parse_entries
+from orchestrator.tasks.model import Verdict, VerdictKind
+from tests.helpers.local_team import TIMEOUT_S
+from tests.helpers.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    import redis
+
+    from orchestrator.store.calls import Call
+    from tests.helpers.local_team import LocalTeam
+
+OF_TASKS = {"tasks/submit", "tasks/dispatch", "tasks/assign", "tasks/finish"}
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Script calls of all parts of the team by script."""
+    counted: Counter[str] = Counter()
+    call = Store.call
+
+    def counting(self: Store, made: Call[Any], **options: Any) -> Awaitable[Any]:
+        counted[made.script] += 1
+        return call(self, made, **options)
+
+    monkeypatch.setattr(Store, "call", counting)
+    return counted
+
+
+async def register(team: LocalTeam, number: int, *, slots: int = 4, backlog: int = 0) -> None:
+    """Register the worker of one agent as its process would."""
+    spec = AgentSpec(f"agent-{number}", frozenset({"lone"}))
+    call = registry.register(
+        team.services.keys, worker=f"w{number}", spec=spec, slots=slots, backlog=backlog, about={}, alive_s=600
+    )
+    await team.services.store.call(call)
+
+
+async def run_lone_task(team: LocalTeam) -> str:
+    """Submit a task, wait until it is assigned, and finish it as a worker would; its agent."""
+    store, keys = team.services.store, team.services.keys
+    handle = await team.orc.submit("lone")
+
+    async def place() -> bytes | None:
+        found: bytes | None = await store.execute("HGET", keys.task(handle.id), "at")
+        return found
+
+    found = await wait_for(place, "the task to be assigned", TIMEOUT_S, poll_s=0.001)
+    agent = (found or b"").decode().split(" ")[0]
+    reply = await store.execute("XREADGROUP", "GROUP", GROUP, "w", "STREAMS", keys.inbox(agent), ">")
+    rows = [(delivery, Verdict(VerdictKind.SUCCEEDED, b"1")) for delivery in parse_entries(agent, reply[0][1])]
+    await store.call(scripts.finish(keys, worker="w", rows=rows, dead_ttl_s=60, max_wait_s=60))
+    return agent
+
+
+@pytest.mark.parametrize("agents", [20, pytest.param(10_000, marks=pytest.mark.slow)])
+async def test_a_lone_task_costs_three_calls(team: LocalTeam, calls: Counter[str], agents: int) -> None:
+    """Submit, dispatch, finish: for any number of agents; and equal agents get equal shares."""
+    for number in range(agents):
+        await register(team, number)
+    await run_lone_task(team)
+    await wait_for(
+        lambda: not calls.pop("tasks/assign", 0), "the supervisor to have looked at each agent", 30, poll_s=0.2
+    )
+    calls.clear()
+    shares = Counter([await run_lone_task(team) for _ in range(100)])
+    # A sweep that meets a ready task may dispatch it once more.
+    assert sum(calls[name] for name in OF_TASKS) <= 3 * 100 + 10
+    assert max(shares.values()) <= -(-100 // agents) + 1
+    assert len(shares) >= min(agents, 99)
+    # The clean-up of the test removes all keys in one command.
+    keys = team.services.keys
+    for number in range(agents):
+        name = f"agent-{number}"
+        of_agent = keys.agent(name), keys.agent_workers(name), keys.inbox(name), keys.leases(name), keys.offers(name)
+        await team.services.store.execute("UNLINK", *of_agent, keys.worker(f"w{number}"))
+
+
+async def test_a_changed_agent_costs_two_calls(team: LocalTeam, calls: Counter[str]) -> None:
+    """A registration with other slots and another backlog is followed by one `assign`, whatever agents there are."""
+    for number in range(50):
+        await register(team, number)
+    await run_lone_task(team)
+    calls.clear()
+    for number in range(30):
+        await register(team, 0, slots=4 + number % 3, backlog=number % 2)
+    await run_lone_task(team)
+    assert calls["agents/register"] == 30
+    assert calls["tasks/assign"] <= 30 + 5
+
+
+async def test_damaged_data_of_one_agent_delays_no_other(team: LocalTeam, redis_client: redis.Redis) -> None:
+    """Redis refuses to dispatch while the inbox of an idle agent is a string; the others get the tasks one by one."""
+    for number in range(3):
+        await register(team, number)
+    await run_lone_task(team)
+    keys = team.services.keys
+    damaged = [keys.inbox(f"agent-{number}") for number in (0, 1)]
+    redis_client.delete(*damaged)
+    for key in damaged:
+        redis_client.set(key, "x", ex=60)
+    assert {await run_lone_task(team) for _ in range(3)} == {"agent-2"}
