@@ -59,7 +59,7 @@ MUTATIONS: Final = {
     ),
     "no-lease": Mutation(
         "agents/lead.lua",
-        "if holder and holder ~= id then return 0 end",
+        "if holder and holder ~= id and format_of(holder) >= (tonumber(floor) or 0) then return {0, floor} end",
         "",
         "any supervisor takes the lease of any other",
     ),
@@ -83,7 +83,7 @@ MUTATIONS: Final = {
     ),
     "no-room": Mutation(
         "includes/room.lua",
-        "room = room - slots * backlog - math.min(suspects, live_workers(agent_key))",
+        "room = room - slots * backlog - math.min(suspects, live_workers(pool .. ':agent:' .. agent))",
         "room = 0",
         "while suspects wait, no other task is assigned",
     ),

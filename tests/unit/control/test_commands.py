@@ -49,6 +49,7 @@ COMMANDS: Final[dict[str, tuple[dict[str, Any], tuple[DesiredChange, ...]]]] = {
     "answer": ({"task": TASK, "question": 1}, ()),
     "schedule": ({"action": "pause", "schedule": "nightly"}, ()),
     "release-lock": ({"lock": "l"}, ()),
+    "finish-upgrade": ({"floor": 3}, ()),
 }
 
 JOBS: Final = {"cancel-tasks", "retry-tasks", "delete-tasks", "purge-queue"}
