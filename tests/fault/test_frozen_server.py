@@ -13,6 +13,7 @@ from orchestrator.client.client import Orchestrator
 from orchestrator.core.errors import ServerUnavailable
 from orchestrator.testing.waiting import wait_for
 from tests.faultkit.servers import RedisServer
+from tests.helpers.connections import connection_names
 from tests.helpers.end_state import counters, find_violations
 from tests.helpers.team import Team
 
@@ -88,7 +89,7 @@ async def test_no_more_connections(binary: ServerBinary, prefix: str, attempt_lo
             member = await team.start_worker()
             async with team.open_client() as orc:
                 assert await (await orc.submit("echo", {"n": 0})).result(timeout=4) == 0
-                await wait_for(lambda: _names(team) >= LINKS, "the last connection to be opened")
+                await wait_for(lambda: set(connection_names(team.direct)) >= LINKS, "the last connection to be opened")
                 count = _connected(team)
                 team.direct.config_set("maxclients", str(count + 3))
                 with ExitStack() as strangers:
@@ -118,11 +119,6 @@ async def test_no_more_connections(binary: ServerBinary, prefix: str, attempt_lo
 
 def _connected(team: Team) -> int:
     return int(team.direct.info("clients")["connected_clients"])
-
-
-def _names(team: Team) -> set[str]:
-    clients: list[dict[str, str]] = team.direct.client_list()
-    return {each["name"] for each in clients}
 
 
 def _grace_ms(team: Team) -> int:

@@ -14,6 +14,7 @@ import pytest
 from orchestrator import Agent
 from orchestrator.client import replies
 from orchestrator.tasks.submission import Submission
+from tests.helpers.connections import connection_names
 from tests.helpers.counting import CommandCounter
 from tests.helpers.waiting import wait_for
 
@@ -70,8 +71,7 @@ async def test_ten_thousand_waits(
                 group.start_soon(wait, handle)
             await anyio.lowlevel.checkpoint()
         waiting_bytes = resident_bytes()
-        listed: Any = redis_client.client_list()
-        connections = sorted(one["name"] for one in listed if one["name"].startswith("client"))
+        connections = [name for name in connection_names(redis_client) if name.startswith("client")]
         assert connections == ["client", "client:replies"], "one for short commands, one for all results"
         counter = CommandCounter(redis_client)
         began_s = time.monotonic()

@@ -24,6 +24,7 @@ from orchestrator import (
     TaskContext,
 )
 from orchestrator.core.ids import new_task_id
+from tests.helpers.connections import connection_names
 from tests.helpers.local_team import TIMEOUT_S, local_settings
 from tests.helpers.waiting import wait_for
 
@@ -401,7 +402,7 @@ async def test_a_thousand_followed_tasks_share_a_connection(team: LocalTeam, red
     client = await team.client()
 
     def connections() -> dict[str, int]:
-        names = [str(each["name"]) for each in redis_client.client_list()]
+        names = connection_names(redis_client)
         return {name: names.count(name) for name in names if name.startswith("client")}
 
     handles = await client.submit_many([Submission("work", {"n": n}) for n in range(1000)])
@@ -447,7 +448,7 @@ async def test_who_stops_reading_leaves_nothing_behind(team: LocalTeam, redis_cl
     await wait_for(lambda: listeners() == 0, "no listener")
 
     def following() -> bool:
-        return any(each["name"] == "client:following" for each in redis_client.client_list())
+        return "client:following" in connection_names(redis_client)
 
     await wait_for(lambda: not following(), "the connection to be closed")
     gate.set()

@@ -37,6 +37,7 @@ from orchestrator.core.ids import new_task_id
 from orchestrator.sync import Orchestrator, TaskHandle
 from tests.faultkit.processes import ActorProcess
 from tests.faultkit.servers import RedisServer
+from tests.helpers.connections import connection_names
 from tests.helpers.counting import CommandCounter
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
 from tests.helpers.waiting import wait_until
@@ -214,8 +215,8 @@ def test_many_threads_share_one_client(orc: Orchestrator, redis_client: redis.Re
         found = list(pool.map(work, range(50)))
     assert found == [[number + n for n in range(10)] for number in range(50)]
     assert len(client_threads()) == 1
-    listed: Any = redis_client.client_list()
-    assert sum(client["name"] in {"client", "client:replies"} for client in listed) == 3, "two of ours, one of the team"
+    names = [name for name in connection_names(redis_client) if name.startswith("client")]
+    assert names == ["client", "client", "client:replies"], "two of ours, one of the team"
 
 
 def test_submits_of_many_threads_travel_together(orc: Orchestrator, redis_client: redis.Redis) -> None:
@@ -275,8 +276,10 @@ def test_open_and_close(settings: Settings, redis_client: redis.Redis) -> None:
     orc.close()
     orc.close()
     assert client_threads() == []
-    listed: Any = redis_client.client_list()
-    wait_until(lambda: not [one for one in listed if one["name"].startswith("client")], "the connections to end")
+    wait_until(
+        lambda: not [name for name in connection_names(redis_client) if name.startswith("client")],
+        "the connections to end",
+    )
     with pytest.raises(OrchestratorError, match=r"has been closed; open one, and ask it for a known task"):
         handle.status()
     with pytest.raises(OrchestratorError, match="not open"):
