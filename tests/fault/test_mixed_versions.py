@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from tests.faultkit.servers import RedisServer
     from tests.helpers.attempt_log import AttemptLog
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
 ROOT: Final = Path(__file__).parents[2]
 OLD_COMMIT: Final = "de2a0c258e28d3af990785abacd4e208275dd32e"
 """The last commit whose programs read the format of a pool at their start only."""
@@ -195,8 +197,6 @@ def pool(
         yield MixedPool(stack, old, new, redis_client, settings)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize("first", ["old", "new"])
 async def test_versions_share_a_pool_under_load(pool: MixedPool, first: str, attempt_log: AttemptLog) -> None:
     """Each version leads, serves, is killed and comes back beside the other one; each task ends once, as expected."""
@@ -249,7 +249,6 @@ async def test_versions_share_a_pool_under_load(pool: MixedPool, first: str, att
     await anyio.to_thread.run_sync(pool.check_end, submitted)
 
 
-@pytest.mark.slow
 async def test_the_end_of_an_upgrade(pool: MixedPool) -> None:
     """A new feature waits, with the sentence to type, until no old program is left; then no old one can start."""
     old_host = pool.start(pool.old.host())
@@ -279,7 +278,6 @@ async def test_the_end_of_an_upgrade(pool: MixedPool) -> None:
     assert (supervisor.returncode, host.returncode) == (None, None)
 
 
-@pytest.mark.slow
 async def test_old_programs_that_missed_the_end(pool: MixedPool, redis_client: redis.Redis) -> None:
     """The floor rises beside live old programs: their worker is stopped, and their supervisor leads no more."""
     old_supervisor, old_host = pool.start(pool.old.supervisor()), pool.start(pool.old.host())
