@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final, Literal
 import anyio
 
 from orchestrator.control.commands import RecordLock, RecordTasks
-from orchestrator.control.sending import REASON_CHARS, send
+from orchestrator.control.sending import send
+from orchestrator.core.command_record import SAID_CHARS
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.log import get_logger
 
@@ -51,7 +52,7 @@ async def _record(services: Services, command: RecordCommand, reason: str, actor
     retry_for_s = services.settings.redis.command_timeout_s
     try:
         # The reason is stored with the task too, where it may be longer.
-        said = reason[:REASON_CHARS]
+        said = reason[:SAID_CHARS]
         await send(services.store, services.settings, command, actor=actor, reason=said, retry_for_s=retry_for_s)
     except OrchestratorError as failure:
         return str(failure)
@@ -93,5 +94,7 @@ class ActionRecorder:
                 # Redis may have the record already; twice is better than not at all.
                 self._waiting.setdefault(key, []).extend(ids)
                 raise
+            except Exception as failure:  # noqa: BLE001 - a lost record must not end the client
+                problem = str(failure) or type(failure).__name__
             if problem:
                 _log.warning("tasks_not_recorded", action=action, tasks=len(ids), error=problem)

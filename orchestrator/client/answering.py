@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.control.commands import RecordAnswer
 from orchestrator.control.sending import send, this_actor
+from orchestrator.core.command_record import check_said
 from orchestrator.core.errors import AnswerRefused, CommandRefused, InvalidInput, NotFound, StoreError
 from orchestrator.core.ids import check_task_id
 from orchestrator.core.log import get_logger
@@ -36,6 +37,7 @@ async def answer(
     check_task_id(id_)
     if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
         raise InvalidInput(f"question {number!r} is none; the questions of a task are counted from 1")
+    check_said(actor, "")
     actor = _one_line(actor or this_actor())
     store, retry_for_s = services.store, services.settings.redis.command_timeout_s
     if number is None:

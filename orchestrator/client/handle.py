@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
 import anyio
 
+from orchestrator.core.command_record import check_said
 from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import OrchestratorError, TaskCancelled, TaskExpired, TaskFailed
 from orchestrator.core.ids import new_token
@@ -231,7 +232,11 @@ class TaskHandle(Generic[T_co]):
 
         Returns:
             `ENDED`, `SIGNALLED` (its worker stops it within a few seconds), `ALREADY` (it had ended), `UNKNOWN`.
+
+        Raises:
+            InvalidInput: `actor` has more than 500 characters, or a text is not valid; nothing was changed.
         """
+        check_said(actor, reason, cut=True)
         call = scripts.cancel(self._services.keys, ids=[self.id], reason=reason)
         ((status, _),) = await self._services.store.call(call, retry_for_s=self._retry_for_s)
         if status in {CancelStatus.ENDED, CancelStatus.SIGNALLED}:
@@ -272,9 +277,13 @@ class TaskHandle(Generic[T_co]):
         Returns:
             `REQUEUED`, `ALREADY` (it has not ended), `REFUSED` (it succeeded), `DAMAGED` (its record cannot be
             decoded), `UNKNOWN`.
+
+        Raises:
+            InvalidInput: `actor` has more than 500 characters, or a text is not valid; nothing was changed.
         """
         from orchestrator.control.sending import this_actor  # it loads pydantic, which plain clients do without
 
+        check_said(actor, reason, cut=True)
         actor = actor or this_actor()
         call = scripts.retry(
             self._services.keys,

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from orchestrator.client.action_records import record_tasks
-from orchestrator.control.sending import check_said, this_actor
+from orchestrator.control.sending import this_actor
+from orchestrator.core.command_record import check_said
 from orchestrator.tasks import bulk
 from orchestrator.tasks.model import CancelStatus, DeleteStatus, RequeueStatus
 

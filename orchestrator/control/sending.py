@@ -13,8 +13,8 @@ from orchestrator.control.commands import Command, Job, SetLimit, encode_command
 from orchestrator.control.desired import read_number
 from orchestrator.control.scripts import AppendStatus
 from orchestrator.control.signing import signer_of
-from orchestrator.core.command_record import VERSION, Issued, pack_issued
-from orchestrator.core.errors import CommandRefused, InvalidInput, StoreError
+from orchestrator.core.command_record import VERSION, Issued, check_said, pack_issued
+from orchestrator.core.errors import CommandRefused, StoreError
 from orchestrator.core.ids import new_task_id, new_token
 from orchestrator.core.rates import parse_rate
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
     from orchestrator.store.store import Store
 
-REASON_CHARS: Final = 500
 SELECT_BATCH: Final = 500
 
 _REFUSALS: Final = {
@@ -134,18 +133,3 @@ async def _clock_and_epoch(store: Store) -> tuple[int, int]:
         if isinstance(reply, StoreError):
             raise reply
     return int(time[0]) * 1000 + int(time[1]) // 1000, read_number(epoch or b"")
-
-
-def check_said(actor: str | None, reason: str) -> None:
-    """Check the texts of a command before anything is done.
-
-    Raises:
-        InvalidInput: one is too long or not valid Unicode.
-    """
-    for what, text in (("actor", actor or ""), ("reason", reason)):
-        if len(text) > REASON_CHARS:
-            raise InvalidInput(f"the {what} has {len(text)} characters of at most {REASON_CHARS}")
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise InvalidInput(f"the {what} contains an unpaired surrogate; send valid Unicode") from None

@@ -12,6 +12,8 @@ import msgspec
 from orchestrator.core.errors import InvalidInput
 
 VERSION: Final = 1
+SAID_CHARS: Final = 500
+"""Limit of an actor and of a reason."""
 MAX_BYTES: Final = 65_536
 """Limit of a packed command; a longer one is refused unread."""
 
@@ -108,3 +110,25 @@ def read_slot_value(value: bytes) -> SlotValue:
 def pack_slot_value(found: SlotValue) -> bytes:
     """Encode a field of `desired`."""
     return f"{0 if found.ended else 1}{found.mark}{found.signature:<{_SIGNATURE_CHARS}}".encode() + found.packed
+
+
+def check_said(actor: str | None, reason: str, *, cut: bool = False) -> None:
+    """Check the texts of a command or record before anything is done.
+
+    Args:
+        actor: of the command; None if it is this process.
+        reason: of the command.
+        cut: whether the record has only the beginning of a longer reason.
+
+    Raises:
+        InvalidInput: one is no text, too long or not valid Unicode.
+    """
+    for what, text in (("actor", "" if actor is None else actor), ("reason", reason)):
+        if not isinstance(text, str):
+            raise InvalidInput(f"the {what} is a text, not {type(text).__name__}")
+        if len(text) > SAID_CHARS and not (cut and what == "reason"):
+            raise InvalidInput(f"the {what} has {len(text)} characters of at most {SAID_CHARS}")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput(f"the {what} contains an unpaired surrogate; send valid Unicode") from None

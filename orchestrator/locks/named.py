@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from orchestrator.core.command_record import check_said
 from orchestrator.core.durations import Duration, to_seconds
 from orchestrator.core.errors import InvalidInput, LockBusy, LockLost, NotHeld, Occupied
 from orchestrator.locks import scripts
@@ -335,7 +336,11 @@ class Locks:
 
         Returns:
             False: that ownership had ended; nothing was changed.
+
+        Raises:
+            InvalidInput: `actor` has more than 500 characters, or a text is not valid; nothing was changed.
         """
+        check_said(actor, reason, cut=True)
         (dropped,) = await self._store.call(scripts.drop(self._keys, rows=[(lock.at, lock.nonce)]))
         await self._waiter.wake(self._keys, lock.at, dropped.wake)
         if dropped.released:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from orchestrator.control.commands import RecordSchedule
 from orchestrator.control.sending import send
+from orchestrator.core.command_record import check_said
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import CommandRefused, InvalidInput, StoreError
 from orchestrator.core.ids import TaskIds, check_name
@@ -71,6 +72,7 @@ class Schedules:
         Raises:
             ScheduleExists: another schedule has this name, and `replace` is not set.
         """
+        check_said(actor, reason)
         services = self._services()
         check_name("schedule", name)
         plan = build_plan(_validator(services), skill, args, **options)
@@ -82,6 +84,7 @@ class Schedules:
 
     async def pause(self, name: str, *, reason: str = "", actor: str | None = None) -> bool:
         """Stop a schedule from firing until `resume`. Returns False if it was paused before."""
+        check_said(actor, reason)
         services = self._services()
         done = await schedule_store.pause(
             services.store, check_name("schedule", name), retry_for_s=_retry_for_s(services)
@@ -92,6 +95,7 @@ class Schedules:
 
     async def resume(self, name: str, *, reason: str = "", actor: str | None = None) -> bool:
         """Let a paused schedule fire again from its next fire time on. Returns False if it was not paused."""
+        check_said(actor, reason)
         services = self._services()
         done = await schedule_store.resume(
             services.store, check_name("schedule", name), retry_for_s=_retry_for_s(services)
@@ -102,6 +106,7 @@ class Schedules:
 
     async def delete(self, name: str, *, reason: str = "", actor: str | None = None) -> None:
         """Delete a schedule. Tasks that it submitted stay."""
+        check_said(actor, reason)
         services = self._services()
         await schedule_store.delete(services.store, check_name("schedule", name), retry_for_s=_retry_for_s(services))
         await self._record("delete", name, "", reason, actor)
@@ -112,6 +117,7 @@ class Schedules:
         Raises:
             SubmitRefused: the task was refused.
         """
+        check_said(actor, reason)
         services = self._services()
         found = await self._existing(services, check_name("schedule", name))
         row = _validator(services).row(submission(decode_plan(found.plan), key=None))

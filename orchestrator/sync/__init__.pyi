@@ -322,6 +322,9 @@ class TaskHandle(Generic[T_co]):
 
         Returns:
             `ENDED`, `SIGNALLED` (its worker stops it within a few seconds), `ALREADY` (it had ended), `UNKNOWN`.
+
+        Raises:
+            InvalidInput: `actor` has more than 500 characters, or a text is not valid; nothing was changed.
         """
 
     def answer(self, value: Any, *, question: int | None = None, actor: str | None = None) -> AnswerStatus:
@@ -355,6 +358,9 @@ class TaskHandle(Generic[T_co]):
         Returns:
             `REQUEUED`, `ALREADY` (it has not ended), `REFUSED` (it succeeded), `DAMAGED` (its record cannot be
             decoded), `UNKNOWN`.
+
+        Raises:
+            InvalidInput: `actor` has more than 500 characters, or a text is not valid; nothing was changed.
         """
 
 class Admin:
@@ -671,6 +677,9 @@ class Locks:
 
         Returns:
             False: that ownership had ended; nothing was changed.
+
+        Raises:
+            InvalidInput: `actor` has more than 500 characters, or a text is not valid; nothing was changed.
         """
 
 class Lease:

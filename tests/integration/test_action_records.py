@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 
 from orchestrator import Agent, Reject
+from orchestrator.client import action_records
 from orchestrator.client.task_actions import cancel_tasks, delete_tasks, retry_tasks
 from orchestrator.control.commands import RecordTasks
 from orchestrator.control.records import find
@@ -122,6 +125,49 @@ async def test_invalid_texts_change_nothing(team: LocalTeam) -> None:
     with pytest.raises(InvalidInput, match="the reason has 501 characters"):
         await cancel_tasks(team.services, [task.id], reason="x" * 501)
     assert (await task.info()).state is TaskState.READY
+
+
+@pytest.mark.parametrize(("actor", "why"), [("x" * 501, "501 characters"), (123, "not int"), ("\ud800", "surrogate")])
+async def test_an_invalid_actor_changes_nothing(team: LocalTeam, actor: Any, why: str) -> None:
+    """No method takes an action whose record would be refused; the client stays open."""
+    (task,) = await _waiting_tasks(team.orc, 1)
+    locks = team.orc.locks("session:101")
+    assert await locks.try_acquire("report") is not None
+    seen = await locks.peek("report")
+    assert seen is not None
+    for action in (
+        partial(task.cancel, actor=actor),
+        partial(task.retry, actor=actor),
+        partial(task.answer, "yes", actor=actor),
+        partial(locks.take_away, seen, actor=actor),
+        partial(team.orc.admin.schedules.add, "nightly", "unserved", every=60, actor=actor),
+    ):
+        with pytest.raises(InvalidInput, match=why):
+            await action()
+    assert (await task.info()).state is TaskState.READY
+    assert await locks.peek("report") is not None
+    assert await team.orc.admin.schedules.list() == []
+    assert await task.cancel(actor="ada@desk") == "ended"
+
+
+async def test_a_record_that_fails_leaves_the_client_open(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault while a record is encoded loses the record, not the client."""
+    client = await team.client()
+    first, second = await _waiting_tasks(client, 2)
+    failed = anyio.Event()
+
+    async def fail(*_: object, **__: object) -> str:
+        failed.set()
+        raise TypeError("not a text")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(action_records, "record_tasks", fail)
+        await first.cancel()
+        with anyio.fail_after(TIMEOUT_S):
+            await failed.wait()
+    await second.cancel("recorded", actor="ada@desk")
+    await client.aclose()
+    assert [(tasks, actor) for _, tasks, actor, _ in await _recorded(team)] == [({second.id}, "ada@desk")]
 
 
 async def test_a_handle_records_the_beginning_of_a_long_reason(team: LocalTeam) -> None:
