@@ -131,7 +131,7 @@ def expire(keys: PoolKeys, *, alive_s: int, limit: int, now_us: str = "") -> Cal
 
 
 def relist(keys: PoolKeys, *, agents: Sequence[str]) -> Call[list[str]]:
-    """List agents among those that may have room; return those with parked tasks that `assign` must return."""
+    """List agents among those that may have room; return those to call `assign` for."""
     args: Arguments = {"pool": keys.root, "rows": pack_rows([(agent,) for agent in agents])}
     return Call("agents/relist", args, lambda reply: [agent.decode() for agent in reply])
 

@@ -67,7 +67,7 @@ class Assigner:
         """List all agents in the index of room, and return all queues that hold tasks."""
         store = self._services.store
         names = await agent_names(store)
-        unparking: list[str] = []
+        to_assign: list[str] = []
         for first in range(0, len(names), RELIST_BATCH):
             batch = names[first : first + RELIST_BATCH]
             try:
@@ -75,8 +75,8 @@ class Assigner:
             except ServerRefused:
                 # `assign` finds and reports the agent with damaged data.
                 found = batch
-            unparking += found
-        return [QueueName.of_agent(agent) for agent in unparking] + await ready_queues(store)
+            to_assign += found
+        return [QueueName.of_agent(agent) for agent in to_assign] + await ready_queues(store)
 
     async def _assign_all(self, queues: deque[QueueName]) -> None:
         # In rounds, so that a long queue of one agent does not delay the others.
