@@ -6,6 +6,7 @@ from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from anyio import to_thread
 
 from orchestrator import Orchestrator, TaskFailed
 from orchestrator.services import pool_keys
@@ -118,7 +119,7 @@ async def test_a_worker_whose_output_was_closed_goes_on(
             await (await orc.submit("unreadable")).result(timeout=10)
         assert await (await orc.submit("pid")).result(timeout=10) == before
         host.terminate()
-        assert host.wait_exit(20) == 0, host.describe("an orderly end")
+        assert await to_thread.run_sync(host.wait_exit, 20) == 0, host.describe("an orderly end")
         assert "worker_died" not in host.output
 
 
