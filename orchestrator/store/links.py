@@ -94,7 +94,7 @@ class Link:
         unreachable: called with the address when no connection could be opened.
 
     Attributes:
-        used_s: time of the last command, kept by the router while it has several links.
+        used_s: time at which the router last chose the link, or left it for another one.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class SyncLink:
         unreachable: called with the address when no connection could be opened.
 
     Attributes:
-        used_s: time of the last command, kept by the router while it has several links.
+        used_s: time at which the router last chose the link.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ are followed by `router`.
 
 from __future__ import annotations
 
+import threading
 from binascii import crc_hqx
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urlsplit
@@ -90,7 +91,7 @@ class FixedLocator:
     """
 
     def __init__(self, address: Address) -> None:
-        self._home = address
+        self._home, self._lock = address, threading.Lock()
         self._moved: dict[int, Address] = {}
         self.single: Address | None = address
 
@@ -100,20 +101,19 @@ class FixedLocator:
 
     def moved(self, slot: int, address: Address) -> None:
         """Note that a server answered with this address for the slot."""
-        if address == self._home:
-            self._moved.pop(slot, None)
-        else:
-            self._moved[slot] = address
-        self._settle()
+        with self._lock:
+            if address == self._home:
+                self._moved.pop(slot, None)
+            else:
+                self._moved[slot] = address
+            self.single = None if self._moved else self._home
 
     def doubt(self, address: Address) -> None:
         """Forget what was learned about an address."""
-        for slot in [slot for slot, known in list(self._moved.items()) if known == address]:
-            self._moved.pop(slot, None)
-        self._settle()
-
-    def _settle(self) -> None:
-        self.single = None if self._moved else self._home
+        with self._lock:
+            for slot in [slot for slot, known in self._moved.items() if known == address]:
+                del self._moved[slot]
+            self.single = None if self._moved else self._home
 
 
 def locate(url: str) -> Locator:

@@ -12,7 +12,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from orchestrator.core.errors import ServerUnavailable, StoreError
+from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.store.failures import Redirected
 from orchestrator.store.locator import key_of, runs_script, slot_of
@@ -70,20 +70,28 @@ class Router:
         # The usual case costs no more than this: one address for all slots, and its link.
         if link is not None and link.address is self._locator.single:
             return link
+        link = self._link_of(command)
+        self._close_idle()
+        return link
+
+    def _link_of(self, command: Sequence[Argument]) -> Link:
         return self._choose(self._locator.single or self._locator.address(_slot_of(command, self._slot)))
 
     def _choose(self, address: Address) -> Link:
-        link = self._links.get(address)
+        link, now_s = self._links.get(address), time.monotonic()
         if link is None:
             link = self._links[address] = self._open_link(address)
+        if self._link is not None:
+            # `link` returns the last link again without a look at the clock.
+            self._link.used_s = now_s
         # The very object of the locator, because `link` compares identities.
         link.address = address
-        self._link, link.used_s = link, time.monotonic()
-        if len(self._links) > 1:
-            self._close_idle()
+        self._link, link.used_s = link, now_s
         return link
 
     def _close_idle(self) -> None:
+        if len(self._links) == 1:
+            return
         now_s, idle_s = time.monotonic(), IDLE_S if self._shared else 0.0
         for address, link in list(self._links.items()):
             if link is not self._link and not link.is_busy and now_s - link.used_s >= idle_s:
@@ -121,7 +129,9 @@ class Router:
                     return await self.link(command).execute(*command)
                 if runs_script(command):
                     break
-                reply = (await self._choose(redirect.address).pipeline([("ASKING",), command]))[1]
+                link = self._choose(redirect.address)
+                self._close_idle()
+                reply = (await link.pipeline([("ASKING",), command]))[1]
                 if isinstance(reply, StoreError):
                     raise reply
             except Redirected as again:
@@ -157,10 +167,11 @@ class Router:
         Commands of one address stay together and in order, and MULTI … EXEC stays whole.
 
         Raises:
-            StoreError: a connection failed before any command was redirected.
+            StoreError: the first connection failed. A later failure is the reply of each command that it concerns,
+                because others have run.
         """
         replies: list[Any] = [None] * len(commands)
-        await self._send(commands, replies, range(len(commands)))
+        await self._send(commands, replies, range(len(commands)), has_run=False)
         for _ in range(MOST_REDIRECTS):
             again = _redirected(commands, replies)
             if not again:
@@ -168,12 +179,7 @@ class Router:
             for index in again:
                 if isinstance(reply := replies[index], Redirected):
                     self._learn(reply)
-            try:
-                await self._send(commands, replies, again)
-            except ServerUnavailable as failure:
-                # The other commands have run.
-                for index in again:
-                    replies[index] = failure
+            await self._send(commands, replies, again, has_run=True)
         for index in _asked(commands, replies):
             try:
                 replies[index] = await self.follow(commands[index], replies[index])
@@ -181,11 +187,20 @@ class Router:
                 replies[index] = failure
         return replies
 
-    async def _send(self, commands: Sequence[Sequence[Argument]], replies: list[Any], which: Iterable[int]) -> None:
-        for link, indexes in _by_link(commands, which, self.link, single=self._locator.single is not None):
-            found = await link.pipeline([commands[index] for index in indexes])
+    async def _send(
+        self, commands: Sequence[Sequence[Argument]], replies: list[Any], which: Iterable[int], *, has_run: bool
+    ) -> None:
+        for link, indexes in _by_link(commands, which, self._link_of, single=self._locator.single is not None):
+            try:
+                found = await link.pipeline([commands[index] for index in indexes])
+            except StoreError as failure:
+                if not has_run:
+                    raise
+                found = [failure] * len(indexes)
+            has_run = True
             for index, reply in zip(indexes, found, strict=True):
                 replies[index] = reply
+        self._close_idle()
 
     def leave_replica(self, address: Address) -> None:
         """Close the connection to an address where another one found a replica."""
@@ -229,12 +244,17 @@ class SyncRouter:
         link = self._links.get(address)
         if link is None:
             link = self._links[address] = self._open_link(address)
-        if len(self._links) > 1:
-            link.used_s = time.monotonic()
-            for other in [one for one in self._links.values() if link.used_s - one.used_s >= IDLE_S]:
-                del self._links[other.address]
-                other.close()
+        link.used_s = time.monotonic()
         return link
+
+    def _close_idle(self) -> None:
+        if len(self._links) == 1:
+            return
+        now_s = time.monotonic()
+        for address, link in list(self._links.items()):
+            if now_s - link.used_s >= IDLE_S:
+                del self._links[address]
+                link.close()
 
     def execute(self, *command: Argument) -> Any:
         """Send one command and return its raw reply.
@@ -257,7 +277,7 @@ class SyncRouter:
     def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """Send commands together and return their replies; see `Router.pipeline`."""
         replies: list[Any] = [None] * len(commands)
-        self._send(commands, replies, range(len(commands)))
+        self._send(commands, replies, range(len(commands)), has_run=False)
         for _ in range(MOST_REDIRECTS):
             again = _redirected(commands, replies)
             if not again:
@@ -265,21 +285,28 @@ class SyncRouter:
             for index in again:
                 if isinstance(reply := replies[index], Redirected):
                     learn(self._locator, reply)
-            try:
-                self._send(commands, replies, again)
-            except ServerUnavailable as failure:
-                # The other commands have run.
-                for index in again:
-                    replies[index] = failure
+            self._send(commands, replies, again, has_run=True)
         for index in _asked(commands, replies):
-            replies[index] = self._choose(replies[index].address).pipeline([("ASKING",), commands[index]])[1]
+            try:
+                replies[index] = self._choose(replies[index].address).pipeline([("ASKING",), commands[index]])[1]
+            except StoreError as failure:
+                replies[index] = failure
         return replies
 
-    def _send(self, commands: Sequence[Sequence[Argument]], replies: list[Any], which: Iterable[int]) -> None:
+    def _send(
+        self, commands: Sequence[Sequence[Argument]], replies: list[Any], which: Iterable[int], *, has_run: bool
+    ) -> None:
         for link, indexes in _by_link(commands, which, self._link, single=self._locator.single is not None):
-            found = link.pipeline([commands[index] for index in indexes])
+            try:
+                found = link.pipeline([commands[index] for index in indexes])
+            except StoreError as failure:
+                if not has_run:
+                    raise
+                found = [failure] * len(indexes)
+            has_run = True
             for index, reply in zip(indexes, found, strict=True):
                 replies[index] = reply
+        self._close_idle()
 
     def close(self) -> None:
         """Close all connections."""
@@ -292,7 +319,8 @@ def learn(locator: Locator, redirect: Redirected) -> None:
     assert redirect.address is not None
     if locator.address(redirect.slot) != redirect.address:
         _log.info("slot_moved", slot=redirect.slot, address=str(redirect.address))
-        locator.moved(redirect.slot, redirect.address)
+    # Also a known address, because the reply shows that the command went elsewhere.
+    locator.moved(redirect.slot, redirect.address)
 
 
 def _slot_of(command: Sequence[Argument], otherwise: int) -> int:

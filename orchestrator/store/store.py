@@ -200,10 +200,13 @@ class Store:
         if commands:
             self._check_open(commands[0])
         try:
-            return await self._router.pipeline(commands)
+            replies = await self._router.pipeline(commands)
         except ServerUnavailable:
             self.last_outage_s = time.monotonic()
             raise
+        if any(isinstance(reply, ServerUnavailable | ServerFull) for reply in replies):
+            self.last_outage_s = time.monotonic()
+        return replies
 
     def _check_open(self, command: Sequence[Argument]) -> None:
         # A closed link would connect again and stay open.

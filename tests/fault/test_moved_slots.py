@@ -373,6 +373,32 @@ async def test_plain_commands_follow_a_key(moves: SlotMoves, prefix: str) -> Non
     store_of_thread.close()
 
 
+async def test_the_target_of_a_move_refuses(moves: SlotMoves, prefix: str) -> None:
+    """A command that cannot follow its key has the failure as its reply; the commands beside it have run."""
+    keys, first = PoolKeys(prefix, "p"), f"{prefix}:{{first}}"
+    source, target = moves.nodes[0], moves.clients[1]
+    if moves.owner(keys.root) != 0:
+        await anyio.to_thread.run_sync(moves.move_slot, keys.root)
+    with source.client() as direct:
+        direct.set(keys.format, "2")
+    await anyio.to_thread.run_sync(moves.begin, keys.root)
+    await anyio.to_thread.run_sync(move_some, moves, keys.root, 1)
+    store_of_thread = SyncStore(Endpoint.at(source.url), keys, name="test")
+    target.config_set("requirepass", "x")
+    try:
+        async with Store(Endpoint.at(source.url), keys) as store:
+            commands = [("RPUSH", first, "1"), ("GET", keys.format)]
+            for pushed, replies in (
+                (1, await store.pipeline(commands)),
+                (2, await anyio.to_thread.run_sync(store_of_thread._router.pipeline, commands)),
+            ):
+                assert replies[0] == pushed
+                assert isinstance(replies[1], ServerRefused)
+    finally:
+        target.config_set("requirepass", "")
+        store_of_thread.close()
+
+
 async def test_a_blocked_reader_is_called_off(moves: SlotMoves, prefix: str) -> None:
     """The first redirect of a store ends its blocking reads of that slot at once; Redis would take up to a second."""
     keys = PoolKeys(prefix, "p")
