@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from orchestrator.core.errors import InvalidInput, OrchestratorError
 
 RandomSource: TypeAlias = Callable[[], float]
 """Returns numbers from 0 (included) to 1 (excluded), as `random.random` does."""
+
+QUICK_RETRIES: Final = 20
+"""Failures in a row after which `StoreError.retry_within_s` no longer bounds the pauses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,25 @@ class Backoff:
         return self.ceiling_s(failures) * source()
 
 
+class QuickRetries:
+    """Shortens the first pauses after failures that are usually over in a moment; see `StoreError.retry_within_s`.
+
+    A cluster that stays down or a replica that stays one must not be asked so often: after `QUICK_RETRIES` such
+    failures, about two seconds, the bound doubles with each one.
+    """
+
+    def __init__(self) -> None:
+        self._failures = 0
+
+    def shorten(self, delay_s: float, failure: BaseException | None) -> float:
+        """Record a failure and return `delay_s` or its bound."""
+        longest_s: float | None = getattr(failure, "retry_within_s", None)
+        if longest_s is None:
+            return delay_s
+        self._failures += 1
+        return min(delay_s, math.ldexp(longest_s, min(max(self._failures - QUICK_RETRIES, 0), 16)))
+
+
 class Pauses:
     """Pauses of a loop that meets failures: short after the first one, longer while failures follow each other.
 
@@ -56,6 +79,7 @@ class Pauses:
     def __init__(self, *, cap_s: float = 1.0) -> None:
         self._backoff = Backoff(base_s=0.02, cap_s=cap_s)
         self._failures = 0
+        self._quick = QuickRetries()
 
     def next_s(self, failure: OrchestratorError | None = None) -> float:
         """Record a failure and return the delay before the next try.
@@ -64,10 +88,8 @@ class Pauses:
             failure: may shorten the delay; see `StoreError.retry_within_s`.
         """
         self._failures += 1
-        delay_s = self._backoff.delay_s(self._failures)
-        longest_s = getattr(failure, "retry_within_s", None)
-        return delay_s if longest_s is None else min(delay_s, longest_s)
+        return self._quick.shorten(self._backoff.delay_s(self._failures), failure)
 
     def reset(self) -> None:
         """Count a success."""
-        self._failures = 0
+        self._failures, self._quick = 0, QuickRetries()

@@ -88,7 +88,8 @@ class StoreError(OrchestratorError):
             start, so that Redis may have kept a part of its changes.
         task_ids: of a submit with unknown outcome, the tasks that may have arrived; check them with `orc.task(id)`.
         retry_within_s: longest useful pause before a retry, when a live server said that another one takes the command
-            now or soon; None: as long as the caller likes.
+            now or soon; it holds for the first failures in a row (`core.backoff.QUICK_RETRIES`). None: as long as the
+            caller likes.
     """
 
     retry_within_s: float | None = None

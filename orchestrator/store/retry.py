@@ -16,6 +16,7 @@ from tenacity import (
 )
 from tenacity.wait import wait_random_exponential
 
+from orchestrator.core.backoff import QuickRetries
 from orchestrator.core.errors import ServerUnavailable, StoreError
 
 if TYPE_CHECKING:
@@ -27,11 +28,14 @@ T = TypeVar("T")
 _BACKOFF = wait_random_exponential(multiplier=0.05, max=2.0)
 
 
-def _wait(state: RetryCallState) -> float:
-    pause_s = _BACKOFF(state)
-    failure = state.outcome.exception() if state.outcome is not None else None
-    longest_s = getattr(failure, "retry_within_s", None)
-    return pause_s if longest_s is None else min(pause_s, longest_s)
+def make_wait() -> Callable[[RetryCallState], float]:
+    """Return the pauses of one call."""
+    quick = QuickRetries()
+
+    def wait(state: RetryCallState) -> float:
+        return quick.shorten(_BACKOFF(state), state.outcome.exception() if state.outcome is not None else None)
+
+    return wait
 
 
 async def repeat(
@@ -61,7 +65,7 @@ async def repeat(
 
     async for attempt in AsyncRetrying(
         retry=retry_if_exception(lambda failure: isinstance(failure, ServerUnavailable) and not ended.is_set()),
-        wait=_wait,
+        wait=make_wait(),
         stop=stop_never if retry_for_s == float("inf") else stop_after_delay(retry_for_s),
         sleep=pause,
         reraise=True,
@@ -79,5 +83,8 @@ async def repeat(
 def repeat_sync(call: Callable[[], T], *, retry_for_s: float) -> T:
     """Run `call` in a thread until Redis answers, for about `retry_for_s` seconds."""
     return Retrying(
-        retry=retry_if_exception_type(ServerUnavailable), wait=_wait, stop=stop_after_delay(retry_for_s), reraise=True
+        retry=retry_if_exception_type(ServerUnavailable),
+        wait=make_wait(),
+        stop=stop_after_delay(retry_for_s),
+        reraise=True,
     )(call)

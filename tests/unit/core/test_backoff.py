@@ -7,9 +7,12 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tenacity import RetryCallState, Retrying
 
-from orchestrator.core.backoff import Backoff
-from orchestrator.core.errors import InvalidInput
+from orchestrator.core.backoff import QUICK_RETRIES, Backoff, Pauses
+from orchestrator.core.errors import InvalidInput, ServerUnavailable
+from orchestrator.store.failures import NotHere
+from orchestrator.store.retry import make_wait
 
 
 def test_the_ceiling_doubles_up_to_the_cap() -> None:
@@ -39,3 +42,23 @@ def test_impossible_back_offs_are_refused(wrong: dict[str, float]) -> None:
     """A cap below the base, negative and shrinking delays are mistakes."""
     with pytest.raises(InvalidInput, match="back-off needs"):
         Backoff(**wrong)
+
+
+def test_a_lasting_refusal_is_not_asked_often() -> None:
+    """Pauses that a failure bounds stay short for the first ones, also after an outage; then they grow as usual."""
+    pauses = Pauses(cap_s=1.0)
+    for _ in range(50):
+        pauses.next_s(ServerUnavailable("gone"))
+    for _ in range(2):
+        assert max(pauses.next_s(NotHere("a replica")) for _ in range(QUICK_RETRIES)) <= 0.2
+        assert max(pauses.next_s(NotHere("a replica")) for _ in range(50)) > 0.5
+        pauses.reset()
+
+
+def test_a_repeated_call_waits_longer_for_a_lasting_refusal() -> None:
+    """As above, for the pauses of `repeat`."""
+    wait, state = make_wait(), RetryCallState(Retrying(), None, (), {})
+    state.set_exception((NotHere, NotHere("a replica"), None))
+    state.attempt_number = 10
+    assert max(wait(state) for _ in range(QUICK_RETRIES)) <= 0.2
+    assert max(wait(state) for _ in range(50)) > 0.5
