@@ -11,26 +11,33 @@ local now_arg  = ARGV[5]            -- time: test override, microseconds
 --@include time: day_s, now_us, integer
 --@include format: read_floor
 
-local leader_key, supervisors_key = pool .. ':leader', pool .. ':supervisors'
+local leader_key, format_key, supervisors_key = pool .. ':leader', pool .. ':leader:format', pool .. ':supervisors'
 local now_ms = math.floor(now_us(now_arg) / 1000)
-local floor = read_floor(pool)
+local stored = read_floor(pool)
+local floor = tonumber(stored) or 0
 local holder = redis.call('GET', leader_key)
-local listed = redis.call('ZRANGE', supervisors_key, 0, 99)
+local known = redis.call('HMGET', format_key, 'id', 'format', 'unknown', 'until_ms')
 
--- Returns the format of a supervisor; one that is not listed is older than the list.
-local function format_of(supervisor)
-  for i = 1, #listed do
-    local name, of = string.match(listed[i], '^(%S+) (%d+) ')
-    if name == supervisor then return tonumber(of) end
-  end
-  return 2
+-- Returns whether the holder of the lease is below the floor. Programs from format 3 on store their format with each
+-- renewal, so a holder without one is older only if the lease outlives the time that was left when a caller noted that.
+local function is_below_floor()
+  if known.id == holder then return tonumber(known.format) < floor end
+  if floor < 3 then return false end
+  if known.unknown == holder then return now_ms > tonumber(known.until_ms) end
+  redis.call('HSET', format_key, 'unknown', holder, 'until_ms', integer(now_ms + redis.call('PTTL', leader_key)))
+  redis.call('EXPIRE', format_key, day_s)
+  return false
 end
 
-redis.call('ZREMRANGEBYSCORE', supervisors_key, '-inf', integer(now_ms - math.max(3 * lease_ms, 60000)))
-redis.call('ZADD', supervisors_key, integer(now_ms), id .. ' ' .. integer(format) .. ' ' .. version)
+-- The score is the end of the entry, because supervisors may have leases of different durations.
+redis.call('ZREMRANGEBYSCORE', supervisors_key, '-inf', integer(now_ms))
+local end_ms = now_ms + math.max(3 * lease_ms, 60000)
+redis.call('ZADD', supervisors_key, integer(end_ms), id .. ' ' .. integer(format) .. ' ' .. version)
 redis.call('EXPIRE', supervisors_key, day_s)
-if format < (tonumber(floor) or 0) then return {0, floor} end
--- A holder below the floor has missed that the floor was raised, and loses the lease.
-if holder and holder ~= id and format_of(holder) >= (tonumber(floor) or 0) then return {0, floor} end
+if format < floor then return {0, stored} end
+if holder and holder ~= id and not is_below_floor() then return {0, stored} end
 redis.call('SET', leader_key, id, 'PX', lease_ms)
-return {1, floor}
+redis.call('HSET', format_key, 'id', id, 'format', integer(format))
+redis.call('HDEL', format_key, 'unknown', 'until_ms')
+redis.call('EXPIRE', format_key, day_s)
+return {1, stored}

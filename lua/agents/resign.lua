@@ -12,5 +12,5 @@ local leader_key = pool .. ':leader'
 local holder = redis.call('GET', leader_key)
 redis.call('ZREM', pool .. ':supervisors', id .. ' ' .. integer(format) .. ' ' .. version)
 if holder ~= id then return 0 end
-redis.call('DEL', leader_key)
+redis.call('DEL', leader_key, pool .. ':leader:format')
 return 1

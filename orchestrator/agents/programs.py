@@ -78,7 +78,9 @@ async def _supervisors(store: Store) -> list[Program]:
         found.append(Program("supervisor", id_, version, int(format_)))
     holder = await leader(store)
     if holder is not None and holder not in {program.id for program in found}:
-        found.append(Program("supervisor", holder, "", OLDEST_FORMAT))
+        of, format_ = await store.execute("HMGET", store.keys.leader_format, "id", "format")
+        known = of is not None and of.decode() == holder
+        found.append(Program("supervisor", holder, "", int(format_) if known else OLDEST_FORMAT))
     return found
 
 

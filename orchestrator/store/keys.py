@@ -294,9 +294,15 @@ POOL_KEYS: Final = (
     KeyKind("board:DATE", "zset", "tasks that succeeded on this day (UTC), per agent", "8 days after the day"),
     KeyKind("leader", "string", "id of the leading supervisor", "`supervisor.leader_lease_s`"),
     KeyKind(
+        "leader:format",
+        "hash",
+        "id and format of the leader; an `unknown` leader without them, and `until_ms`, when its lease would end",
+        "a day after its last use",
+    ),
+    KeyKind(
         "supervisors",
         "zset",
-        "supervisors that run: id, format and version, by the ms of their last request for the lease",
+        "supervisors that run: id, format and version, by the ms at which the entry ends without another request",
         "a day after its last use",
     ),
     KeyKind(
@@ -668,6 +674,11 @@ class PoolKeys:
     def leader(self) -> str:
         """Key of the lease of the leading supervisor."""
         return f"{self.root}:leader"
+
+    @property
+    def leader_format(self) -> str:
+        """Key of the format of the leading supervisor."""
+        return f"{self.root}:leader:format"
 
     @property
     def supervisors(self) -> str:

@@ -46,7 +46,7 @@ MUTATIONS: Final = {
         "a limit lets five more through",
     ),
     "no-order": Mutation(
-        "includes/assigning.lua",
+        "tasks/assign.lua",
         "redis.call('ZRANGE', pool .. ':' .. filled[1], 0, each - 1, 'WITHSCORES')",
         "redis.call('ZREVRANGE', pool .. ':' .. filled[1], 0, each - 1, 'WITHSCORES')",
         "the least urgent task goes first",
@@ -59,7 +59,7 @@ MUTATIONS: Final = {
     ),
     "no-lease": Mutation(
         "agents/lead.lua",
-        "if holder and holder ~= id and format_of(holder) >= (tonumber(floor) or 0) then return {0, floor} end",
+        "if holder and holder ~= id and not is_below_floor() then return {0, stored} end",
         "",
         "any supervisor takes the lease of any other",
     ),
@@ -83,7 +83,7 @@ MUTATIONS: Final = {
     ),
     "no-room": Mutation(
         "includes/room.lua",
-        "room = room - slots * backlog - math.min(suspects, live_workers(pool .. ':agent:' .. agent))",
+        "room = room - slots * backlog - math.min(suspects, live_workers(agent_key))",
         "room = 0",
         "while suspects wait, no other task is assigned",
     ),

@@ -359,7 +359,7 @@ class TestLead:
         for who in "abc":
             self.lead(pool, who)
         rest = f" {FORMAT} {program_version()}"
-        assert pool.score(pool.keys.supervisors, f"b{rest}") == pool.now_ms
+        assert pool.score(pool.keys.supervisors, f"b{rest}") == pool.now_ms + 60_000
         self.resign(pool, "c")
         assert pool.members(pool.keys.supervisors) == [f"a{rest}", f"b{rest}"]
         pool.sleep(60_000)
@@ -367,14 +367,54 @@ class TestLead:
         assert pool.members(pool.keys.supervisors) == [f"b{rest}"]
 
     def test_the_floor_displaces_a_leader_that_is_too_old(self, pool: Pool) -> None:
-        """A leader of an older program, which lists itself nowhere, keeps the lease until the floor is raised."""
+        """A leader of an older program, which stores no format, keeps the lease until the floor is raised."""
         pool.execute("SET", pool.keys.format, OLDEST_FORMAT)
         pool.execute("SET", pool.keys.leader, "old", "PX", 5000)
         assert not self.lead(pool, "new")
         pool.execute("SET", pool.keys.format, FORMAT)
-        assert self.lead(pool, "new")
+        assert not self.lead(pool, "new"), "it may be one whose format was lost"
+        pool.sleep(4900)
+        assert not self.lead(pool, "new")
+        pool.execute("SET", pool.keys.leader, "old", "PX", 5000)
+        pool.sleep(101)
+        assert self.lead(pool, "new"), "the old one has renewed without its format"
         assert pool.execute("GET", pool.keys.leader) == b"new"
         assert not self.lead(pool, "second")
+
+    def test_a_leader_below_a_floor_that_was_raised(self, pool: Pool) -> None:
+        """A leader that stored a format below the floor loses the lease at once."""
+        pool.execute("SET", pool.keys.format, FORMAT)
+        assert self.lead(pool, "a")
+        pool.execute("HSET", pool.keys.leader_format, "format", FORMAT - 1)
+        assert self.lead(pool, "b")
+
+    def test_many_supervisors(self, pool: Pool) -> None:
+        """The leader keeps the lease beside any number of others, each of which asks after its renewal."""
+        pool.execute("SET", pool.keys.format, FORMAT)
+        assert [self.lead(pool, str(n)) for n in range(110)] == [True] + [False] * 109
+        pool.sleep(1)
+        assert self.lead(pool, "0")
+        assert not any(self.lead(pool, str(n)) for n in range(1, 110))
+
+    def test_a_leader_whose_format_was_lost(self, pool: Pool) -> None:
+        """It keeps the lease, because it stores its format again before the lease ends."""
+        pool.execute("SET", pool.keys.format, FORMAT)
+        for _ in range(3):
+            assert self.lead(pool, "a")
+            pool.execute("DEL", pool.keys.leader_format, pool.keys.supervisors)
+            assert not self.lead(pool, "b")
+            pool.sleep(4000)
+        assert self.lead(pool, "a")
+        pool.sleep(2000)
+        assert not self.lead(pool, "b")
+
+    def test_leases_of_different_durations(self, pool: Pool) -> None:
+        """A caller with a short lease removes no leader with a long one from the list, and takes no lease."""
+        pool.execute("SET", pool.keys.format, FORMAT)
+        assert pool.call(scripts.lead(pool.keys, supervisor="long", lease_ms=600_000)).leads
+        pool.sleep(200_000)
+        assert not self.lead(pool, "short")
+        assert pool.score(pool.keys.supervisors, f"long {FORMAT} {program_version()}") is not None
 
     def test_a_caller_below_the_floor(self, pool: Pool) -> None:
         """A program that is too old gets no lease, and learns the floor."""
