@@ -17,6 +17,7 @@ from orchestrator.store.store import Endpoint, Store, SyncStore
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+    from orchestrator.core.formats import Floor
     from orchestrator.core.settings import Settings
 
 
@@ -78,20 +79,22 @@ def reach_server(settings: Settings) -> Iterator[Endpoint]:
 
 
 @asynccontextmanager
-async def open_services(settings: Settings, *, name: str) -> AsyncIterator[Services]:
+async def open_services(settings: Settings, *, name: str, floor: Floor | None = None) -> AsyncIterator[Services]:
     """Connect, check the data format, load the scripts.
 
     Args:
         settings: all settings.
         name: shown in CLIENT LIST, with the pool and the format of this program.
+        floor: of a worker that has checked the format, and acts on changes itself.
 
     Raises:
         StoreError: Redis does not answer, or the pool does not admit this version of the program.
     """
     keys = pool_keys(settings)
     with reach_server(settings) as where:
-        async with Store(where, keys, name=label_connection(name, keys.root)) as store:
-            await store.check_format()
+        async with Store(where, keys, name=label_connection(name, keys.root), floor=floor) as store:
+            if floor is None:
+                await store.check_format()
             await store.load_scripts()
             yield Services(settings, where, keys, store)
 

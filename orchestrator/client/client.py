@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from orchestrator.agents.stats import AttemptStats, By
     from orchestrator.client.admin import Admin
     from orchestrator.core.durations import Duration
+    from orchestrator.core.formats import Floor
     from orchestrator.core.settings import Settings
     from orchestrator.tasks.options import TaskOptions
     from orchestrator.tasks.scripts import SubmitAnswer
@@ -84,6 +85,7 @@ class Orchestrator:
         settings: Settings | None = None,
     ) -> None:
         self._settings = resolve_settings(url=url, pool=pool, prefix=prefix, settings=settings)
+        self._worker_floor: Floor | None = None
         self._main: asyncio.Task[None] | None = None
         self._services: Services | None = None
 
@@ -116,7 +118,7 @@ class Orchestrator:
     async def _run(self, opened: asyncio.Future[None]) -> None:
         try:
             with self._running:
-                async with open_services(self._settings, name="client") as services:
+                async with open_services(self._settings, name="client", floor=self._worker_floor) as services:
                     await self._serve(services, opened)
         except BaseException as failure:
             if opened.done():
@@ -137,7 +139,7 @@ class Orchestrator:
         self._validator = SubmissionValidator(services.settings, ids=ids)
         self._versions = SkillVersions(services)
         self._validator.accepts = self._versions.accepts
-        self._floor = FloorWatch(services.store)
+        self._floor = FloorWatch(services.store, watches=self._worker_floor is None)
         self._batcher = Batcher(services)
         self._replies = Replies(services, client=ids.node)
         self._following = Following(services)

@@ -19,10 +19,14 @@ class FloorWatch:
     """Reads the floor of the pool while the client submits. An idle client sends nothing.
 
     A client sends no heartbeats, and reading the floor with each submit would cost every task.
+
+    Args:
+        store: of the client.
+        watches: False for the client of a worker, which acts on the floor itself and finishes the tasks that it has.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, *, watches: bool) -> None:
+        self._store, self._watches = store, watches
         self._submitted = anyio.Event()
 
     def check(self) -> None:
@@ -32,12 +36,12 @@ class FloorWatch:
             FormatMismatch: the pool does not admit this version any more.
         """
         self._submitted.set()
-        if self._store.floor.shuts_out:
+        if self._watches and self._store.floor.shuts_out:
             raise self._store.floor.refusal()
 
     async def run(self) -> None:
         """Read the floor every `READ_EVERY_S` at most, until cancelled."""
-        while True:
+        while self._watches:
             await anyio.sleep(READ_EVERY_S)
             await self._submitted.wait()
             self._submitted = anyio.Event()

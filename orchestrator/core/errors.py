@@ -117,9 +117,17 @@ class ServerRefused(StoreError):
 
 
 class FormatMismatch(StoreError):
-    """The pool does not admit this version of the program, or has data of a format that this one does not read."""
+    """The pool does not admit this version of the program, or has data of a format that this one does not read.
+
+    Attributes:
+        shut_out_of: root of the keys of a pool that does not admit this version; empty for data that it does not read.
+    """
 
     exit_code = 78
+
+    def __init__(self, message: str, *, shut_out_of: str = "") -> None:
+        super().__init__(message)
+        self.shut_out_of = shut_out_of
 
 
 class Fenced(OrchestratorError):

@@ -44,10 +44,12 @@ class Floor:
 
     Attributes:
         pool: name of the pool.
+        root: root of its keys.
         value: the format.
     """
 
     pool: str
+    root: str
     value: int = OLDEST_FORMAT
 
     def note(self, value: int | None) -> None:
@@ -75,7 +77,7 @@ class Floor:
 
     def refusal(self) -> FormatMismatch:
         """Return the error that ends this program."""
-        return FormatMismatch("; ".join(outdated(self.pool, self.value)))
+        return FormatMismatch("; ".join(outdated(self.pool, self.value)), shut_out_of=self.root)
 
 
 def read_floor(stored: bytes | None) -> int | None:

@@ -70,10 +70,10 @@ class Endpoint:
 class Store:
     """Runs scripts and short commands over shared links, one per address; makes links for blocking reads."""
 
-    def __init__(self, endpoint: Endpoint, keys: PoolKeys, *, name: str = "orc") -> None:
+    def __init__(self, endpoint: Endpoint, keys: PoolKeys, *, name: str = "orc", floor: Floor | None = None) -> None:
         self.keys = keys
         self._endpoint, self._name = endpoint, name
-        self.floor = Floor(keys.pool)
+        self.floor = floor or Floor(keys.pool, keys.root)
         """The lowest format that the pool admits. `check_format`, heartbeats and the leader's lease renew it."""
         self._closed = anyio.Event()
         self.last_outage_s = -math.inf
@@ -242,7 +242,13 @@ class Store:
         Raises:
             FormatMismatch: the pool does not admit this program, or its data is too old.
         """
+        stored = await self._read_floor()
+        if self.floor.shuts_out:
+            raise self.floor.refusal()
+        if mismatch := format_mismatch(stored, self.keys):
+            raise FormatMismatch("; ".join(mismatch))
 
+    async def _read_floor(self) -> bytes | None:
         async def read() -> bytes | None:
             stored: bytes | None = await self.execute("GET", self.keys.format)
             if stored is None:
@@ -255,8 +261,7 @@ class Store:
 
         stored = await self._retry_if_interrupted(read)
         self.floor.note(read_floor(stored))
-        if mismatch := format_mismatch(stored, self.keys):
-            raise FormatMismatch("; ".join(mismatch))
+        return stored
 
     async def require(self, feature: Feature) -> None:
         """Refuse a feature that some programs of the pool may not understand. Reads Redis only before a refusal.
@@ -265,7 +270,7 @@ class Store:
             UpgradeUnfinished: the pool admits programs that are too old for it.
         """
         if not self.floor.admits(feature):
-            await self.check_format()
+            await self._read_floor()
             self.floor.check(feature)
 
     async def _retry_if_interrupted(self, send: Callable[[], Awaitable[T]]) -> T:

@@ -17,6 +17,8 @@ from tests.helpers import subprocesses
 from tests.helpers.team import make_settings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import redis
 
     from orchestrator.core.settings import Settings
@@ -90,3 +92,24 @@ async def test_a_client_below_the_floor_submits_no_more(
         with pytest.raises(FormatMismatch):
             await orc.submit_many([])
         assert (await handle.status()).state == "ready"
+
+
+async def test_running_handlers_finish_below_the_floor(
+    redis_server: RedisServer, redis_client: redis.Redis, prefix: str, attempt_log: AttemptLog, tmp_path: Path
+) -> None:
+    """A handler submits children after its worker was shut out; one with a client of its own counts no failure."""
+    settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0, heartbeat_s=0.1)
+    keys, gate = pool_keys(settings), tmp_path / "gate"
+    agents = "tests.helpers.late_submitters:agents"
+    with supervisor(settings), subprocesses.host(settings, attempt_log, processes=1, agents=agents) as host:
+        async with Orchestrator(settings=settings) as orc:
+            parent, other = [await orc.submit(skill, {"gate": str(gate)}) for skill in ("submit_child", "open_client")]
+            await wait_for(lambda: len(attempt_log.notes("begun")) == 2, "the tasks to begin", WAIT_S)
+            redis_client.set(keys.format, FORMAT + 1)
+            await wait_for(lambda: "program_shut_out" in host.output, lambda: host.describe("to be shut out"), WAIT_S)
+            gate.touch()
+            child = await parent.result(timeout=WAIT_S)
+            assert (await orc.task(child).info()).parent == parent.id
+            assert await exit_code(host) == CONFIGURATION
+            assert (await other.info()).state == "scheduled"
+            assert redis_client.hget(keys.task(other.id), "fails") in {None, b"0"}

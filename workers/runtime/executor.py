@@ -388,7 +388,7 @@ class Executor:
             skill=attempt.skill,
             envelope=attempt.envelope,
             backoff=self._backoff,
-            outage=OutagePolicy(delivery.task_id, had_outage, self._outage_retries),
+            outage=OutagePolicy(delivery.task_id, self._parts.services.keys.root, had_outage, self._outage_retries),
         )
 
     def _stopped(self, attempt: Attempt, raised: BaseException | None) -> Verdict | None:

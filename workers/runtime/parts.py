@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from orchestrator.client.client import Orchestrator
+from orchestrator.client.worker_client import WorkerClient
 from orchestrator.workers.runtime.active_commands import WorkerCommands
 from orchestrator.workers.runtime.completer import Completer
 from orchestrator.workers.runtime.emitter import Emitter
@@ -19,6 +19,7 @@ from orchestrator.workers.runtime.timings import AttemptTimings
 from orchestrator.workers.runtime.waiting import Waiting
 
 if TYPE_CHECKING:
+    from orchestrator.client.client import Orchestrator
     from orchestrator.services import Services
 
 
@@ -38,9 +39,9 @@ class ChildClient:
                     self.opened = await self.make().open()
         return self.opened
 
-    def make(self) -> Orchestrator:
+    def make(self) -> WorkerClient:
         """Return a client that is not open."""
-        return Orchestrator(settings=self._services.settings)
+        return WorkerClient(self._services)
 
     def last_outage_s(self) -> float:
         """Return the monotonic time at which Redis last failed a call of this worker or of its client."""

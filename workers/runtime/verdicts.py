@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from orchestrator.core.errors import AskExpired, Occupied, ServerFull, ServerUnavailable
+from orchestrator.core.errors import AskExpired, FormatMismatch, Occupied, ServerFull, ServerUnavailable
 from orchestrator.core.log import get_logger
 from orchestrator.tasks.model import Delivery, Envelope, Verdict, VerdictKind
 from orchestrator.workers.signals import Asked, Reject, Retry, Snooze
@@ -53,21 +53,26 @@ class OutageRetries:
 
 
 class OutagePolicy(msgspec.Struct, frozen=True):
-    """Decides whether an attempt failed because the pool's own Redis was unavailable, which counts no attempt.
+    """Decides whether an attempt failed for a reason of the pool, which counts no attempt.
 
-    A Redis of the handler's own is a failure like any other.
+    The pool's own Redis was unavailable, or the pool does not admit this version of the program any more, so that
+    another worker takes the task. A Redis or another pool of the handler's own is a failure like any other.
 
     Attributes:
+        pool_root: root of the keys of the pool.
         ours: whether the pool's Redis was full, or did not answer this worker, while the attempt ran.
         retries: bounds how often a task is exempted, so that one that never gets an answer still ends.
     """
 
     task_id: str
+    pool_root: str
     ours: bool
     retries: OutageRetries
 
     def exempts(self, failure: BaseException) -> bool:
         """Return whether `failure` counts no attempt."""
+        if isinstance(failure, FormatMismatch):
+            return failure.shut_out_of == self.pool_root
         if not self.ours:
             return False
         if isinstance(failure, ServerFull):
@@ -145,7 +150,7 @@ def failed(
         # Another attempt would end the same way, because the deadline has passed.
         return Verdict(VerdictKind.DEAD, traceback_of(raised), reason=reason)
     if outage.exempts(failure):
-        # Redis failed, not the task, so no attempt is counted (protocol rule 25).
+        # The pool failed, not the task, so no attempt is counted (protocol rule 25).
         return Verdict(VerdictKind.SNOOZE, delay_ms=round(backoff.delay_s(OUTAGE_BACKOFF_STEP) * 1000), reason=reason)
     log = _log.bind(task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt)
     failures = delivery.failures

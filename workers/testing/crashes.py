@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 import anyio
 
-from orchestrator.client.client import Orchestrator
+from orchestrator.client.worker_client import WorkerClient
 from orchestrator.core.errors import InvalidInput
 from orchestrator.workers.runtime.calling import HandlerCaller
 from orchestrator.workers.runtime.emitter import Emitter
@@ -218,15 +218,15 @@ class _ProbedChildClient(ChildClient):
         super().__init__(services)
         self._reached = reached
 
-    def make(self) -> Orchestrator:
-        return _ProbedClient(self._services.settings, reached=self._reached)
+    def make(self) -> WorkerClient:
+        return _ProbedClient(self._services, reached=self._reached)
 
 
-class _ProbedClient(Orchestrator):
+class _ProbedClient(WorkerClient):
     """Reports the step `submit`."""
 
-    def __init__(self, settings: Settings, *, reached: Reached) -> None:
-        super().__init__(settings=settings)
+    def __init__(self, services: Services, *, reached: Reached) -> None:
+        super().__init__(services)
         self._reached = reached
 
     @property

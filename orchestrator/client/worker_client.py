@@ -1,0 +1,21 @@
+"""The client of a worker's handlers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.client.client import Orchestrator
+
+if TYPE_CHECKING:
+    from orchestrator.services import Services
+
+
+class WorkerClient(Orchestrator):
+    """Submits the children of a worker's tasks, also once the pool does not admit the worker any more.
+
+    A worker below the floor of its pool takes no more tasks, but finishes those that it has (protocol rule 30).
+    """
+
+    def __init__(self, services: Services) -> None:
+        super().__init__(settings=services.settings)
+        self._worker_floor = services.store.floor
