@@ -369,14 +369,14 @@ class TestLead:
     def test_the_floor_displaces_a_leader_that_is_too_old(self, pool: Pool) -> None:
         """A leader of an older program, which stores no format, keeps the lease until the floor is raised."""
         pool.execute("SET", pool.keys.format, OLDEST_FORMAT)
-        pool.execute("SET", pool.keys.leader, "old", "PX", 5000)
+        pool.execute("SET", pool.keys.leader, "old", "PX", 60_000)
         assert not self.lead(pool, "new")
         pool.execute("SET", pool.keys.format, FORMAT)
         assert not self.lead(pool, "new"), "it may be one whose format was lost"
-        pool.sleep(4900)
+        pool.sleep(50_000)
         assert not self.lead(pool, "new")
-        pool.execute("SET", pool.keys.leader, "old", "PX", 5000)
-        pool.sleep(101)
+        pool.execute("SET", pool.keys.leader, "old", "PX", 60_000)
+        pool.sleep(10_001)
         assert self.lead(pool, "new"), "the old one has renewed without its format"
         assert pool.execute("GET", pool.keys.leader) == b"new"
         assert not self.lead(pool, "second")
