@@ -1,29 +1,31 @@
 #!lua flags=allow-oom
 -- Acquires or renews the lease of the leading supervisor, and lists the caller among the supervisors that run.
--- returns: 1 (the caller leads) | 0 (another supervisor leads); the lowest format that the pool admits, or empty
+-- returns: 1 (the caller leads) | 0 (another supervisor leads); the lowest format that the pool admits
 -- repeat: renews the lease
 local pool     = KEYS[1]            -- key: root of the pool's slot
 local id       = ARGV[1]            -- str: supervisor
 local lease_ms = tonumber(ARGV[2])  -- int: duration of the lease
 local format   = tonumber(ARGV[3])  -- int: format of the supervisor
 local version  = ARGV[4]            -- str: version of the supervisor
-local now_arg  = ARGV[5]            -- time: test override, microseconds
+local known    = tonumber(ARGV[5])  -- int: the highest floor of the pool that the supervisor has seen
+local now_arg  = ARGV[6]            -- time: test override, microseconds
 --@include time: day_s, now_us, integer
---@include format: read_floor
+--@include format: raise_floor
 
 local leader_key, format_key, supervisors_key = pool .. ':leader', pool .. ':leader:format', pool .. ':supervisors'
 local now_ms = math.floor(now_us(now_arg) / 1000)
-local stored = read_floor(pool)
-local floor = tonumber(stored) or 0
 local holder = redis.call('GET', leader_key)
-local known = redis.call('HMGET', format_key, 'id', 'format', 'unknown', 'until_ms')
+local shown = redis.call('HMGET', format_key, 'id', 'format', 'unknown', 'until_ms')
+-- Redis may have lost the floor, or a program that did not know it may have stored a lower one since.
+local stored = raise_floor(pool, known)
+local floor = tonumber(stored)
 
 -- Returns whether the holder of the lease is below the floor. Programs from format 3 on store their format with each
 -- renewal, so a holder without one is older only if the lease outlives the time that was left when a caller noted that.
 local function is_below_floor()
-  if known.id == holder then return tonumber(known.format) < floor end
+  if shown.id == holder then return tonumber(shown.format) < floor end
   if floor < 3 then return false end
-  if known.unknown == holder then return now_ms > tonumber(known.until_ms) end
+  if shown.unknown == holder then return now_ms > tonumber(shown.until_ms) end
   redis.call('HSET', format_key, 'unknown', holder, 'until_ms', integer(now_ms + redis.call('PTTL', leader_key)))
   redis.call('EXPIRE', format_key, day_s)
   return false

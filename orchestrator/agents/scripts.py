@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.agents.timings import MAX_NAMES
 from orchestrator.core.errors import ConfigError
-from orchestrator.core.formats import FORMAT, program_version, read_floor
+from orchestrator.core.formats import FORMAT, OLDEST_FORMAT, program_version, read_floor
 from orchestrator.store.calls import Arguments, Call, opaque, pack_rows
 
 if TYPE_CHECKING:
@@ -163,28 +163,39 @@ class LeadReply(NamedTuple):
 
     Attributes:
         leads: False if another supervisor holds the lease.
-        floor: the lowest format that the pool admits, or None if Redis has lost it.
+        floor: the lowest format that the pool admits.
     """
 
     leads: bool
     floor: int | None
 
 
-def lead(keys: PoolKeys, *, supervisor: str, lease_ms: int, now_us: str = "") -> Call[LeadReply]:
-    """Acquire or renew the leader lease, and list the supervisor among those that run."""
+def lead(
+    keys: PoolKeys, *, supervisor: str, lease_ms: int, floor: int = OLDEST_FORMAT, now_us: str = ""
+) -> Call[LeadReply]:
+    """Acquire or renew the leader lease, and list the supervisor among those that run.
+
+    Args:
+        keys: of the pool.
+        supervisor: its id.
+        lease_ms: duration of the lease.
+        floor: the highest floor of the pool that the supervisor has seen; the script stores it if Redis has lost it.
+        now_us: test override.
+    """
     args: Arguments = {
         "pool": keys.root,
         "id": supervisor,
         "lease_ms": lease_ms,
         "format": FORMAT,
         "version": program_version(),
+        "known": floor,
         "now_arg": now_us,
     }
     return Call("agents/lead", args, lambda reply: LeadReply(bool(reply[0]), read_floor(reply[1])))
 
 
 def raise_floor(keys: PoolKeys, *, format_: int) -> Call[int | None]:
-    """Raise the lowest format that the pool admits; returns the one before."""
+    """Raise the lowest format that the pool admits, and return it."""
     return Call("agents/raise_floor", {"pool": keys.root, "format": format_}, read_floor)
 
 

@@ -53,8 +53,8 @@ class Floor:
     value: int = OLDEST_FORMAT
 
     def note(self, value: int | None) -> None:
-        """Record the floor that Redis answered; None if Redis has lost it."""
-        if value is not None:
+        """Record the floor that Redis answered; None or a lower one if Redis has lost it, because it never falls."""
+        if value is not None and value > self.value:
             self.value = value
 
     def admits(self, feature: Feature) -> bool:

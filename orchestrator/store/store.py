@@ -252,10 +252,12 @@ class Store:
         async def read() -> bytes | None:
             stored: bytes | None = await self.execute("GET", self.keys.format)
             if stored is None:
-                # Programs that are there have an unknown format, when Redis has lost the floor.
+                # Redis may have lost the floor. The formats of the programs that are there are unknown, but not below
+                # a floor that this program has seen.
                 is_used = await self.execute("EXISTS", self.keys.workers, self.keys.leader)
+                least = OLDEST_FORMAT if is_used else FORMAT
                 # Write only if missing: a full server refuses every SET, but workers must start to drain it.
-                await self.execute("SET", self.keys.format, OLDEST_FORMAT if is_used else FORMAT, "NX")
+                await self.execute("SET", self.keys.format, max(self.floor.value, least), "NX")
                 stored = await self.execute("GET", self.keys.format)
             return stored
 

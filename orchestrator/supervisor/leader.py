@@ -58,13 +58,14 @@ class Leader:
 
     async def _acquire(self) -> bool:
         asked_s = time.monotonic()
-        call = registry.lead(self._services.keys, supervisor=self._supervisor, lease_ms=round(self._lease_s * 1000))
+        floor, lease_ms = self._services.store.floor, round(self._lease_s * 1000)
+        call = registry.lead(self._services.keys, supervisor=self._supervisor, lease_ms=lease_ms, floor=floor.value)
         try:
             answer = await self._services.store.call(call)
         except StoreError as failure:
             _log.warning("leadership_request_failed", error=str(failure))
             return False
-        self._services.store.floor.note(answer.floor)
+        floor.note(answer.floor)
         if answer.leads:
             self._trusted_until_s = asked_s + self._lease_s * TRUST
         return answer.leads

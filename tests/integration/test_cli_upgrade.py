@@ -13,6 +13,7 @@ from orchestrator import Agent
 from orchestrator.agents import scripts as registry
 from orchestrator.agents.model import AgentSpec
 from orchestrator.core.formats import FORMAT, OLDEST_FORMAT, Feature, program_version
+from orchestrator.services import pool_keys
 from orchestrator.supervisor import older_workers
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import run_local_team
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def team(settings: Settings, redis_client: redis.Redis) -> AsyncIterator[LocalTeam]:
     """A team without a supervisor, in a pool that an older program has used."""
+    redis_client.set(pool_keys(settings).format, OLDEST_FORMAT)
     async with run_local_team(settings, supervised=False) as running:
-        redis_client.set(running.services.keys.format, OLDEST_FORMAT)
         yield running
 
 

@@ -17,6 +17,7 @@ from orchestrator.services import open_services, resolve_settings
 from orchestrator.store.keys import PoolKeys
 from orchestrator.store.store import Endpoint, Store
 from orchestrator.supervisor.daemon import run_supervisor
+from orchestrator.testing.waiting import wait_for
 from tests.faultkit.servers import RedisServer
 from tests.helpers.cases import each_case
 from tests.helpers.local_team import TIMEOUT_S, local_settings
@@ -87,6 +88,24 @@ async def test_the_floor_of_a_pool(team: LocalTeam) -> None:
     await store.execute("DEL", keys.format)
     await team.client()
     assert await store.execute("GET", keys.format) == str(OLDEST_FORMAT).encode()
+
+
+async def test_a_lost_floor_returns(team: LocalTeam) -> None:
+    """Programs that have seen the floor never lower it, and supervisors store it again after a program that has not."""
+    store, keys = team.services.store, team.services.keys
+    await store.execute("DEL", keys.format)
+    await store.check_format()
+    assert (store.floor.value, await store.execute("GET", keys.format)) == (FORMAT, str(FORMAT).encode())
+    await store.execute("DEL", keys.format)
+    await team.client()
+    await store.check_format()
+    assert (store.floor.value, await store.execute("GET", keys.format)) == (FORMAT, str(OLDEST_FORMAT).encode())
+    await team.start_supervisor()
+
+    async def returned() -> bool:
+        return bool(await store.execute("GET", keys.format) == str(FORMAT).encode())
+
+    await wait_for(returned, "the floor")
 
 
 async def test_a_feature_waits_for_the_floor(team: LocalTeam) -> None:

@@ -416,6 +416,16 @@ class TestLead:
         assert not self.lead(pool, "short")
         assert pool.score(pool.keys.supervisors, f"long {FORMAT} {program_version()}") is not None
 
+    def test_restores_the_floor(self, pool: Pool) -> None:
+        """A supervisor stores the floor that it has seen when Redis has lost it or has a lower one, and lowers none."""
+        for stored, floor in ((None, FORMAT), (OLDEST_FORMAT, FORMAT), (FORMAT + 1, FORMAT + 1)):
+            pool.execute("DEL", pool.keys.format)
+            if stored is not None:
+                pool.execute("SET", pool.keys.format, stored)
+            answer = pool.call(scripts.lead(pool.keys, supervisor="a", lease_ms=5000, floor=FORMAT))
+            assert answer.floor == floor
+            assert pool.execute("GET", pool.keys.format) == str(floor).encode()
+
     def test_a_caller_below_the_floor(self, pool: Pool) -> None:
         """A program that is too old gets no lease, and learns the floor."""
         pool.execute("SET", pool.keys.format, FORMAT + 1)
@@ -426,7 +436,7 @@ class TestLead:
 def test_the_floor_only_rises(pool: Pool) -> None:
     """A raise is repeated without effect, and a lower format changes nothing."""
     raised = [pool.call(scripts.raise_floor(pool.keys, format_=format_)) for format_ in (3, 3, 2, 4)]
-    assert raised == [None, 3, 3, 3]
+    assert raised == [3, 3, 3, 4]
     assert pool.execute("GET", pool.keys.format) == b"4"
 
 
