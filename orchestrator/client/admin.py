@@ -17,9 +17,9 @@ from orchestrator.control.commands import (
     RetryTasks,
     make_command,
 )
-from orchestrator.control.sending import send
+from orchestrator.control.sending import check_said, send, this_actor
 from orchestrator.core.durations import from_instant_ms, to_seconds
-from orchestrator.core.errors import UpgradeRefused
+from orchestrator.core.errors import CommandRefused, OrchestratorError, StoreError, UpgradeRefused
 from orchestrator.core.formats import FORMAT
 from orchestrator.core.ids import check_task_id
 from orchestrator.core.payload import encode_json
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from datetime import datetime
 
+    from orchestrator.agents.programs import Programs
     from orchestrator.control.receipts import Receipts
     from orchestrator.core.durations import Duration
     from orchestrator.schedules.api import Schedules
@@ -48,6 +49,7 @@ class Sent:
         command: the command.
         at: when Redis accepted it.
         more: of a job: True if more tasks match its filter than were selected.
+        older: of `finish_upgrade`: older programs that were found after the floor had risen.
     """
 
     id: str
@@ -55,6 +57,7 @@ class Sent:
     at: datetime
     _services: Callable[[], Services]
     more: bool = False
+    older: tuple[str, ...] = ()
 
     async def receipts(self, *, timeout: Duration | None = 5.0, until_done: bool = False) -> Receipts:
         """Wait for the receipts.
@@ -279,22 +282,36 @@ class Admin:
         """Admit no program older than this one any more, so that features that older ones misread may be used.
 
         Args:
-            ignore_connections: count no connections of older programs whose pool is unknown.
+            ignore_connections: count no connections of older programs whose pool is unknown, and finish also if the
+                Redis user may not list connections.
             reason: kept with the command.
             actor: user and host of this process by default.
 
+        Returns:
+            The command that records it. `older` has the older programs that started meanwhile: stop them.
+
         Raises:
-            UpgradeRefused: older programs use the pool.
+            UpgradeRefused: older programs use the pool, or may use it because connections are unknown.
+            OrchestratorError: the floor was raised, but Redis did not accept the command that records it.
         """
         services = self._services()
+        check_said(actor or this_actor(), reason)
         found = await read_programs(services.store)
-        older = [str(each) for each in found.programs if each.is_older and (each.certain or not ignore_connections)]
-        if older:
+        older = _older(found, ignore_connections=ignore_connections)
+        if older or not (found.connections_known or ignore_connections):
             raise UpgradeRefused(FORMAT, older)
         retry_for_s = services.settings.redis.command_timeout_s
         await services.store.call(raise_floor(services.keys, format_=FORMAT), retry_for_s=retry_for_s)
         services.store.floor.note(FORMAT)
-        return await self.give(RecordUpgrade(floor=FORMAT), reason=reason, actor=actor)
+        try:
+            sent = await self.give(RecordUpgrade(floor=FORMAT), reason=reason, actor=actor)
+        except (CommandRefused, StoreError) as failure:
+            raise OrchestratorError(
+                f"the floor of pool {services.keys.pool!r} was raised to {FORMAT}, but not recorded: {failure}"
+            ) from failure
+        # A program that started before the floor rose may have been missed, and older ones read it at their start only.
+        left = _older(await read_programs(services.store), ignore_connections=ignore_connections)
+        return replace(sent, older=tuple(left))
 
     async def _selected(
         self,
@@ -326,3 +343,8 @@ class Admin:
         )
         at = from_instant_ms(int(accepted.entry.partition("-")[0]))
         return Sent(accepted.id, command, at, self._services)
+
+
+def _older(found: Programs, *, ignore_connections: bool) -> list[str]:
+    """Name the programs that are older than this one."""
+    return [str(each) for each in found.programs if each.is_older and (each.certain or not ignore_connections)]

@@ -366,20 +366,28 @@ class UpgradeUnfinished(OrchestratorError):
 
 
 class UpgradeRefused(OrchestratorError):
-    """The floor of the pool was not raised, because older programs use the pool.
+    """The floor of the pool was not raised, because older programs use the pool, or may use it.
 
     Attributes:
-        programs: those programs.
+        programs: those programs; empty if only unknown ones may use it.
     """
 
     exit_code = 4
 
     def __init__(self, format_: int, programs: Sequence[str]) -> None:
-        named = ", ".join([*programs[:NAMED_PROGRAMS], *(["..."] if len(programs) > NAMED_PROGRAMS else [])])
-        super().__init__(
-            f"{len(programs)} programs are older than format {format_}: {named}; nothing was changed: upgrade or stop "
-            "them, then type `orc upgrade finish` again"
-        )
+        if programs:
+            named = ", ".join([*programs[:NAMED_PROGRAMS], *(["..."] if len(programs) > NAMED_PROGRAMS else [])])
+            message = (
+                f"{len(programs)} programs are older than format {format_}: {named}; nothing was changed: upgrade or "
+                "stop them, then type `orc upgrade finish` again"
+            )
+        else:
+            message = (
+                f"clients and standby supervisors older than format {format_} are unknown, because the Redis user may "
+                "not run CLIENT LIST; nothing was changed: allow it, or upgrade or stop them all, then type "
+                "`orc upgrade finish --ignore-connections`"
+            )
+        super().__init__(message)
         self.programs: tuple[str, ...] = tuple(programs)
 
 

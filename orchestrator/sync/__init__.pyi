@@ -513,12 +513,17 @@ class Admin:
         """Admit no program older than this one any more, so that features that older ones misread may be used.
 
         Args:
-            ignore_connections: count no connections of older programs whose pool is unknown.
+            ignore_connections: count no connections of older programs whose pool is unknown, and finish also if the
+                Redis user may not list connections.
             reason: kept with the command.
             actor: user and host of this process by default.
 
+        Returns:
+            The command that records it. `older` has the older programs that started meanwhile: stop them.
+
         Raises:
-            UpgradeRefused: older programs use the pool.
+            UpgradeRefused: older programs use the pool, or may use it because connections are unknown.
+            OrchestratorError: the floor was raised, but Redis did not accept the command that records it.
         """
 
 class Sent:
@@ -529,6 +534,7 @@ class Sent:
         command: the command.
         at: when Redis accepted it.
         more: of a job: True if more tasks match its filter than were selected.
+        older: of `finish_upgrade`: older programs that were found after the floor had risen.
     """
 
     @property
@@ -539,6 +545,8 @@ class Sent:
     def at(self) -> datetime: ...
     @property
     def more(self) -> bool: ...
+    @property
+    def older(self) -> tuple[str, ...]: ...
     def receipts(self, *, timeout: Duration | None = 5.0, until_done: bool = False) -> Receipts:
         """Wait for the receipts.
 

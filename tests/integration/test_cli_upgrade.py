@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -9,21 +10,26 @@ import anyio.to_thread
 import pytest
 import redis
 
-from orchestrator import Agent
+from orchestrator import Agent, InvalidInput, Orchestrator, OrchestratorError, UpgradeRefused
 from orchestrator.agents import scripts as registry
 from orchestrator.agents.model import AgentSpec
+from orchestrator.agents.programs import read_programs
+from orchestrator.client import admin
 from orchestrator.core.formats import FORMAT, OLDEST_FORMAT, Feature, program_version
 from orchestrator.services import pool_keys
 from orchestrator.supervisor import older_workers
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.local_team import run_local_team
+from tests.helpers.local_team import local_settings, run_local_team
 from tests.helpers.terminal import Done, Terminal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from orchestrator.agents.programs import Programs
     from orchestrator.core.settings import Settings
+    from orchestrator.store.store import Store
+    from tests.faultkit.servers import RedisServer
     from tests.helpers.local_team import LocalTeam
 
 
@@ -136,3 +142,48 @@ async def test_an_older_worker_that_comes_back_is_stopped(
     redis_client.set(keys.format, FORMAT)
     await wait_for(lambda: redis_client.hexists(keys.desired, slot), "the command")
     assert str(redis_client.hget(keys.desired, slot)).startswith("b'1s")
+
+
+async def test_finish_without_the_right_to_list_connections(
+    team: LocalTeam, redis_server: RedisServer, redis_client: redis.Redis
+) -> None:
+    """Unknown clients may be older, so the caller has to say that they are not."""
+    user = f"u{secrets.token_hex(4)}"
+    redis_client.execute_command("ACL", "SETUSER", user, "on", ">pw", "&*", "~*", "+@all", "-client|list")  # type: ignore[no-untyped-call]
+    try:
+        url = f"unix://{user}:pw@{redis_server.directory}/redis.sock"
+        async with Orchestrator(settings=local_settings(url, team.settings.prefix)) as limited:
+            with pytest.raises(UpgradeRefused, match=r"may not run CLIENT LIST; .*--ignore-connections"):
+                await limited.admin.finish_upgrade()
+            assert redis_client.get(team.services.keys.format) == str(OLDEST_FORMAT).encode()
+            await limited.admin.finish_upgrade(ignore_connections=True)
+    finally:
+        redis_client.acl_deluser(user)
+    assert redis_client.get(team.services.keys.format) == str(FORMAT).encode()
+
+
+async def test_a_finish_that_is_not_recorded(team: LocalTeam, redis_client: redis.Redis) -> None:
+    """The error says that the floor is up. An invalid reason is refused before."""
+    keys = team.services.keys
+    with pytest.raises(InvalidInput):
+        await team.orc.admin.finish_upgrade(reason="x" * 100_000)
+    assert redis_client.get(keys.format) == str(OLDEST_FORMAT).encode()
+    redis_client.set(keys.desired, "no hash")
+    with pytest.raises(OrchestratorError, match=rf"was raised to {FORMAT}, but not recorded: "):
+        await team.orc.admin.finish_upgrade()
+    assert redis_client.get(keys.format) == str(FORMAT).encode()
+
+
+async def test_an_older_program_that_starts_while_the_floor_rises(
+    team: LocalTeam, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is named afterwards, because an older client reads the floor at its start only."""
+
+    async def read_then_start(store: Store) -> Programs:
+        found = await read_programs(store)
+        await register_older(team, "h:1:late")
+        return found
+
+    monkeypatch.setattr(admin, "read_programs", read_then_start)
+    sent = await team.orc.admin.finish_upgrade()
+    assert sent.older == (f"worker h:1:late (version 0.0.9, format {OLDEST_FORMAT})",)

@@ -66,9 +66,10 @@ def finish(
     with an error. Refused while an older program uses the pool.
 
     Args:
-        ignore_connections: Count no connections of older programs whose pool is uncertain.
+        ignore_connections: Count no connections of older programs whose pool is uncertain, and finish also if the Redis
+            user may not list connections.
 
-    Exit code: 0 finished, 4 an older program uses the pool, or not confirmed.
+    Exit code: 0 finished, 1 finished but not recorded, 4 an older program uses the pool, or not confirmed.
     """
     # Not a coroutine, so that Ctrl-C ends the question.
     import anyio
@@ -86,12 +87,14 @@ async def _finish(ignore_connections: bool, reason: str, yes: bool, common: Glob
         _say_unknown(found)
         action = f"admit no program older than format {found.format} (version {found.version})"
         await to_thread.run_sync(lambda: ask(action, yes=yes), abandon_on_cancel=True)
-        await orc.admin.finish_upgrade(ignore_connections=ignore_connections, reason=reason)
+        sent = await orc.admin.finish_upgrade(ignore_connections=ignore_connections, reason=reason)
         found = await read_upgrade(orc.services)
     if common.output == "table":
         output.write(f"the pool admits programs of format {found.floor} and newer\n")
     else:
         output.show_record(common.output, asdict(found), key="floor")
+    if sent.older:
+        output.say(f"older programs have started meanwhile, upgrade or stop them: {', '.join(sent.older)}")
 
 
 def _say_unknown(found: UpgradeView) -> None:
