@@ -6,6 +6,10 @@ local kept_members = 1000
 -- Sessions that are listed.
 local kept_sessions = 10000
 
+-- Listed sessions that each new one checks, so that those whose lists have expired leave the list. Chosen at random,
+-- because lists have different lifetimes.
+local checked_sessions = 3
+
 -- Sessions beyond these, so that few calls remove old ones.
 local session_slack = 100
 
@@ -25,6 +29,8 @@ end
 local function append_members(list_key, list, counts_key, field)
   local length = redis.call('RPUSH', list_key, unpack(list.ids))
   if length == #list.ids then
+    -- A list before this one has expired.
+    redis.call('HDEL', counts_key, field)
     redis.call('EXPIRE', list_key, list.keep_s)
   else
     redis.call('EXPIRE', list_key, list.keep_s, 'GT')
@@ -52,6 +58,20 @@ local function score_sessions(sessions, time)
   return scored
 end
 
+-- Removes sessions whose lists have expired, from a random choice.
+local function remove_expired(pool, sessions_key, dropped_key, count)
+  local chosen, list_keys = redis.call('ZRANDMEMBER', sessions_key, count), {}
+  for i = 1, #chosen do list_keys[i] = pool .. ':session:' .. chosen[i] end
+  if redis.call('EXISTS', unpack(list_keys)) == #chosen then return end
+  for i = 1, #chosen do
+    local list_key = list_keys[i]
+    if redis.call('EXISTS', list_key) == 0 then
+      redis.call('ZREM', sessions_key, chosen[i])
+      redis.call('HDEL', dropped_key, chosen[i])
+    end
+  end
+end
+
 -- Stores the collected tasks of each session, and notes its activity. Removes the sessions without activity for the
 -- longest time when there are too many. `time` is the present ms as text.
 local function flush_sessions(pool, sessions, time)
@@ -60,6 +80,7 @@ local function flush_sessions(pool, sessions, time)
   local new = redis.call('ZADD', sessions_key, unpack(score_sessions(sessions, time)))
   for session, list in pairs(sessions) do append_members(pool .. ':session:' .. session, list, dropped_key, session) end
   if new == 0 then return end
+  remove_expired(pool, sessions_key, dropped_key, math.min(new * checked_sessions, 300))
   local excess = redis.call('ZCARD', sessions_key) - kept_sessions
   if excess < session_slack then return end
   local old = redis.call('ZRANGE', sessions_key, 0, math.min(excess, 1000) - 1)

@@ -45,7 +45,7 @@ def test_commands_of_a_plain_task(pool: Pool) -> None:
 def test_commands_of_a_task_of_a_session(pool: Pool) -> None:
     """Beside others it costs no more than a plain task; a call adds three commands to submit and one to the end.
 
-    A new session adds four to submit.
+    A new session adds seven to submit: it also looks for sessions that have expired.
     """
     pool.register(slots=100)
     life(pool, 10, session="s")
@@ -53,7 +53,7 @@ def test_commands_of_a_task_of_a_session(pool: Pool) -> None:
     assert {name: (many[name] - few[name]) / 50 for name in few} == {"submit": 2, "assign": 4, "finish": 4}
     plain, known, new = life(pool, 1), life(pool, 1, session="s"), life(pool, 1, session="t")
     assert {name: known[name] - plain[name] for name in plain} == {"submit": 3, "assign": 0, "finish": 1}
-    assert {name: new[name] - plain[name] for name in plain} == {"submit": 4, "assign": 0, "finish": 1}
+    assert {name: new[name] - plain[name] for name in plain} == {"submit": 7, "assign": 0, "finish": 1}
 
 
 def test_commands_of_a_child(pool: Pool) -> None:

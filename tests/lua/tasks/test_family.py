@@ -173,9 +173,9 @@ def test_sessions_are_bounded(pool: Pool) -> None:
     """When there are too many sessions, those that were active the longest ago go, with their lists."""
     pool.execute("ZADD", pool.keys.sessions, *[part for n in range(SESSIONS + SLACK - 2) for part in (n, f"old{n}")])
     pool.execute("HSET", pool.keys.dropped_of_sessions, "old0", 7, f"old{SLACK}", 8)
-    for n in (0, SLACK):
-        pool.execute("RPUSH", pool.keys.session(f"old{n}"), "task")
-        pool.execute("EXPIRE", pool.keys.session(f"old{n}"), 60)
+    append = "redis.call('RPUSH', KEYS[1] .. n, 'task'); redis.call('EXPIRE', KEYS[1] .. n, 60)"
+    lists = f"for n = 0, ARGV[1] - 1 do {append} end"
+    pool.execute("EVAL", lists, 1, pool.keys.session("old"), SESSIONS + SLACK - 2)
     in_session(pool, "new1")
     assert pool.execute("ZCARD", pool.keys.sessions) == SESSIONS + SLACK - 1
     in_session(pool, "new2")
@@ -184,6 +184,29 @@ def test_sessions_are_bounded(pool: Pool) -> None:
     assert pool.execute("EXISTS", pool.keys.session("old0")) == 0
     assert members(pool, pool.keys.session(f"old{SLACK}")) == ["task"]
     assert pool.execute("HKEYS", pool.keys.dropped_of_sessions) == [f"old{SLACK}".encode()]
+
+
+def test_a_session_that_returns(pool: Pool) -> None:
+    """Once its list has expired, the tasks that the list had dropped count no more."""
+    ids = in_session(pool, "s", KEPT + 1)
+    assert pool.execute("HGET", pool.keys.dropped_of_sessions, "s") == b"1"
+    pool.execute("DEL", pool.keys.session("s"))
+    assert in_session(pool, "s") != ids
+    assert pool.execute("HGET", pool.keys.dropped_of_sessions, "s") is None
+
+
+def test_sessions_without_a_list_are_removed(pool: Pool) -> None:
+    """New sessions remove those whose lists have expired, and no other one."""
+    for n in range(30):
+        in_session(pool, f"old{n}")
+    pool.execute("HSET", pool.keys.dropped_of_sessions, "old1", 5)
+    pool.execute("DEL", *(pool.keys.session(f"old{n}") for n in range(30)))
+    for n in range(200):
+        in_session(pool, f"new{n}")
+    names = set(pool.members(pool.keys.sessions))
+    assert {f"new{n}" for n in range(200)} <= names
+    assert len(names) < 205
+    assert pool.execute("HGET", pool.keys.dropped_of_sessions, "old1") is None or "old1" in names
 
 
 def test_deleted_with_the_task(pool: Pool) -> None:
