@@ -17,7 +17,8 @@ from orchestrator.control.commands import (
     RetryTasks,
     make_command,
 )
-from orchestrator.control.sending import check_said, send, this_actor
+from orchestrator.control.sending import send, this_actor
+from orchestrator.core.command_record import check_said
 from orchestrator.core.durations import from_instant_ms, to_seconds
 from orchestrator.core.errors import CommandRefused, OrchestratorError, StoreError, UpgradeRefused
 from orchestrator.core.formats import FORMAT
