@@ -3,7 +3,8 @@
 -- nothing. Readers that see the command also see its effect, because the desired state changes first.
 -- changes: slot, its mark ('' empties the slot; the slot `epoch` is incremented), and the rate of a limit
 -- status: accepted entry | replayed entry | expired | early | stale | busy (too many commands; a stop always passes)
--- A record of what was done without a command has no effect here, so that records take half of the minute at most.
+-- A record of what was done without a command (no change, no job) has no effect here, and takes half of the minute at most.
+-- Records have streams of their own, so that they remove no commands and no process that follows commands reads them.
 -- repeat: with the same token returns accepted and the first entry, with another one replayed; changes nothing
 local pool         = KEYS[1]                   -- key: root of the pool's slot
 local id           = ARGV[1]                   -- str: command
@@ -27,10 +28,14 @@ local now_arg      = ARGV[12]                  -- time: test override, microseco
 local skew_ms, remember_s = 5000, 3600
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
-local control_key, desired_key, nonce_key = pool .. ':control', pool .. ':desired', pool .. ':nonce:' .. id
+local desired_key, nonce_key = pool .. ':desired', pool .. ':nonce:' .. id
 local rate_key = pool .. ':control:' .. integer(math.floor(now_ms / 60000))
 
 local is_record = #changes == 0 and job ~= '1'
+local stream_key, refused_key, kept = pool .. ':control', pool .. ':control:refused', 10000
+if is_record then
+  stream_key, refused_key, kept = pool .. ':control:records', pool .. ':control:records:refused', 5000
+end
 
 local function judge()
   if now_ms > not_after_ms then return 'expired' end
@@ -55,7 +60,7 @@ else
   status = judge()
 end
 if status ~= 'accepted' then
-  redis.call('XADD', control_key .. ':refused', 'MAXLEN', '~', 1000, '*', 'c', packed, 's', signature, 'r', status)
+  redis.call('XADD', refused_key, 'MAXLEN', '~', 1000, '*', 'c', packed, 's', signature, 'r', status)
   return {status, entry or ''}
 end
 
@@ -87,8 +92,8 @@ end
 if job == '1' then redis.call('HSET', desired_key, 'do:' .. id, '1-' .. stored) end
 -- A command is active also when the stream cannot be written, because all readers poll the state.
 entry = integer(now_ms) .. '-0'
-if has_type({}, control_key, 'stream') then
-  entry = redis.call('XADD', control_key, 'MAXLEN', '~', 10000, '*', 'c', packed, 's', signature)
+if has_type({}, stream_key, 'stream') then
+  entry = redis.call('XADD', stream_key, 'MAXLEN', '~', kept, '*', 'c', packed, 's', signature)
 end
 redis.call('SET', nonce_key, entry .. ' ' .. token, 'EX', remember_s + math.ceil((not_after_ms - now_ms) / 1000))
 if #changes > 0 then notify_supervisor(pool, 'agents') end

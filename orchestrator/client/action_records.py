@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 TaskAction = Literal["cancel", "retry", "delete"]
 
-CHUNK: Final = 500
-"""Task ids in one entry of the command record."""
+CHUNK: Final = 200
+"""Task ids in one record, which has about 8 KB then; the stream keeps about 5000 records, 40 MB."""
 EVERY_S: Final = 1.0
 """Shortest time between two records of `TaskHandle`, so that a program that cancels often leaves few."""
+_BETWEEN: Final = "; "
+_MORE: Final = " …"
 CLOSE_WITHIN_S: Final = 1.0
 
 _log = get_logger(__name__)
@@ -59,17 +61,45 @@ async def _record(services: Services, command: RecordCommand, reason: str, actor
     return ""
 
 
+class _Group:
+    """Tasks of one record, and the distinct reasons that fit into it, in their order."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self._reasons: dict[str, None] = {}
+        self._chars = 0
+        self._cut = False
+
+    def add(self, id_: str, reason: str) -> None:
+        """Add a task; keep its reason while there is room."""
+        self.ids.append(id_)
+        if not reason or reason in self._reasons:
+            return
+        if self._chars >= SAID_CHARS:
+            self._cut = True
+            return
+        self._reasons[reason[:SAID_CHARS]] = None
+        self._chars += len(reason) + len(_BETWEEN)
+
+    @property
+    def reason(self) -> str:
+        """The reasons on one line; the tasks have all of them."""
+        said = _BETWEEN.join(self._reasons)
+        cut = self._cut or (len(self._reasons) > 1 and len(said) > SAID_CHARS)
+        return f"{said[: SAID_CHARS - len(_MORE)]}{_MORE}" if cut else said[:SAID_CHARS]
+
+
 class ActionRecorder:
-    """Records what handles of one client did to tasks, those of one second together."""
+    """Records what handles of one client did to tasks: one record a second for each action and actor."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._waiting: dict[tuple[TaskAction, str, str | None], list[str]] = {}
+        self._waiting: dict[tuple[TaskAction, str | None], _Group] = {}
         self._arrived = anyio.Event()
 
     def add(self, action: TaskAction, id_: str, *, reason: str, actor: str | None) -> None:
         """Record soon that an action on a task succeeded."""
-        self._waiting.setdefault((action, reason, actor), []).append(id_)
+        self._waiting.setdefault((action, actor), _Group()).add(id_, reason)
         self._arrived.set()
 
     async def run(self) -> None:
@@ -87,14 +117,14 @@ class ActionRecorder:
     async def _flush(self) -> None:
         self._arrived = anyio.Event()
         for key in list(self._waiting):
-            ids, (action, reason, actor) = self._waiting.pop(key), key
+            group, (action, actor) = self._waiting.pop(key), key
             try:
-                problem = await record_tasks(self._services, action, ids, reason=reason, actor=actor)
+                problem = await record_tasks(self._services, action, group.ids, reason=group.reason, actor=actor)
             except anyio.get_cancelled_exc_class():
                 # Redis may have the record already; twice is better than not at all.
-                self._waiting.setdefault(key, []).extend(ids)
+                self._waiting[key] = group
                 raise
             except Exception as failure:  # noqa: BLE001 - a lost record must not end the client
                 problem = str(failure) or type(failure).__name__
             if problem:
-                _log.warning("tasks_not_recorded", action=action, tasks=len(ids), error=problem)
+                _log.warning("tasks_not_recorded", action=action, tasks=len(group.ids), error=problem)

@@ -1,4 +1,4 @@
-"""Reads the record of commands: actor, time, reason and state of each."""
+"""Reads the record of commands, and of actions without one: actor, time, reason and state of each."""
 
 from __future__ import annotations
 
@@ -84,14 +84,19 @@ async def records(
     found: list[ControlRecord] = []
     refused = await _refused(store, signer, since=from_ms)
     found += [record for record in (_record(one, now) for one in refused.values()) if wanted(record)]
-    given = 0
-    async for page in _pages(store, signer, since=from_ms):
-        for received in page:
-            if received.entry not in refused and given < limit and wanted(record := _record(received, now)):
-                found.append(record)
-                given += 1
-        if given >= limit:
-            break
+    for stream in _streams(store):
+        given = 0
+        async for page in _pages(store, signer, stream, since=from_ms):
+            for received in page:
+                if (
+                    _place(stream, received.entry) not in refused
+                    and given < limit
+                    and wanted(record := _record(received, now))
+                ):
+                    found.append(record)
+                    given += 1
+            if given >= limit:
+                break
     return sorted(found, key=lambda record: record.at, reverse=True)[:limit]
 
 
@@ -112,22 +117,38 @@ async def find(store: Store, signer: Signer, id_: str) -> tuple[ControlRecord, C
         NotFound: the record has no such command.
     """
     refused = await _refused(store, signer, since="-")
-    found = [one async for page in _pages(store, signer, since="-") for one in page if id_ in (one.id, one.entry)]
-    true = [one for one in found if not one.problem and one.entry not in refused]
-    others = [refused.get(one.entry, one) for one in found] + [
+    found = [
+        (_place(stream, one.entry), one)
+        for stream in _streams(store)
+        async for page in _pages(store, signer, stream, since="-")
+        for one in page
+        if id_ in (one.id, one.entry)
+    ]
+    true = [one for place, one in found if not one.problem and place not in refused]
+    others = [refused.get(place, one) for place, one in found] + [
         one for one in refused.values() if id_ in (one.id, one.entry)
     ]
     # The list is newest first, and the oldest of several with one id was accepted.
     for received in [*true[::-1], *others]:
         return _record(received, await desired(store, signer)), received.command
-    raise NotFound(f"no command {id_} in the record; it keeps about the last 10,000 commands")
+    raise NotFound(f"no command {id_} in the record; it keeps about the last 10,000 commands and 5000 actions")
 
 
-async def _pages(store: Store, signer: Signer, *, since: str) -> AsyncIterator[list[ControlEntry]]:
-    """Yield the entries of the control stream with their problems, newest first."""
+def _streams(store: Store) -> tuple[str, str]:
+    """Return the keys of commands and of actions; programs of an older version add actions to the commands."""
+    return store.keys.control, store.keys.action_records
+
+
+def _place(stream: str, entry: str) -> str:
+    """Return a text that identifies an entry among all streams, whose ids may be equal."""
+    return f"{stream} {entry}"
+
+
+async def _pages(store: Store, signer: Signer, stream: str, *, since: str) -> AsyncIterator[list[ControlEntry]]:
+    """Yield the entries of a stream with their problems, newest first."""
     before = "+"
     while True:
-        page = await store.execute("XREVRANGE", store.keys.control, before, since, "COUNT", PAGE)
+        page = await store.execute("XREVRANGE", stream, before, since, "COUNT", PAGE)
         received = [read_entry(entry.decode(), fields, signer) for entry, fields in page]
         yield await without_replays(store, received)
         if len(page) < PAGE:
@@ -136,11 +157,12 @@ async def _pages(store: Store, signer: Signer, *, since: str) -> AsyncIterator[l
 
 
 async def _refused(store: Store, signer: Signer, *, since: str) -> dict[str, ControlEntry]:
-    """Return the refused commands by their control stream entry; by their refusal entry, if they have none there."""
+    """Return what was refused by its place in the control stream; by that of its refusal, if it has none there."""
     found: dict[str, ControlEntry] = {}
-    for entry, fields in await store.execute("XREVRANGE", store.keys.refused_control, "+", since):
-        received, named = _refusal(entry.decode(), fields, signer)
-        found[named] = received
+    for stream in (store.keys.refused_control, store.keys.refused_records):
+        for entry, fields in await store.execute("XREVRANGE", stream, "+", since):
+            received, named = _refusal(entry.decode(), fields, signer)
+            found[_place(store.keys.control, named) if named else _place(stream, entry.decode())] = received
     return found
 
 
@@ -148,7 +170,7 @@ def _refusal(entry: str, fields: Sequence[bytes], signer: Signer) -> tuple[Contr
     said: dict[bytes, Any] = dict(zip(fields[::2], fields[1::2], strict=False))
     why = said.get(b"r", b"").decode(errors="replace")
     named = said.get(b"e", b"").decode(errors="replace")
-    return replace(read_entry(entry, fields, signer), problem=_PROBLEMS.get(why, why) or "?"), named or entry
+    return replace(read_entry(entry, fields, signer), problem=_PROBLEMS.get(why, why) or "?"), named
 
 
 def _record(received: ControlEntry, now: Desired) -> ControlRecord:

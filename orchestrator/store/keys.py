@@ -251,6 +251,20 @@ POOL_KEYS: Final = (
     ),
     KeyKind("control", "stream", "commands: c command, s signature", "capped at about 10,000 entries", permanent=True),
     KeyKind(
+        "control:records",
+        "stream",
+        "actions without a command: c record, s signature",
+        "capped at about 5000 entries",
+        permanent=True,
+    ),
+    KeyKind(
+        "control:records:refused",
+        "stream",
+        "refused ones of `control:records`: c record, s signature, r reason",
+        "capped at about 1000 entries",
+        permanent=True,
+    ),
+    KeyKind(
         "control:refused",
         "stream",
         "refused commands: c command, s signature, r reason, e entry of `control` if any",
@@ -566,6 +580,16 @@ class PoolKeys:
     def control(self) -> str:
         """Key of the stream of control commands."""
         return f"{self.root}:control"
+
+    @property
+    def action_records(self) -> str:
+        """Key of the stream of actions that were taken without a command."""
+        return f"{self.root}:control:records"
+
+    @property
+    def refused_records(self) -> str:
+        """Key of the stream of refused records of actions."""
+        return f"{self.root}:control:records:refused"
 
     @property
     def refused_control(self) -> str:

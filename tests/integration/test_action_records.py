@@ -106,6 +106,42 @@ async def test_many_cancels_share_a_record(team: LocalTeam) -> None:
     assert 1 <= len(found) <= 3
 
 
+async def test_different_reasons_share_a_record(team: LocalTeam) -> None:
+    """A record has the beginning of all reasons; it reads no desired state and adds nothing to the commands."""
+    await team.work(Agent("editor"))
+    store, keys = team.services.store, team.services.keys
+    client = await team.client()
+    handles = await _waiting_tasks(client, 60)
+    for n, handle in enumerate(handles):
+        await handle.cancel(f"not needed by order {n}", actor="shop")
+    await client.aclose()
+    found = await _recorded(team)
+    assert set().union(*(tasks for _, tasks, _, _ in found)) == {handle.id for handle in handles}
+    assert {actor for _, _, actor, _ in found} == {"shop"}
+    assert 1 <= len(found) <= 3
+    assert "not needed by order 0" in found[0][3]
+    assert all(len(reason) <= 500 for *_, reason in found)
+    assert any(reason.endswith(" …") for *_, reason in found)
+    assert await store.execute("EXISTS", keys.control) == 0
+
+
+async def test_records_remove_no_command(team: LocalTeam) -> None:
+    """Commands stay in the list while more actions are recorded than it keeps; the newest of both are listed."""
+    store, keys = team.services.store, team.services.keys
+    await team.orc.admin.pause_agent("editor", reason="look")
+    # As many records as the stream keeps, and twice as many as a page has.
+    for _ in range(12):
+        await store.pipeline([("XADD", keys.action_records, "*", "c", "old")] * 500)
+    first, second = await _waiting_tasks(team.orc, 2)
+    await cancel_tasks(team.services, [first.id, second.id], actor="ada@desk")
+    assert await store.execute("XLEN", keys.action_records) < 5200
+    assert await store.execute("XLEN", keys.control) == 1
+    newest = await list_commands(team.services, limit=1)
+    assert [record.kind for record in newest] == ["tasks"]
+    assert [record.actor for record in await list_commands(team.services, kind="tasks")] == ["ada@desk"]
+    assert [record.reason for record in await list_commands(team.services, kind="pause-agent")] == ["look"]
+
+
 async def test_operators_are_told_what_was_not_recorded(team: LocalTeam) -> None:
     """A record that is refused undoes nothing: the action succeeded, and its report has the reason."""
     first, second = await _waiting_tasks(team.orc, 2)

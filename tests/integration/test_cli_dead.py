@@ -184,7 +184,7 @@ async def test_retry_ids(team: LocalTeam, orc: Orc, mailer: Mailer) -> None:
     ]
     assert [await ann.result(5), await bob.result(5)] == ["ann", "bob"]
     assert (await ann.info()).requeues[0].endswith(": it is back")
-    last = await team.services.store.execute("XREVRANGE", team.services.keys.control, "+", "-", "COUNT", 1)
+    last = await team.services.store.execute("XREVRANGE", team.services.keys.action_records, "+", "-", "COUNT", 1)
     assert b'"action":"retry"' in last[0][1][1]
     refused = await orc("tasks", "retry", ann.id, "-o", "json")
     assert (refused.code, refused.json()["items"]) == (4, [{"id": ann.id, "status": "refused", "state": "succeeded"}])

@@ -480,7 +480,7 @@ async def test_changes_are_recorded(manual: ManualSupervisor) -> None:
     await schedules.resume("n")
     await schedules.trigger("n")
     await schedules.delete("n")
-    given = await manual.services.store.execute("XRANGE", manual.services.keys.control, "-", "+")
+    given = await manual.services.store.execute("XRANGE", manual.services.keys.action_records, "-", "+")
     text = b" ".join(value for _, fields in given for value in fields).decode("utf-8", "replace")
     assert len(given) == 6
     for word in ("new report", "ann", '"add"', '"replace"', '"pause"', '"resume"', '"trigger"', '"delete"'):

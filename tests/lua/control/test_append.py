@@ -185,10 +185,21 @@ def test_job(pool: Pool) -> None:
 
 
 def test_record(pool: Pool) -> None:
-    """What only records a action changes no state."""
-    pool.append(RecordAnswer(task=new_task_id(), question=1))
+    """A record of an action changes no state, and no process that follows the commands reads it."""
+    answer, issued = pool.append(RecordAnswer(task=new_task_id(), question=1))
     assert pool.desired() == {}
-    assert pool.execute("XLEN", pool.keys.control) == 1
+    assert pool.notifications() == []
+    assert pool.execute("XLEN", pool.keys.control) == 0
+    ((entry, _),) = pool.execute("XRANGE", pool.keys.action_records, "-", "+")
+    assert entry.decode() == answer.entry
+    assert pool.append(RecordAnswer(task=new_task_id(), question=1), id_=issued.id, token="other")[0] == (
+        "replayed", answer.entry,
+    )  # fmt: skip
+    assert pool.append(RecordAnswer(task=new_task_id(), question=1), per_minute=0)[0].status == "busy"
+    assert pool.execute("XLEN", pool.keys.refused_records) == 2
+    assert pool.execute("EXISTS", pool.keys.refused_control) == 0
+    assert pool.append(make_command("start", {}), per_minute=0)[0].status == "busy"
+    assert pool.execute("XLEN", pool.keys.refused_control) == 1
 
 
 def test_limit(pool: Pool) -> None:
