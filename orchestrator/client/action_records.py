@@ -43,11 +43,10 @@ async def record_tasks(
     return ""
 
 
-async def record_lock(services: Services, scope: str, lock: LockInfo, reason: str, actor: str | None) -> None:
-    """Record that a lock was taken from its holder."""
-    command = RecordLock(lock=f"{scope} {lock.name}"[:1000], holder=lock.holder)
-    if problem := await _record(services, command, reason, actor):
-        _log.warning("lock_not_recorded", lock=lock.name, error=problem)
+async def record_lock(services: Services, scope: str, lock: LockInfo, reason: str, actor: str | None) -> str:
+    """Record that a lock was taken from its holder, and return why it was not recorded; empty if it was."""
+    command = RecordLock(lock=f"{scope} {lock.name}"[:1000], holder=lock.holder[:1000])
+    return await _record(services, command, reason, actor)
 
 
 async def _record(services: Services, command: RecordCommand, reason: str, actor: str | None) -> str:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from orchestrator.client.action_records import record_tasks
 from orchestrator.control.sending import this_actor
 from orchestrator.core.command_record import check_said
+from orchestrator.core.errors import StoreError
+from orchestrator.core.log import get_logger
 from orchestrator.tasks import bulk
 from orchestrator.tasks.model import CancelStatus, DeleteStatus, RequeueStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 
+    from orchestrator.client.action_records import TaskAction
     from orchestrator.services import Services
     from orchestrator.tasks.model import TaskState
 
 S = TypeVar("S")
+Done: TypeAlias = "Coroutine[Any, Any, dict[str, tuple[S, TaskState | None]]]"
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +51,15 @@ async def cancel_tasks(
 
     Raises:
         InvalidInput: actor or reason is too long; nothing was changed.
-        StoreError: Redis did not answer; earlier tasks may have been changed.
+        StoreError: Redis did not answer; earlier tasks may have been changed, which are recorded.
     """
     check_said(actor, reason)
-    done = await bulk.cancel(services.store, ids, reason=reason, retry_for_s=_retry_for_s(services))
-    changed = [id_ for id_, (status, _) in done.items() if status in {CancelStatus.ENDED, CancelStatus.SIGNALLED}]
-    return ActionReport(done, await record_tasks(services, "cancel", changed, reason=reason, actor=actor))
+
+    def act(chunk: Sequence[str]) -> Done[CancelStatus]:
+        return bulk.cancel(services.store, chunk, reason=reason, retry_for_s=_retry_for_s(services))
+
+    changed = {CancelStatus.ENDED, CancelStatus.SIGNALLED}
+    return await _act(services, "cancel", ids, act, changed, reason=reason, actor=actor)
 
 
 async def retry_tasks(
@@ -60,15 +68,13 @@ async def retry_tasks(
     """Retry tasks that ended without a result. Arguments and errors as of `cancel_tasks`."""
     check_said(actor, reason)
     actor = actor or this_actor()
-    done = await bulk.retry(
-        services.store,
-        ids,
-        said=f"{actor}: {reason}" if reason else actor,
-        max_wait_s=round(services.settings.queue.max_wait_s),
-        retry_for_s=_retry_for_s(services),
-    )
-    changed = [id_ for id_, (status, _) in done.items() if status is RequeueStatus.REQUEUED]
-    return ActionReport(done, await record_tasks(services, "retry", changed, reason=reason, actor=actor))
+    said = f"{actor}: {reason}" if reason else actor
+    max_wait_s = round(services.settings.queue.max_wait_s)
+
+    def act(chunk: Sequence[str]) -> Done[RequeueStatus]:
+        return bulk.retry(services.store, chunk, said=said, max_wait_s=max_wait_s, retry_for_s=_retry_for_s(services))
+
+    return await _act(services, "retry", ids, act, {RequeueStatus.REQUEUED}, reason=reason, actor=actor)
 
 
 async def delete_tasks(
@@ -76,9 +82,38 @@ async def delete_tasks(
 ) -> ActionReport[DeleteStatus]:
     """Delete ended tasks with all that is stored of them. Arguments and errors as of `cancel_tasks`."""
     check_said(actor, reason)
-    done = await bulk.delete(services.store, ids, retry_for_s=_retry_for_s(services))
-    changed = [id_ for id_, (status, _) in done.items() if status is DeleteStatus.DELETED]
-    return ActionReport(done, await record_tasks(services, "delete", changed, reason=reason, actor=actor))
+
+    def act(chunk: Sequence[str]) -> Done[DeleteStatus]:
+        return bulk.delete(services.store, chunk, retry_for_s=_retry_for_s(services))
+
+    return await _act(services, "delete", ids, act, {DeleteStatus.DELETED}, reason=reason, actor=actor)
+
+
+async def _act(
+    services: Services,
+    action: TaskAction,
+    ids: Sequence[str],
+    act: Callable[[Sequence[str]], Done[S]],
+    changed: Collection[S],
+    *,
+    reason: str,
+    actor: str | None,
+) -> ActionReport[S]:
+    """Act on one chunk after the other, and record each before the next one, which may fail."""
+    tasks: dict[str, tuple[S, TaskState | None]] = {}
+    unrecorded = ""
+    for first in range(0, len(ids), bulk.CHUNK):
+        try:
+            done = await act(ids[first : first + bulk.CHUNK])
+        except StoreError:
+            if unrecorded:
+                _log.warning("tasks_not_recorded", action=action, tasks=len(tasks), error=unrecorded)
+            raise
+        tasks |= done
+        recorded = [id_ for id_, (status, _) in done.items() if status in changed]
+        problem = await record_tasks(services, action, recorded, reason=reason, actor=actor)
+        unrecorded = unrecorded or problem
+    return ActionReport(tasks, unrecorded)
 
 
 def _retry_for_s(services: Services) -> float:

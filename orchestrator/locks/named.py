@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -11,6 +12,7 @@ import anyio
 from orchestrator.core.command_record import check_said
 from orchestrator.core.durations import Duration, to_seconds
 from orchestrator.core.errors import InvalidInput, LockBusy, LockLost, NotHeld, Occupied
+from orchestrator.core.log import get_logger
 from orchestrator.locks import scripts
 from orchestrator.locks.model import (
     PROFILES,
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
     from orchestrator.store.keys import ScopeKeys
     from orchestrator.store.store import Store
 
-    RecordTakenAway = Callable[[str, LockInfo, str, str | None], Awaitable[None]]
-    """Records a lock that was taken away, with its scope, the reason and the actor."""
+    RecordTakenAway = Callable[[str, LockInfo, str, str | None], Awaitable[str]]
+    """Records a lock that was taken away, with its scope, the reason and the actor; returns why it did not."""
+
+_log = get_logger(__name__)
 
 MIN_TTL_S: Final = 0.1
 MAX_TTL_S: Final = 86_400.0
@@ -340,12 +344,18 @@ class Locks:
         Raises:
             InvalidInput: `actor` has more than 500 characters, or a text is not valid; nothing was changed.
         """
-        check_said(actor, reason, cut=True)
-        (dropped,) = await self._store.call(scripts.drop(self._keys, rows=[(lock.at, lock.nonce)]))
-        await self._waiter.wake(self._keys, lock.at, dropped.wake)
-        if dropped.released:
-            await self._record(self.scope, lock, reason, actor)
-        return dropped.released
+        taken = await take_from_holder(
+            self._keys,
+            lock,
+            store=self._store,
+            waiter=self._waiter,
+            record=self._record,
+            reason=reason,
+            actor=actor,
+        )
+        if taken.unrecorded:
+            _log.warning("lock_not_recorded", lock=lock.name, error=taken.unrecorded)
+        return taken.released
 
     async def _acquire(self, lock: str, name: str, ttl_s: float, wait_s: float) -> tuple[Lease, LockProof]:
         nonce, ttl_ms = new_nonce(), round(ttl_s * 1000)
@@ -368,6 +378,38 @@ class Locks:
         proof = LockProof(self._keys, lock, got.reply.value)
         lease = Lease(name, proof, nonce, ttl_s=ttl_s, sent_s=got.sent_s, store=self._store, waiter=self._waiter)
         return lease, proof
+
+
+@dataclass(frozen=True, slots=True)
+class TakenLock:
+    """Outcome of `take_from_holder`.
+
+    Attributes:
+        released: whether the lock was released; else that ownership had ended.
+        unrecorded: why the action was not recorded; empty if it was.
+    """
+
+    released: bool
+    unrecorded: str = ""
+
+
+async def take_from_holder(
+    keys: ScopeKeys,
+    lock: LockInfo,
+    *,
+    store: Store,
+    waiter: LockWaiter,
+    record: RecordTakenAway,
+    reason: str = "",
+    actor: str | None = None,
+) -> TakenLock:
+    """Take a lock from its holder as `Locks.take_away` does, and return also why that is not recorded."""
+    check_said(actor, reason, cut=True)
+    (dropped,) = await store.call(scripts.drop(keys, rows=[(lock.at, lock.nonce)]))
+    await waiter.wake(keys, lock.at, dropped.wake)
+    if not dropped.released:
+        return TakenLock(released=False)
+    return TakenLock(released=True, unrecorded=await record(scope_name(keys), lock, reason, actor))
 
 
 def _lost_to(present: str) -> str:

@@ -14,7 +14,8 @@ from orchestrator.client.task_actions import cancel_tasks, delete_tasks, retry_t
 from orchestrator.control.commands import RecordTasks
 from orchestrator.control.records import find
 from orchestrator.control.signing import signer_of
-from orchestrator.core.errors import InvalidInput, TaskFailed
+from orchestrator.core.errors import InvalidInput, StoreError, TaskFailed
+from orchestrator.tasks import bulk
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.queries import server_ms
 from orchestrator.tasks.submission import Submission
@@ -153,6 +154,23 @@ async def test_operators_are_told_what_was_not_recorded(team: LocalTeam) -> None
     assert "control.per_minute" in report.unrecorded
     assert (await second.info()).state is TaskState.CANCELLED
     assert [tasks for _, tasks, _, _ in await _recorded(team)] == [{first.id}]
+
+
+async def test_what_was_done_before_a_failure_is_recorded(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An action that fails in a later chunk has records of the tasks that it changed before."""
+    monkeypatch.setattr(bulk, "CHUNK", 2)
+    store = team.services.store
+    ended = [one.id for one in await _waiting_tasks(team.orc, 3)]
+    await cancel_tasks(team.services, ended, actor="setup")
+    waiting = [one.id for one in await _waiting_tasks(team.orc, 3)]
+    broken = [one.id for one in await _waiting_tasks(team.orc, 1)]
+    for action, ids in ((cancel_tasks, waiting), (retry_tasks, ended), (delete_tasks, waiting)):
+        await store.execute("SET", store.keys.task(broken[0]), "no hash")
+        with pytest.raises(StoreError):
+            await action(team.services, [*ids[:2], *broken, *ids[2:]], actor="ada@desk")
+    await store.execute("DEL", store.keys.task(broken[0]))
+    found = [(action, tasks) for action, tasks, actor, _ in await _recorded(team) if actor == "ada@desk"]
+    assert found == [("cancel", set(waiting[:2])), ("retry", set(ended[:2])), ("delete", set(waiting[:2]))]
 
 
 async def test_invalid_texts_change_nothing(team: LocalTeam) -> None:

@@ -10,6 +10,7 @@ import anyio.to_thread
 import pytest
 
 from orchestrator import LockLost
+from orchestrator.tasks.queries import server_ms
 from tests.helpers.terminal import Done, Terminal
 
 if TYPE_CHECKING:
@@ -77,3 +78,17 @@ async def test_release(team: LocalTeam, orc: Orc) -> None:
     recorded = await orc("control", "list", "-o", "json")
     (command,) = recorded.json()["items"]
     assert (command["kind"], command["reason"]) == ("release-lock", "it hangs")
+
+
+async def test_release_tells_that_it_is_not_recorded(team: LocalTeam, orc: Orc) -> None:
+    """The lock is released although its record is refused, and the operator is told why."""
+    locks = team.orc.locks("session:s")
+    assert await locks.try_acquire("n") is not None
+    minute = await server_ms(team.services.store) // 60_000
+    for each in (minute, minute + 1):
+        await team.services.store.execute("SET", f"{team.services.keys.control}:{each}", 600, "EX", 120)
+    done = await orc("locks", "release", "session:s", "n", "--yes", "-o", "json")
+    assert done.code == 0
+    assert "was not recorded" in done.err
+    assert "control.per_minute" in done.err
+    assert await locks.peek("n") is None

@@ -66,7 +66,8 @@ def release(
 async def _release(scope: str, name: str, reason: str, yes: bool, common: Globals) -> int:  # noqa: FBT001
     from anyio import to_thread
 
-    from orchestrator.cli.terminal.failures import DONE, CommandAborted
+    from orchestrator.cli.terminal.failures import DONE, CommandAborted, error_line
+    from orchestrator.client.lock_actions import release_lock
     from orchestrator.views.locks import find_lock
 
     async with common.client() as orc:
@@ -74,8 +75,11 @@ async def _release(scope: str, name: str, reason: str, yes: bool, common: Global
         lock = await find_lock(locks, name)
         action = f"release lock {output.clean(name)} of {output.clean(scope)}, held by {output.clean(lock.holder)}"
         await to_thread.run_sync(lambda: ask(action, yes=yes), abandon_on_cancel=True)
-        if not await locks.take_away(lock, reason=reason):
+        taken = await release_lock(orc.services, locks, lock, reason=reason)
+        if not taken.released:
             raise CommandAborted(f"lock {name!r} has another holder than {lock.holder} now; nothing was changed")
+    if taken.unrecorded:
+        output.say(error_line(f"the lock was released, which was not recorded: {taken.unrecorded}"))
     if common.output == "table":
         output.write(f"released lock {output.clean(name)} of {output.clean(lock.holder)}\n")
     else:
