@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
 import pytest
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     import redis
-    from anyio.abc import TaskGroup
 
-    from orchestrator.client.handle import TaskHandle
     from orchestrator.core.settings import Settings
     from orchestrator.store.store import Store
     from tests.helpers.local_team import LocalTeam
@@ -92,20 +91,24 @@ async def test_a_pool_at_work_is_well(team: LocalTeam, settings: Settings) -> No
         await anyio.sleep(0.002)
 
     await team.work(agent)
-    handles = [await team.orc.submit("work", delay=0.005 * number) for number in range(200)]
-    looks = 0
     async with anyio.create_task_group() as group:
-        group.start_soon(_all_done, handles, group)
-        while not group.cancel_scope.cancel_called:
+        group.start_soon(_submit_on, team)
+        for ended in (1, 50, 100):
+            await wait_for(partial(_have_ended, team, ended), f"the end of {ended} tasks", 10)
             assert await find_problems(settings) == {}
-            looks += 1
-    assert looks > 1
+        group.cancel_scope.cancel()
 
 
-async def _all_done(handles: list[TaskHandle[Any]], group: TaskGroup) -> None:
-    for handle in handles:
-        await handle.result(10)
-    group.cancel_scope.cancel()
+async def _submit_on(team: LocalTeam) -> None:
+    while True:
+        handles = [await team.orc.submit("work", delay=0.005 * number) for number in range(20)]
+        for handle in handles:
+            await handle.result(10)
+
+
+async def _have_ended(team: LocalTeam, count: int) -> bool:
+    ended = await team.services.store.execute("HGET", team.services.keys.stats("TOTAL"), "succeeded")
+    return int(ended or 0) >= count
 
 
 # ---------------------------------------------------------------------------------------------------------------- team
