@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator import Agent, Cause, KeyConflict, TaskCancelled
 from orchestrator.tasks.model import TaskState
+from orchestrator.views.control import list_commands
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.terminal import Done, Terminal
 from tests.helpers.waiting import wait_for
@@ -227,9 +228,12 @@ async def test_cancel_and_wait(team: LocalTeam, orc: Orc, stubborn: Stubborn) ->
     async def wait() -> None:
         finished.append(await orc("cancel", runs.id, "--wait", "-o", "json"))
 
+    async def told_twice() -> bool:
+        return len(await list_commands(team.services)) == 2
+
     async with anyio.create_task_group() as group:
         group.start_soon(wait)
-        await anyio.sleep(0.3)
+        await wait_for(told_twice, "the record of the second command", 10)
         assert not finished
         stubborn.let_go.set()
     assert finished[0].code == 0
