@@ -2,13 +2,13 @@
 -- Records for which tasks the attempts of a worker wait, and the slots that they lend meanwhile (protocol rule 32). Puts
 -- the awaited tasks that are ready into the index that fills lent slots, each below the task that waits for it. Refuses
 -- a wait that would never end, because an awaited task waits for the parent.
--- returns: per row: ok, depth, number of tasks that have not ended | stale (the attempt lost its task)
---                    | cycle, then the tasks from the awaited one to the parent,
+-- returns: per row: ok, depth, number of its tasks that the call has looked at, bytes of the record of the wait
+--                    | stale (the attempt lost its task) | cycle, then the tasks from the awaited one to the parent,
 --          then per agent: 1 (awaited tasks may arrive in its inbox) or 0
 -- repeat: stores the same values again
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local worker  = ARGV[1]                   -- str: worker
-local rows    = cmsgpack.unpack(ARGV[2])  -- rows: task generation awaited
+local rows    = cmsgpack.unpack(ARGV[2])  -- rows: task generation awaited look
 local agents  = cmsgpack.unpack(ARGV[3])  -- rows: agent counts
 --@include time: integer
 --@include envelope: depth_of, skill_queue
@@ -16,7 +16,8 @@ local agents  = cmsgpack.unpack(ARGV[3])  -- rows: agent counts
 --@include notify: notify_supervisor, notify_worker
 --@include lent: state_lent
 
-local look_at, keep_s = 1000, 60
+-- All rows of a call share this number, so that no call blocks Redis for more than a few ms.
+local look_at, keep_s = 500, 60
 local answers, looked = {}, 0
 local indexed, wanted = {}, {}
 
@@ -50,7 +51,7 @@ end
 
 -- Lowers an awaited task, and all that it waits for, below the task that waits for it. Returns the tasks between the first
 -- and the parent if the parent is among them. A task that is deep enough has only deeper ones below it, so that nearly
--- all walks end at the first task.
+-- all walks end at the first task. A walk that meets the limit is taken up again by a later call.
 local function lower(parent, first, first_depth)
   local stack, above = {{first, first_depth}}, {}
   while #stack > 0 do
@@ -93,28 +94,26 @@ end
 
 local function judge(row)
   local task_key = pool .. ':task:' .. row.task
-  local parent = read_task(task_key, 'state', 'gen', 'env', 'depth', 'awaits')
+  local parent = read_task(task_key, 'state', 'gen', 'env', 'depth')
   if parent.state ~= 'assigned' or parent.gen ~= row.generation then return {'stale'} end
   local depth = math.max(depth_of(parent.env), tonumber(parent.depth) or 0)
   if row.awaited == '' then
-    if parent.awaits then redis.call('HDEL', task_key, 'awaits') end
-    return {'ok', depth, 0}
+    redis.call('HDEL', task_key, 'awaits')
+    return {'ok', depth, 0, 0}
   end
-  looked = 0
-  local missing = {}
-  for id in string.gmatch(row.awaited, '%S+') do
+  if row.awaited ~= '=' then redis.call('HSET', task_key, 'awaits', row.generation .. ' ' .. row.awaited) end
+  local seen = 0
+  for id in string.gmatch(row.look, '%S+') do
+    if looked >= look_at then break end
+    seen = seen + 1
     local path = lower(row.task, id, depth + 1)
     if path then
       path[#path + 1] = row.task
-      if parent.awaits then redis.call('HDEL', task_key, 'awaits') end
+      redis.call('HDEL', task_key, 'awaits')
       return {'cycle', unpack(path)}
     end
-    local state = redis.call('HGET', pool .. ':task:' .. id, 'state')
-    if state and not has_ended(state) then missing[#missing + 1] = id end
   end
-  local awaits = row.generation .. ' ' .. table.concat(missing, ' ')
-  if awaits ~= parent.awaits then redis.call('HSET', task_key, 'awaits', awaits) end
-  return {'ok', depth, #missing}
+  return {'ok', depth, seen, redis.call('HSTRLEN', task_key, 'awaits')}
 end
 
 for i = 1, #rows do answers[i] = judge(rows[i]) end

@@ -8,8 +8,9 @@ and entries are neither lost nor repeated after a broken connection. Because hin
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import anyio
 
@@ -22,6 +23,7 @@ from orchestrator.tasks.output import final_entry, read_page, read_place
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from orchestrator.services import Services
     from orchestrator.tasks.output import Place, StreamEntry
@@ -32,6 +34,8 @@ PAGE_ENTRIES: Final = 32
 """Entries that a reader holds at a time; with the largest chunks, 2 MiB."""
 
 T = TypeVar("T")
+UntilNews: TypeAlias = "Callable[[], AbstractAsyncContextManager[None]]"
+"""Runs a block that waits for the next entry."""
 
 _log = get_logger(__name__)
 
@@ -67,10 +71,12 @@ class Reader:
                 shown.append(entry)
         return shown
 
-    async def wait_for_news(self) -> WatchStatus:
-        """Wait for new entries or a new status; returns the status."""
+    async def wait_for_news(self, until_news: UntilNews) -> WatchStatus:
+        """Wait for new entries or a new status; returns the status. Waits inside `until_news` if none is there."""
         while True:
-            await self._news.wait()
+            # The first status is a round trip away.
+            async with nullcontext() if self.status is None or self._news.is_set() else until_news():
+                await self._news.wait()
             self._news = anyio.Event()
             if self.failure is not None:
                 raise self.failure
@@ -102,8 +108,10 @@ class Following:
         self._may_subscribe = True
         self._closed = False
 
-    async def entries(self, id_: str, after: Place) -> AsyncGenerator[StreamEntry]:
+    async def entries(self, id_: str, after: Place, until_news: UntilNews = nullcontext) -> AsyncGenerator[StreamEntry]:
         """Yield the entries of a task behind a position, live, until its end.
+
+        Runs each wait for an entry that is not there yet inside `until_news`.
 
         Raises:
             NotFound: no such task, or no longer.
@@ -112,7 +120,7 @@ class Following:
         reader, status = self._join(id_, after), WatchStatus.LIVE
         try:
             while status is WatchStatus.LIVE:
-                status, more, ended = await reader.wait_for_news(), True, False
+                status, more, ended = await reader.wait_for_news(until_news), True, False
                 if status is WatchStatus.UNKNOWN:
                     raise NotFound(f"task {id_} does not exist, or its retention has passed")
                 while more:

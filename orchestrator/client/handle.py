@@ -344,11 +344,5 @@ class WaitingHandle(TaskHandle[T_co]):
         async with self._until_ended([self.id]):
             await self._replies.wait(self)
 
-    async def _entries(self, after: Place) -> AsyncGenerator[StreamEntry]:
-        async with aclosing(self._following.entries(self.id, after)) as entries:
-            while True:
-                async with self._until_ended([self.id]):
-                    entry = await anext(entries, None)
-                if entry is None:
-                    return
-                yield entry
+    def _entries(self, after: Place) -> AsyncGenerator[StreamEntry]:
+        return self._following.entries(self.id, after, lambda: self._until_ended([self.id]))

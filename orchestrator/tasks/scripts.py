@@ -490,12 +490,23 @@ def take_suspects(
     return Call("tasks/take_suspects", args, parse)
 
 
+KEEP_AWAITED: Final = "="
+"""What `WaitRow.awaited` says when the record of the wait stays as it is."""
+
+
 class WaitRow(msgspec.Struct, frozen=True, array_like=True):
-    """One attempt that waits, and the ids of the tasks that it waits for, blank-separated; '' when it goes on."""
+    """One attempt that waits.
+
+    Attributes:
+        awaited: ids of the tasks that it waits for, blank-separated; '' when it goes on, `KEEP_AWAITED` when they are
+            recorded.
+        look: those of them that may have become ready; blank-separated.
+    """
 
     task: str
     generation: str
     awaited: str
+    look: str
 
 
 class LentRow(msgspec.Struct, frozen=True, array_like=True):
@@ -511,11 +522,15 @@ class Recorded(NamedTuple):
     Attributes:
         stale: the attempt lost its task.
         depth: number of tasks above it that wait; None if the wait was not recorded.
+        looked: number of tasks of `look` that the call has looked at, from the first on.
+        size: bytes of the record of the wait.
         cycle: the tasks from the awaited one to the parent, if the wait would never end.
     """
 
     stale: bool = False
     depth: int | None = None
+    looked: int = 0
+    size: int = 0
     cycle: Sequence[str] = ()
 
 
@@ -534,7 +549,7 @@ def lend(keys: PoolKeys, *, worker: str, rows: Sequence[WaitRow], agents: Sequen
             return Recorded(stale=True)
         if reply[0] == b"cycle":
             return Recorded(cycle=[id_.decode() for id_ in reply[1:]])
-        return Recorded(depth=int(reply[1]))
+        return Recorded(depth=int(reply[1]), looked=int(reply[2]), size=int(reply[3]))
 
     def parse(reply: list[Any]) -> LendReply:
         return LendReply([parse_one(one) for one in reply[: len(rows)]], [bool(one) for one in reply[len(rows) :]])

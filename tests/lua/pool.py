@@ -363,7 +363,7 @@ class Pool:
 
     def lend(self, worker: str, *waits: tuple[Delivery, str], **counts: str) -> task_scripts.LendReply:
         """Run lend for attempts and the ids that each waits for; by agent, the slots that are lent."""
-        rows = [task_scripts.WaitRow(held.task_id, held.generation, awaited) for held, awaited in waits]
+        rows = [task_scripts.WaitRow(held.task_id, held.generation, awaited, awaited) for held, awaited in waits]
         agents = [task_scripts.LentRow(agent, lent) for agent, lent in counts.items()]
         return self.call(task_scripts.lend(self.keys, worker=worker, rows=rows, agents=agents))
 

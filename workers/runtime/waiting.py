@@ -1,14 +1,17 @@
 """Lends the slots of attempts that wait for children, and records for which tasks they wait (protocol rule 32).
 
-A wait lends the slot at once. A batch then tells Redis, and repeats all that it told every second while a parent waits,
-so that a lost statement, and a child that becomes ready again, cost a second.
+A wait lends the slot at once. A batch then tells Redis what has changed. Small calls look at the awaited tasks: at the
+first ones of a parent at once, and at the next ones in turn every second. So the work depends neither on the number of
+children nor on that of their ends.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -27,7 +30,11 @@ if TYPE_CHECKING:
 
 REPEAT_S: Final = 1.0
 MAX_RECORDED: Final = 1000
-"""Awaited tasks of one attempt that Redis knows, and of one call."""
+"""Awaited tasks of one attempt that Redis knows."""
+LOOK_AT: Final = 100
+"""Awaited tasks that one call looks at, and those of one attempt that Redis knows at once."""
+LOOK_AGAIN: Final = 1000
+"""Awaited tasks of all attempts of a worker that Redis looks at in a repetition."""
 
 _log = get_logger(__name__)
 
@@ -54,17 +61,77 @@ class _Parent:
     Attributes:
         depth: number of tasks above it that may wait for it.
         taking: set when it has its slot back; None while it does not want it.
+        looked: awaited tasks that Redis has looked at and that have not ended, as far as is known here.
+        recorded: the awaited tasks in Redis, without those that have ended; None if that is not known.
+        size: bytes of the record.
+        turn: the awaited task that the next repetition begins with.
     """
 
     attempt: Attempt
     slots: Slots
     depth: int
-    waits: list[Wait] = field(default_factory=list)
+    waits: dict[Wait, None] = field(default_factory=dict)
     taking: anyio.Event | None = None
+    looked: set[str] = field(default_factory=set)
+    recorded: set[str] | None = field(default_factory=set)
+    size: int = 0
+    turn: int = 0
 
     @property
     def awaited(self) -> list[str]:
-        return list(dict.fromkeys(id_ for wait in self.waits for id_ in wait.children))[:MAX_RECORDED]
+        return list(dict.fromkeys(id_ for wait in self.waits for id_ in wait.children))
+
+    def ended(self, child: str) -> bool:
+        """Note that an awaited task has ended; return whether Redis should look at more of them."""
+        self.looked.discard(child)
+        if self.recorded is not None:
+            self.recorded.discard(child)
+        return len(self.looked) < LOOK_AT // 2 and len(self.looked) < len(self.waits)
+
+    def statement(self, again: int) -> _Statement | None:
+        """Return what Redis does not know; None if it knows all.
+
+        Args:
+            again: number of tasks to look at once more, in turn; with them, all tasks are recorded.
+        """
+        awaited = self.awaited
+        if not awaited:
+            return None if self.recorded == set() else _Statement(self, [], [])
+        self.looked.intersection_update(awaited)
+        look = list[str]()
+        if len(self.looked) < min(len(awaited), LOOK_AT // 2):
+            look = list(islice((id_ for id_ in awaited if id_ not in self.looked), LOOK_AT))
+        if again:
+            self.turn = self.turn if self.turn < len(awaited) else 0
+            look = list(dict.fromkeys(look + awaited[self.turn : self.turn + again]))[:LOOK_AT]
+            self.turn += again
+        record = awaited[: MAX_RECORDED if again else LOOK_AT]
+        known = self.recorded is not None and self.recorded.issuperset(record) and self.recorded.issubset(awaited)
+        return None if known and not look else _Statement(self, None if known else record, look)
+
+
+@dataclass(eq=False)
+class _Statement:
+    """What Redis is told about a parent.
+
+    Attributes:
+        record: the tasks that it awaits; None to leave the record as it is.
+        look: those of them to look at.
+    """
+
+    parent: _Parent
+    record: list[str] | None
+    look: list[str]
+
+    @property
+    def cost(self) -> int:
+        """The work of the server, in tasks to look at."""
+        return 1 + len(self.look) + len(self.record or ()) // 20
+
+    def row(self) -> scripts.WaitRow:
+        delivery = self.parent.attempt.delivery
+        record = scripts.KEEP_AWAITED if self.record is None else " ".join(self.record)
+        return scripts.WaitRow(delivery.task_id, delivery.generation, record, " ".join(self.look))
 
 
 class Waiting:
@@ -104,16 +171,21 @@ class Waiting:
         if parent is None:
             parent = self._parents[attempt] = _Parent(attempt, slots, attempt.envelope.depth)
         wait = Wait(children)
-        parent.waits.append(wait)
+        parent.waits[wait] = None
         if not attempt.lends:
             slots.lend(attempt)
         self._note(parent)
+        over = False
         try:
             with wait.scope:
                 yield
+                over = True
         finally:
-            parent.waits.remove(wait)
-            self._note(parent)
+            del parent.waits[wait]
+            # The end of one of many children changes nothing in Redis while the parent awaits the others.
+            more = parent.ended(children[0]) if over and len(children) == 1 else True
+            if more or not parent.waits:
+                self._note(parent)
             if not parent.waits:
                 await self._take_back(parent)
         if wait.cycle:
@@ -138,8 +210,6 @@ class Waiting:
                     # It waits elsewhere again.
                     parent.slots.lend(attempt)
                 self._note(parent)
-        if not parent.waits and parent.taking is None and self._parents.get(attempt) is parent:
-            del self._parents[attempt]
 
     def _note(self, parent: _Parent) -> None:
         self._changed_parents[parent] = None
@@ -149,16 +219,26 @@ class Waiting:
 
     async def run(self) -> None:
         """Tell Redis what has changed, until cancelled."""
-        pauses = Pauses(cap_s=REPEAT_S)
+        pauses, repeat_at_s = Pauses(cap_s=REPEAT_S), 0.0
         while True:
-            with anyio.move_on_after(REPEAT_S if self._parents or self._stated else None) as repeat:
+            rests = not (self._parents or self._stated)
+            with anyio.CancelScope(deadline=math.inf if rests else repeat_at_s):
                 await self._changed.wait()
-            if repeat.cancelled_caught:
-                self._changed_parents.update(dict.fromkeys(self._parents.values()))
+            again, now_s = 0, anyio.current_time()
+            if rests:
+                repeat_at_s = now_s + REPEAT_S
+            elif now_s >= repeat_at_s:
+                # Changes that never end put no repetition off.
+                repeat_at_s = now_s + REPEAT_S
+                # What a handler has left behind goes with its attempt.
+                self._parents = {attempt: parent for attempt, parent in self._parents.items() if attempt.running}
+                waiting = [parent for parent in self._parents.values() if parent.waits]
+                self._changed_parents.update(dict.fromkeys(waiting))
+                again = min(LOOK_AT, max(1, LOOK_AGAIN // max(1, len(waiting))))
             self._changed = anyio.Event()
             parents, self._changed_parents = self._changed_parents, {}
             try:
-                await self._state(list(parents))
+                await self._state(list(parents), again)
             except StoreError as failure:
                 _log.debug("waits_not_recorded", error=str(failure))
                 self._changed_parents = parents | self._changed_parents
@@ -167,37 +247,43 @@ class Waiting:
             else:
                 pauses.reset()
 
-    async def _state(self, parents: Sequence[_Parent]) -> None:
+    async def _state(self, parents: Sequence[_Parent], again: int) -> None:
         left = [parent for parent in parents if parent.attempt.running]
         while True:
-            told, number = list[_Parent](), 0
-            while left and number < MAX_RECORDED:
-                told.append(left.pop())
-                number += 1 + len(told[-1].waits)
+            told, cost = list[_Statement](), 0
+            while left and cost < LOOK_AT:
+                if (statement := left.pop().statement(again)) is not None:
+                    told.append(statement)
+                    cost += statement.cost
             await self._tell(told)
             if not left:
                 return
 
-    async def _tell(self, parents: Sequence[_Parent]) -> None:
-        for attempt in [attempt for attempt in self._parents if not attempt.running]:
-            # The handler has ended and left a wait behind.
-            del self._parents[attempt]
+    async def _tell(self, told: Sequence[_Statement]) -> None:
         counts = self._counts()
+        if not told and {agent: text for agent, text in counts.items() if text} == self._stated:
+            return
         call = scripts.lend(
             self._services.keys,
             worker=self._worker,
-            rows=[
-                scripts.WaitRow(
-                    parent.attempt.delivery.task_id, parent.attempt.delivery.generation, " ".join(parent.awaited)
-                )
-                for parent in parents
-            ],
+            rows=[statement.row() for statement in told],
             agents=[scripts.LentRow(agent, text) for agent, text in counts.items()],
         )
-        reply = await self._services.store.call(call)
+        for statement in told:
+            # An end that is noticed meanwhile is taken from both.
+            statement.parent.looked.update(statement.look)
+            if statement.record is not None:
+                statement.parent.recorded = set(statement.record)
+        try:
+            reply = await self._services.store.call(call)
+        except StoreError:
+            for statement in told:
+                statement.parent.recorded = None
+                statement.parent.looked.difference_update(statement.look)
+            raise
         self._stated = {agent: text for agent, text in counts.items() if text}
-        for parent, recorded in zip(parents, reply.recorded, strict=True):
-            self._apply(parent, recorded)
+        for statement, recorded in zip(told, reply.recorded, strict=True):
+            self._apply(statement, recorded)
         for agent, expected in zip(counts, reply.expects, strict=True):
             self._slots[agent].open_lent(expected=expected)
 
@@ -205,18 +291,34 @@ class Waiting:
         """Return the attempts that lend by agent and depth; '' for an agent whose attempts lend no more."""
         by_agent: dict[str, Counter[int]] = {agent: Counter() for agent in self._stated}
         for parent in self._parents.values():
-            if parent.attempt.lends:
+            if parent.attempt.lends and parent.attempt.running:
                 by_agent.setdefault(parent.attempt.delivery.agent, Counter())[parent.depth] += 1
         return {
             agent: " ".join(f"{depth}={number}" for depth, number in sorted(counter.items()))
             for agent, counter in by_agent.items()
         }
 
-    def _apply(self, parent: _Parent, recorded: scripts.Recorded) -> None:
-        if recorded.depth is not None and recorded.depth != parent.depth:
-            parent.depth = recorded.depth
+    def _apply(self, statement: _Statement, recorded: scripts.Recorded) -> None:
+        parent = statement.parent
+        if recorded.cycle:
+            parent.recorded = None
+            for wait in parent.waits:
+                if recorded.cycle[0] in wait.children:
+                    wait.cycle = recorded.cycle
+                    wait.scope.cancel()
+        if recorded.depth is None:
+            return
+        parent.looked.difference_update(statement.look[recorded.looked :])
+        if statement.record is not None:
+            parent.size = recorded.size
+        elif parent.size != recorded.size:
+            # The server has lost the record.
+            parent.recorded = None
             self._note(parent)
-        for wait in parent.waits:
-            if recorded.cycle and recorded.cycle[0] in wait.children:
-                wait.cycle = recorded.cycle
-                wait.scope.cancel()
+        if recorded.depth != parent.depth:
+            # What it awaits goes below it.
+            parent.depth = recorded.depth
+            parent.looked.clear()
+            self._note(parent)
+        elif recorded.looked < len(statement.look):
+            self._note(parent)
