@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.from_thread
@@ -12,10 +12,16 @@ import pytest
 from orchestrator import Agent, Cause, TaskContext
 from orchestrator.client.handle import TaskHandle
 from orchestrator.core.errors import TaskCancelled, TaskFailed
+from orchestrator.tasks import scripts
 from orchestrator.testing.waiting import wait_for
+from orchestrator.workers.runtime import waiting
+from orchestrator.workers.runtime.slots import Slots
 from tests.helpers.local_team import TIMEOUT_S
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.workers.runtime.attempt import Attempt
     from tests.helpers.local_team import LocalTeam
 
 
@@ -108,6 +114,18 @@ async def test_many_parents_wait_few_at_a_time(team: LocalTeam) -> None:
         assert await handle.result(5 * TIMEOUT_S) == 3
     assert family.most == 1
     assert family.most_held <= 3 * 2  # slots x (1 + backlog) of each depth
+
+
+@pytest.mark.slow
+async def test_a_thousand_parents_wait_few_at_a_time(team: LocalTeam) -> None:
+    """A thousand queued parents of one slot all end, and no more of them wait at a time than the inbox holds."""
+    family = Family()
+    handles = [await team.orc.submit("grow", {"levels": 2, "width": 1}) for _ in range(1000)]
+    await team.work(family.agent)
+    for handle in handles:
+        assert await handle.result(120) == 2
+    assert family.most == 1
+    assert family.most_held <= 2 * 2  # slots x (1 + backlog) of each depth
 
 
 async def test_a_slot_is_lent_to_deeper_tasks_only(team: LocalTeam) -> None:
@@ -461,3 +479,64 @@ async def test_one_slot_runs_a_deep_tree(team: LocalTeam) -> None:
     assert await handle.result(120) == tasks_of(8, 3)
     assert family.most == 1
     assert family.most_held <= 8 * 2
+
+
+async def test_many_children_are_looked_at_once(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ends of the children of one `gather` change little in Redis while the parent awaits the others."""
+    agent, looked, calls = Agent("family", concurrency=4), list[int](), list[int]()
+    lend = scripts.lend
+
+    def counted(*args: Any, rows: Sequence[scripts.WaitRow], **others: Any) -> Any:
+        looked.extend(len(row.look.split()) for row in rows)
+        calls.append(sum(len(row.look.split()) for row in rows))
+        return lend(*args, rows=rows, **others)
+
+    monkeypatch.setattr(scripts, "lend", counted)
+
+    @agent.skill
+    async def child() -> int:
+        return 1
+
+    @agent.skill
+    async def parent(ctx: TaskContext) -> int:
+        children = [await ctx.submit(child) for _ in range(300)]
+        return sum(await asyncio.gather(*[each.result(as_=int) for each in children]))
+
+    await team.work(agent)
+    assert await (await team.orc.submit(parent)).result(3 * TIMEOUT_S) == 300
+    # Each child about once, and a hundred every second; the ends of 300 children named 45,000 before.
+    assert 100 <= sum(looked) <= 300 + 100 * 15
+    assert max(calls) <= waiting.LOOK_AT
+
+
+async def test_output_that_is_there_lends_nothing(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parent keeps its slot between the chunks of a child when the next one is there."""
+    agent, other, lent = Agent("family", concurrency=1), Agent("other", concurrency=1), list[str]()
+    lend = Slots.lend
+
+    def noted(slots: Slots, attempt: Attempt) -> None:
+        lent.append(attempt.delivery.task_id)
+        lend(slots, attempt)
+
+    monkeypatch.setattr(Slots, "lend", noted)
+
+    @other.skill
+    async def child(ctx: TaskContext) -> None:
+        for number in range(40):
+            await ctx.emit(number)
+
+    @agent.skill
+    async def parent(ctx: TaskContext, *, first: bool) -> list[int]:
+        handle = await ctx.submit(child)
+        if first:
+            await handle.result()
+            lent.clear()
+        return [chunk.data async for chunk in handle.output()]
+
+    await team.work(agent)
+    await team.work(other)
+    assert await (await team.orc.submit(parent, {"first": True})).result(TIMEOUT_S) == list(range(40))
+    assert lent == []
+    # The twin: it lends its slot until the first chunk is there.
+    assert await (await team.orc.submit(parent, {"first": False})).result(TIMEOUT_S) == list(range(40))
+    assert lent

@@ -125,16 +125,27 @@ def test_a_wrong_sum_is_repaired(pool: Pool) -> None:
     assert pool.repair_registry(("agent", "ed")) == []
 
 
-def test_a_child_that_ended_is_not_missing(pool: Pool) -> None:
-    """Only tasks that have not ended are recorded and indexed."""
+def test_a_child_that_ended_is_not_indexed(pool: Pool) -> None:
+    """Only tasks that have not ended are indexed."""
     pool.register(slots=2)
     pool.put()
     parent = pool.one()
     child = child_of(pool, parent)
     pool.end(pool.one())
     pool.lend("w1", (parent, child), ed="0=1")
-    assert pool.task(parent.task_id)["awaits"] == f"{parent.generation} "
     assert not pool.store.execute("EXISTS", pool.keys.awaited("skill:sum"))
+
+
+def test_a_call_looks_at_few_tasks(pool: Pool) -> None:
+    """All rows of a call share the tasks that it looks at, and the reply tells how many each row had."""
+    pool.register(slots=2)
+    pool.put(row(), row())
+    first, second = pool.deliver(limit=2)
+    children = pool.put(*[row(parent=first.task_id, parent_generation=first.generation, depth=1) for _ in range(400)])
+    every = " ".join(children)
+    recorded = pool.lend("w1", (first, every), (second, every), ed="0=2").recorded
+    assert [one.looked for one in recorded] == [400, 100]
+    assert {one.size for one in recorded} == {len(f"{first.generation} {every}")}
 
 
 def test_going_on_clears_the_record(pool: Pool) -> None:
