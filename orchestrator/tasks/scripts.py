@@ -491,7 +491,7 @@ def take_suspects(
 
 
 KEEP_AWAITED: Final = "="
-"""What `WaitRow.awaited` says when the record of the wait stays as it is."""
+"""Value of `WaitRow.awaited` that leaves the record of the wait as it is."""
 
 
 class WaitRow(msgspec.Struct, frozen=True, array_like=True):

@@ -112,7 +112,7 @@ class _Parent:
 
 @dataclass(eq=False)
 class _Statement:
-    """What Redis is told about a parent.
+    """Statement about a parent that Redis is told.
 
     Attributes:
         record: the tasks that it awaits; None to leave the record as it is.
