@@ -46,7 +46,7 @@ MUTATIONS: Final = {
         "a limit lets five more through",
     ),
     "no-order": Mutation(
-        "tasks/assign.lua",
+        "includes/assigning.lua",
         "redis.call('ZRANGE', pool .. ':' .. filled[1], 0, each - 1, 'WITHSCORES')",
         "redis.call('ZREVRANGE', pool .. ':' .. filled[1], 0, each - 1, 'WITHSCORES')",
         "the least urgent task goes first",
@@ -83,7 +83,7 @@ MUTATIONS: Final = {
     ),
     "no-room": Mutation(
         "includes/room.lua",
-        "room = room - slots * backlog - math.min(suspects, live_workers(agent_key))",
+        "room = room - slots * backlog - math.min(suspects, live_workers(pool .. ':agent:' .. agent))",
         "room = 0",
         "while suspects wait, no other task is assigned",
     ),
