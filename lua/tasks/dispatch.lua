@@ -72,7 +72,8 @@ local function look(name)
   if not agent or not agent.skilled[skill] then
     gone[#gone + 1] = name
   elseif agent.room <= 0 then
-    full[#full + 1] = agent
+    -- Awaited tasks fit into lent slots (protocol rule 32), and the mark depends on those that are left.
+    if redis.call('EXISTS', pool .. ':lent:' .. name) == 1 then give(agent) else full[#full + 1] = agent end
   else
     local most = agent.slots * (1 + agent.backlog)
     agent.load, agent.place = (most - agent.room) / agent.slots, #busy

@@ -12,9 +12,8 @@ if TYPE_CHECKING:
 
 WAITING: Final = ("queue:", "parked:", "held", "suspects", "queues", "scheduled", "asking", "expiring", "lane:")
 """Keys of waiting tasks, which vanish when empty."""
-MOST_ENTRIES: Final = 1200
-"""Limit of shared streams, which are capped at about 1,000 entries."""
-CAPPED: Final = ("doorbell", "events", "replies:")
+CAPS: Final = {"doorbell": 1200, "replies:": 1200, "events": 21_000}
+"""Limits of shared streams, by the beginning of their names: scripts cap them at about 1000 and 20,000 entries."""
 FEW: Final = 200
 """Limit of other permanent keys: names of agents, counters, limits."""
 
@@ -27,7 +26,7 @@ def check_keys(final: FinalState, rules: Rules) -> CheckResult:
             wrong.append(f"key without a lifetime: {name}")
         if name.startswith(WAITING):
             wrong.append(f"{key.length} tasks still wait in {name}")
-        if name.startswith(CAPPED) and key.length > MOST_ENTRIES:
+        if any(name.startswith(stream) and key.length > most for stream, most in CAPS.items()):
             wrong.append(f"{name} has {key.length} entries, more than its cap")
         if key.permanent and key.type != "stream" and key.length > FEW:
             wrong.append(f"permanent key {name} has grown to {key.length}")
