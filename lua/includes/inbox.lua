@@ -1,6 +1,6 @@
 -- Inboxes: the streams that the workers of an agent read.
 --@include key: has_type
---@include notify: notify_supervisor
+--@include notify: notify_of_room
 --@include record: forgiven_failures
 --@include output: append_event
 
@@ -88,10 +88,5 @@ local function remove_entries(pool, agent, entries)
     redis.call('XACK', inbox_key, 'workers', unpack(entries))
     redis.call('XDEL', inbox_key, unpack(entries))
   end
-  local agent_key = pool .. ':agent:' .. agent
-  local mark = redis.call('HGET', agent_key, 'mark')
-  if mark and redis.call('XLEN', inbox_key) < tonumber(mark) then
-    redis.call('HDEL', agent_key, 'mark')
-    notify_supervisor(pool, 'agent:' .. agent)
-  end
+  notify_of_room(pool, agent)
 end

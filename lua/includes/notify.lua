@@ -10,6 +10,16 @@ local function notify_supervisor(pool, what, agent)
   end
 end
 
+-- Clears the mark of an agent whose inbox has room again, and notifies supervisors (protocol rule 6).
+local function notify_of_room(pool, agent)
+  local agent_key = pool .. ':agent:' .. agent
+  local mark = redis.call('HGET', agent_key, 'mark')
+  if mark and redis.call('XLEN', pool .. ':inbox:' .. agent) < tonumber(mark) then
+    redis.call('HDEL', agent_key, 'mark')
+    notify_supervisor(pool, 'agent:' .. agent)
+  end
+end
+
 -- Adds a note for one worker, which reads it at once. A lost note costs time only: its content is stored elsewhere, and
 -- the worker reads it at its next heartbeat.
 local function notify_worker(pool, worker, kind, id, generation)

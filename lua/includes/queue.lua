@@ -1,5 +1,5 @@
 -- Queues of ready tasks, and the sets of tasks that wait for a time.
---@include notify: notify_supervisor
+--@include notify: notify_supervisor, notify_of_room
 --@include record: read_task
 --@include desired: suspended_scopes
 
@@ -50,13 +50,29 @@ local function remove_suspects(pool, queue, ids)
   return removed
 end
 
+-- The queues of which this call has told supervisors that a suspect left.
+local slots_told = {}
+
+-- Notifies supervisors of the agents that kept a slot free for a suspect that left a queue, if tasks wait for these: tasks
+-- of any of their queues (protocol rule 6). Of more than 100 agents with a skill, supervisors check all.
+local function notify_of_kept_slots(pool, queue)
+  if slots_told[queue] or redis.call('EXISTS', pool .. ':queues', pool .. ':refused') == 0 then return end
+  slots_told[queue] = true
+  local skill = string.match(queue, '^skill:(.*)$')
+  local names = skill and redis.call('ZRANGE', pool .. ':skills:' .. skill, 0, 100) or {string.sub(queue, 7)}
+  if #names > 100 then
+    notify_supervisor(pool, 'agents')
+  else
+    for i = 1, #names do notify_of_room(pool, names[i]) end
+  end
+end
+
 -- Removes one ready task from its queue, from the suspects of the queue, from the parked tasks of its agent, or from the
 -- tasks that are held back.
 local function leave_queue(pool, queue, id)
   remove_from_queue(pool, queue, {id})
   if redis.call('EXISTS', pool .. ':suspects') == 1 and remove_suspects(pool, queue, {id}) > 0 then
-    -- `assign` kept a slot free for it.
-    notify_supervisor(pool, 'queue:' .. queue)
+    notify_of_kept_slots(pool, queue)
   end
   local agent = string.match(queue, '^agent:(.*)$')
   if agent then redis.call('ZREM', pool .. ':parked:' .. agent, id) end

@@ -25,7 +25,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include record: read_task, lifetime, rank_of, next_generation, corrupt_field
 --@include desired: suspended_scopes
 --@include version: parse_version_scope, list_version_scope
---@include queue: remove_from_queue, remove_suspects, enqueue, leave_queue, start_waiting, flush_waiting
+--@include queue: remove_from_queue, remove_suspects, notify_of_kept_slots, enqueue, leave_queue, start_waiting, flush_waiting
 --@include inbox: is_reachable, remove_entries
 --@include ending: waiting_client, start_endings, end_task, flush_endings, index_dead
 --@include reclaim: reclaim_task, requeue_task
@@ -421,6 +421,7 @@ for place, ids in pairs(misplaced) do
     remove_from_queue(pool, queue, ids)
   elseif suspects then
     remove_suspects(pool, suspects, ids)
+    notify_of_kept_slots(pool, suspects)
   else
     redis.call('ZREM', pool .. ':' .. place, unpack(ids))
   end

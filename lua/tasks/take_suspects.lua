@@ -15,10 +15,9 @@ local now_arg = ARGV[6]                   -- time: test override, microseconds
 --@include envelope: depth_of
 --@include record: read_task, next_generation
 --@include desired: is_active, agent_blocked, any_session_stopped, stopped_scope
---@include queue: put_ready, remove_suspects
+--@include queue: put_ready, remove_suspects, notify_of_kept_slots
 --@include limit: limit_room, take_slots
 --@include inbox: put_entry
---@include notify: notify_supervisor
 --@include version: any_refuses, live_versions
 --@include ending: start_endings, flush_endings
 
@@ -135,8 +134,7 @@ if #grants > 0 then take_slots(pool, limits, now, grants) end
 for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
 for queue, ids in pairs(removed) do
   remove_suspects(pool, queue, ids)
-  -- Another agent may have kept a slot free for them.
-  if not ready[queue] then notify_supervisor(pool, 'queue:' .. queue) end
+  notify_of_kept_slots(pool, queue)
 end
 local answer = {left, {}}
 if #taken > 0 then

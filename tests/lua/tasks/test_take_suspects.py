@@ -15,6 +15,7 @@ from orchestrator.control.commands import (
     Stop,
 )
 from orchestrator.core.rates import Rate
+from orchestrator.core.wakeups import REGISTRY, changed_queue
 from orchestrator.store.calls import opaque
 from orchestrator.tasks import scripts as task_scripts
 from orchestrator.tasks.model import Envelope, FinishStatus, VerdictKind, encode_envelope
@@ -489,17 +490,86 @@ def test_cost_is_bounded(pool: Pool) -> None:
     assert cost() == first
 
 
-def test_a_cancelled_suspect_frees_its_slot_at_once(pool: Pool) -> None:
-    """`assign` keeps a slot free for each worker that may take a suspect; the cancel of the last suspect rings."""
-    pool.register(slots=1)
-    (suspected,) = suspects(pool, 1)
-    (waits,) = pool.put()
-    assert pool.assign().count == 0
-    pool.notifications()
-    pool.cancel(suspected)
-    assert pool.notifications() == [f"queue:{SUM}"]
-    assert pool.assign().count == 1
-    assert pool.one().task_id == waits
+class TestKeptSlots:
+    """A suspect that leaves wakes the supervisor for agents that kept a slot free for it, if tasks wait for these."""
+
+    @pytest.fixture
+    def kept(self, pool: Pool) -> tuple[str, str]:
+        """A suspect for which `ed` keeps its only slot free, and a task of another skill that waits for the slot."""
+        pool.register(team=Team(skills=frozenset({"sum", "other"})), slots=1)
+        pool.register("w2", Team("bob"), slots=1)
+        of_session = row(envelope=opaque(encode_envelope(Envelope("sum", b"{}", session="s"))))
+        (suspected,) = suspect(pool, of_session, groups=(2,))
+        (waits,) = pool.put(row(queue="skill:other", envelope=opaque(encode_envelope(Envelope("other", b"{}")))))
+        wake(pool)
+        assert (pool.state(waits), pool.inbox_length()) == ("ready", 0)
+        return suspected, waits
+
+    def test_taken_by_another_agent(self, pool: Pool, kept: tuple[str, str]) -> None:
+        """Another agent takes the suspect."""
+        (taken,) = pool.take_suspects("w2", agent="bob")
+        assert taken.task_id == kept[0]
+        wake(pool)
+        assert [one.task_id for one in pool.read()] == [kept[1]]
+
+    def test_cancelled(self, pool: Pool, kept: tuple[str, str]) -> None:
+        """The cancel of the suspect does so too."""
+        pool.cancel(kept[0])
+        wake(pool)
+        assert [one.task_id for one in pool.read()] == [kept[1]]
+
+    def test_cancelled_with_many_agents(self, pool: Pool, kept: tuple[str, str]) -> None:
+        """Of more than 100 agents with the skill, the supervisor checks all."""
+        for i in range(99):
+            pool.register(f"v{i}", Team(f"a{i}"))
+        wake(pool)
+        assert pool.state(kept[1]) == "ready"
+        pool.cancel(kept[0])
+        assert pool.notifications() == ["agents"]
+        assert pool.relist("ed") == []
+        assert pool.dispatch("other").count == 1
+
+    def test_taken_by_the_agent_itself(self, pool: Pool, kept: tuple[str, str]) -> None:
+        """The suspect is in the slot, so the other task waits on."""
+        (taken,) = pool.take_suspects()
+        wake(pool)
+        assert pool.state(kept[1]) == "ready"
+        pool.end(taken)
+        wake(pool)
+        assert [one.task_id for one in pool.read()] == [kept[1]]
+
+    def test_a_stopped_one(self, pool: Pool, kept: tuple[str, str]) -> None:
+        """A suspect that a stop of its session holds returns to its queue, and keeps no slot."""
+        pool.append(Stop(session="s"))
+        wake(pool)
+        assert pool.state(kept[1]) == "ready"
+        assert pool.take_suspects("w2", agent="bob") == []
+        wake(pool)
+        assert [one.task_id for one in pool.read()] == [kept[1]]
+        assert pool.members(pool.keys.held("session:s")) == [kept[0]]
+
+    def test_once_in_a_call(self, pool: Pool) -> None:
+        """A call that cancels many suspects looks at their agents once, and no task waits means no notification."""
+        pool.register(slots=4)
+        ids = suspects(pool, *(1,) * 20)
+        pool.notifications()
+        pool.cancel(*ids[:10])
+        assert pool.notifications() == []
+        pool.put(*[row() for _ in range(9)])
+        wake(pool)
+        pool.cancel(*ids[10:])
+        assert pool.notifications() == ["agent:ed"]
+
+
+def wake(pool: Pool) -> None:
+    """Do what the supervisor does with the notifications about queues and agents, until none is left."""
+    while names := set(pool.notifications()) - {REGISTRY, "scheduled"}:
+        for queue in map(changed_queue, sorted(names)):
+            if queue.agent is None:
+                pool.dispatch_all(queue.name)
+            else:
+                while pool.assign(queue.agent).left:
+                    pass
 
 
 def test_a_damaged_group_stops_no_other_suspect(pool: Pool) -> None:
