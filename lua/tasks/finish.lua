@@ -13,7 +13,8 @@
 -- status, per row: ok | already (the same verdict is stored; nothing changed) | stale (the attempt lost its task;
 -- nothing changed)
 -- returns: for each row that is not ok its number and status; for each task that was not ready since its submit the number
--- of its row and the ms since when it was (0: unknown)
+-- of its row and the ms since when it was (0: unknown); for each invalid task that ended as dead the number of its row and
+-- `dead`
 -- repeat: returns already
 local pool       = KEYS[1]                   -- key: root of the pool's slot
 local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation agent entry verdict payload delay_ms at_ms reason number version names began_ago_ms timed_out
@@ -162,7 +163,10 @@ local function judge(row, number)
   end
   ids[#ids + 1] = row.entry
   if unstarted[verdict] then released[#released + 1] = row end
-  if verdict == 'invalid' and not task.cancel and not note_refusal(task_key, row, task) then verdict = 'dead' end
+  if verdict == 'invalid' and not task.cancel and not note_refusal(task_key, row, task) then
+    verdict = 'dead'
+    answers[#answers + 1], answers[#answers + 2] = number, 'dead'
+  end
   if again[verdict] and not task.cancel then
     leave_attempt(task_key, row, task)
     return 'ok'

@@ -23,7 +23,10 @@ OUTCOMES: Final = (
     "invalid",
     "lost",
 )
-"""How an attempt ended. `failed` is retried, `dead` is not; `lost` is the attempt of a worker that lost its lease."""
+"""How an attempt ended. `failed` is retried, `dead` is not; `lost` is the attempt of a worker that lost its lease.
+
+`invalid` returned to its queue, because another version of the skill may take its arguments.
+"""
 BUCKETS: Final = 32
 """Bucket 0 holds times below 1 ms, bucket N those from 2^(N-1) ms to below 2^N ms, the last one all longer ones."""
 WAITED_MS: Final = 16

@@ -149,11 +149,13 @@ class Finished(NamedTuple):
     """Reply of `finish`: one status per row, in order.
 
     `ready_ms` has, by the place of its row, since when a task was ready that was not ready since its submit; 0 if that
-    is unknown.
+    is unknown. `dead` has the places of the invalid tasks that ended, because no other version of the skill may
+    take them.
     """
 
     statuses: list[FinishStatus]
     ready_ms: dict[int, int]
+    dead: set[int]
 
 
 def finish(
@@ -179,13 +181,15 @@ def finish(
     ]
 
     def parse(reply: list[Any]) -> Finished:
-        statuses, ready_ms = [FinishStatus.OK] * len(packed), dict[int, int]()
+        statuses, ready_ms, dead = [FinishStatus.OK] * len(packed), dict[int, int](), set[int]()
         for number, word in zip(reply[::2], reply[1::2], strict=True):
             if word.isdigit():
                 ready_ms[number - 1] = int(word)
+            elif word == b"dead":
+                dead.add(number - 1)
             else:
                 statuses[number - 1] = FinishStatus(word.decode())
-        return Finished(statuses, ready_ms)
+        return Finished(statuses, ready_ms, dead)
 
     args: Arguments = {
         "pool": keys.root,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator import Agent, InvalidInput, Snooze, Submission
+from orchestrator import Agent, InvalidInput, Snooze, Submission, TaskFailed
 from orchestrator.testing.waiting import wait_for
 from orchestrator.views.stats import list_stats
 from tests.helpers.local_team import TIMEOUT_S
@@ -63,6 +63,17 @@ async def test_from_the_worker_to_the_reader(team: LocalTeam) -> None:
     assert [one.skill for one in await team.orc.stats(by="skill")] == ["write", "read"]
     listed = await list_stats(team.services, limit=1)
     assert (len(listed.stats), listed.total) == (1, 2)
+
+
+async def test_invalid_arguments(team: LocalTeam) -> None:
+    """A task whose arguments are invalid for every version of the skill is dead; it counts as dead here too."""
+    worker = await team.work(agent_with_skills())
+    handle = await team.orc.submit("write", {"word": 1})
+    with pytest.raises(TaskFailed):
+        await handle.result(TIMEOUT_S)
+    await team.stop(worker)
+    (found,) = await team.orc.stats()
+    assert found.timings.outcomes == {"dead": 1}
 
 
 async def test_while_the_worker_runs(team: LocalTeam) -> None:

@@ -73,7 +73,8 @@ class Completer:
         for place, ((delivery, verdict), status) in enumerate(zip(batch, finished.statuses, strict=True)):
             attempt = self._in_flight.get(delivery.agent, delivery.entry)
             if attempt is not None and attempt.delivery.generation == delivery.generation:
-                kind = None if status is FinishStatus.STALE else verdict.kind
+                ended = VerdictKind.DEAD if place in finished.dead else verdict.kind
+                kind = None if status is FinishStatus.STALE else ended
                 self._timings.record(attempt, kind, ready_ms=finished.ready_ms.get(place))
             self._in_flight.drop(delivery)
             if status is FinishStatus.STALE:
