@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from orchestrator.core.errors import OrchestratorError
@@ -17,6 +18,7 @@ def main() -> int:
     )
     parser.add_argument("agents", nargs="+", metavar="MODULE:AGENT")
     parser.add_argument("--processes", type=int, default=None, help="worker processes (default: settings)")
+    parser.add_argument("--check", action="store_true", help="import the agents and end")
     parser.add_argument("--config", default=None, help="settings file")
     arguments = parser.parse_args()
     try:
@@ -25,7 +27,11 @@ def main() -> int:
         from orchestrator.workers.runtime.host import Host
         from orchestrator.workers.runtime.loading import load_agents
 
-        return Host(settings, load_agents(arguments.agents), processes=settings.worker.processes).run()
+        agents = load_agents(arguments.agents)
+        if arguments.check:
+            # Without waiting for threads and exit handlers of the agents' modules.
+            os._exit(0)
+        return Host(settings, agents, processes=settings.worker.processes).run()
     except OrchestratorError as refused:
         sys.stderr.write(f"error: {refused}\n")
         return refused.exit_code

@@ -141,17 +141,18 @@ def test_killed_part_comes_back(terminal: Terminal, part: str) -> None:
 @pytest.mark.parametrize(
     ("app", "said"),
     [
-        pytest.param("my_agents:nobody", "my_agents.py has no 'nobody'; it has agent", marks=pytest.mark.slow),
+        ("my_agents:nobody", "my_agents.py has no 'nobody'; it has agent"),
         ("broken:agent", "cannot be imported: RuntimeError: on purpose"),
     ],
 )
 def test_wrong_app(terminal: Terminal, app: str, said: str) -> None:
-    """Agents that cannot be loaded stop everything with exit code 78 and one clear line."""
+    """Agents that cannot be loaded end the program with exit code 78 and one clear line, before it starts anything."""
     (terminal.folder / "broken.py").write_text("raise RuntimeError('on purpose')\n")
     done = terminal.process("up", app)
     assert done.code == 78, done
     assert said in done.err
-    assert "Traceback" not in done.err
+    assert done.err.count("\n") == 1, done
+    assert not (terminal.folder / "data").exists()
     assert not terminal.processes()
 
 

@@ -56,7 +56,7 @@ async def test_stats(team: LocalTeam, orc: Orc) -> None:
     shown = await orc("stats", "--by", "skill", "--within", "1m")
     assert shown.out.split()[:2] == ["SKILL", "PER"]
     assert "write" in shown.out
-    assert "1ms" in shown.out
+    assert "≤1ms" in shown.out
     (row,) = (await orc("stats", "-o", "json")).json()["items"]
     assert (row["agent"], row["skill"], row["outcomes"]) == ("ed", "write", {"succeeded": 1})
     assert row["ran"]["count"] == sum(row["ran"]["below_ms"].values()) == 1

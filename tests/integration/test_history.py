@@ -78,6 +78,8 @@ async def test_every_attempt_is_told(team: LocalTeam, tmp_path: Path) -> None:
     assert "  1. failed, " in table
     assert f"agent clumsy, worker {worker.id}" in table
     assert "     ValueError: no such page\n" in table
+    assert "requeues" not in table, "a task without them has no line for them"
+    assert "dropped" not in table
 
 
 async def test_an_attempt_that_runs(team: LocalTeam) -> None:

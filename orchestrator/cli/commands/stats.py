@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from orchestrator.cli.terminal import output
@@ -31,7 +32,7 @@ async def stats(
 ) -> None:
     """Show how many attempts ended, and how long they waited and ran, per agent and skill.
 
-    A time is the upper end of a range that begins at its half: 64ms stands for 32 to 64 ms. Workers send their numbers
+    A time is the upper end of a range that begins at its half: ≤64ms stands for 32 to 64 ms. Workers send their numbers
     with the heartbeat.
 
     Args:
@@ -101,4 +102,7 @@ def _durations(durations: Durations) -> dict[str, Any]:
 def _duration(ms: int | None) -> str:
     if ms is None:
         return ""
-    return f"{ms}ms" if ms < 1000 else f"{ms / 1000:.0f}s" if ms < 600_000 else f"{ms / 60_000:.0f}m"
+    if ms < 1000:
+        return f"≤{ms}ms"
+    # Rounded up, because the time is an upper end.
+    return f"≤{math.ceil(ms / 100) / 10}s" if ms < 600_000 else f"≤{math.ceil(ms / 60_000)}m"

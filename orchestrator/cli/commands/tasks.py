@@ -132,8 +132,9 @@ async def show(task: TaskId, /, *, common: Globals = DEFAULTS) -> None:
     if common.output == "table":
         record["history"] = history.attempt_lines(found.history)
         record["children"] = history.child_ids(found)
+        record["children_dropped"] = found.children_dropped or None
     named = ("why", "worker", "session", "tags", "key", "lane", "parent")
-    optional = (*named, "due_at", "ended_at", "reason", "errors", "deaths")
+    optional = (*named, "due_at", "ended_at", "reason", "errors", "deaths", "requeues")
     output.show_record(
         common.output,
         record,

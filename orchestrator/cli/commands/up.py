@@ -6,7 +6,7 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Final
 
-from orchestrator.cli.commands.worker import worker_command
+from orchestrator.cli.commands.worker import check_agents, worker_command
 from orchestrator.cli.processes import Child, ChildFailed, Part, blocked_signals, end_in_order
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
@@ -55,6 +55,9 @@ def up(
         raise InvalidInput("--reload needs agents, as in `orc up my_agents:agent --reload`")
     host = worker_command(apps, processes, reload=reload)  # checked before anything is started
     settings = common.settings(worker__processes=processes)
+    # With --reload the host waits for a correct source.
+    if apps and not reload and (refused := check_agents(apps, common.environ())):
+        return refused
     with ExitStack() as held:
         redis = None
         if settings.redis.url is None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+from orchestrator.cli.processes import child_of_this_process
+from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import Commands, option, positional
 from orchestrator.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 commands = Commands(
     "worker",
@@ -63,6 +69,27 @@ def worker_command(agents: tuple[str, ...], processes: int | None, *, reload: bo
         check_installed()
         module = "orchestrator.cli.commands.worker_reload"
     return [sys.executable, "-P", "-m", module, *count, "--", *agents]
+
+
+def check_agents(agents: tuple[str, ...], environ: Mapping[str, str]) -> int:
+    """Import agents in a temporary process; return 0, or print why that failed and return an exit code."""
+    done = subprocess.run(  # noqa: S603 - our own interpreter and module
+        [sys.executable, "-P", "-m", "orchestrator.workers", "--check", "--", *agents],
+        stdin=subprocess.DEVNULL,
+        # The worker host imports the agents again, so what they print on success appears once.
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environ,
+        process_group=0,
+        preexec_fn=child_of_this_process(),
+        check=False,
+    )
+    if done.returncode == 0:
+        return 0
+    output.say(done.stdout.decode(errors="replace").rstrip("\n"))
+    if done.returncode < 0:
+        output.say(f"error: signal {-done.returncode} ended the import of the agents")
+    return max(done.returncode, 1)
 
 
 def check_processes(processes: int) -> int:

@@ -153,5 +153,8 @@ def _examples(lines: Sequence[str]) -> str:
 
 
 def _sentence(message: str) -> str:
-    line = " ".join(message.split()).rstrip(".")
+    line = " ".join(message.split())
+    text, _, listed = line.partition(" Available commands: ")
+    # A suggestion needs no list, and a list that is cut helps less than the help.
+    line = (text if "Did you mean" in text or listed.endswith("...") else line).rstrip(".")
     return f"{line[:1].lower()}{line[1:]}; see --help"
