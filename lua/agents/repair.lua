@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Checks the registry for contradictions; with `repair` resolves them. A live worker that is removed here registers
--- again at its next heartbeat.
+-- again at its next heartbeat. A repair also takes agents without a skill out of its `room:S`, which is no finding.
 -- rows: `agent` or `skill`, and its name
 -- codes: unlisted-agent (an agent with workers is missing from the index of agents) | unknown-worker (an agent counts a
 --        worker that is not registered) | miscounted-agent (what the
@@ -78,7 +78,22 @@ local function check_agent(row, agent)
   end
 end
 
+-- Takes agents that lack a skill out of `room:S`, as `dispatch` does. Without tasks of the skill, nothing else would.
+local function prune_room(skill)
+  local room_key, gone = pool .. ':room:' .. skill, {}
+  if not has_type(types, room_key, 'zset') then return end
+  local agents = redis.call('ZRANGE', room_key, 0, limit - 1)
+  for i = 1, #agents do
+    local agent_key = pool .. ':agent:' .. agents[i]
+    local known = has_type(types, agent_key, 'hash')
+    local skills = known and redis.call('HGET', agent_key, 'skills') or ''
+    if known and not string.find(' ' .. skills .. ' ', ' ' .. skill .. ' ', 1, true) then gone[#gone + 1] = agents[i] end
+  end
+  if #gone > 0 then redis.call('ZREM', room_key, unpack(gone)) end
+end
+
 local function check_skill(row, skill)
+  if may_repair then prune_room(skill) end
   local skill_key = pool .. ':skills:' .. skill
   if not has_type(types, skill_key, 'zset') then return end
   local agents = redis.call('ZRANGE', skill_key, 0, limit - 1)

@@ -232,7 +232,7 @@ class PoolScan:
 
     async def _check_registry(self, keys: Sequence[_Key]) -> AsyncIterator[list[RepairFinding]]:
         agents = [key.proper_name() for key in keys if key.kind in {"agent:A", "agent:A:workers"}]
-        skills = [key.proper_name() for key in keys if key.kind in {"skills:S", "versions:S"}]
+        skills = [key.proper_name() for key in keys if key.kind in {"skills:S", "versions:S", "room:S"}]
         named = [("agent", name) for name in agents if name] + [("skill", name) for name in skills if name]
         rows = list(dict.fromkeys(named))
         for first in range(0, len(rows), ENTRIES_AT_ONCE):

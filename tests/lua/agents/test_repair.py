@@ -41,6 +41,19 @@ def test_the_agents_of_a_skill(pool: Pool) -> None:
     assert pool.stats()["repaired"] == 3
 
 
+def test_agents_that_are_gone_have_no_room(pool: Pool) -> None:
+    """The record of an agent may end while no supervisor runs; then its names leave both indexes of its skills."""
+    pool.register()
+    pool.register("w2", Team("bob"))
+    pool.execute("DEL", pool.keys.agent("ed"), pool.keys.agent_workers("ed"))
+    row = ("skill", "sum")
+    with pool.unchanged():
+        assert pool.repair_registry(row, repair=False) == [("sum", "skill-index")]
+    assert pool.repair_registry(row) == [("sum", "skill-index")]
+    assert pool.members(pool.keys.skill("sum")) == ["bob"]
+    assert pool.members(pool.keys.room("sum")) == ["bob"]
+
+
 def test_workers_that_are_not_known_to_live(pool: Pool) -> None:
     """Their slots do not count; one that lives all the same is told to register again."""
     pool.register("w1", slots=3)
