@@ -65,7 +65,7 @@ async def test_a_demoted_master_is_left(
                 held = await orc.submit("hold", {"gate": str(gate)})
                 await wait_for(lambda: attempt_log.notes("begun", task=held.id), "the handler to run")
                 await wait_for_sync(successor)
-                assert team.direct.wait(1, 5000) == 1
+                assert await anyio.to_thread.run_sync(team.direct.wait, 1, 5000) == 1
                 successor.replicaof("NO", "ONE")
                 for proxy in team.proxies:
                     proxy.redirect(second.url)

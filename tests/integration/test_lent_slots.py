@@ -512,22 +512,27 @@ async def test_many_children_are_looked_at_once(team: LocalTeam, monkeypatch: py
 async def test_output_that_is_there_lends_nothing(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
     """A parent keeps its slot between the chunks of a child when the next one is there."""
     agent, other, lent = Agent("family", concurrency=1), Agent("other", concurrency=1), list[str]()
-    lend = Slots.lend
+    lend, was_lent = Slots.lend, anyio.Event()
 
     def noted(slots: Slots, attempt: Attempt) -> None:
         lent.append(attempt.delivery.task_id)
+        was_lent.set()
         lend(slots, attempt)
 
     monkeypatch.setattr(Slots, "lend", noted)
 
     @other.skill
-    async def child(ctx: TaskContext) -> None:
+    async def child(ctx: TaskContext, *, at_once: bool) -> None:
+        if not at_once:
+            await was_lent.wait()
         for number in range(40):
             await ctx.emit(number)
 
     @agent.skill
     async def parent(ctx: TaskContext, *, first: bool) -> list[int]:
-        handle = await ctx.submit(child)
+        nonlocal was_lent
+        was_lent = anyio.Event()
+        handle = await ctx.submit(child, {"at_once": first})
         if first:
             await handle.result()
             lent.clear()
