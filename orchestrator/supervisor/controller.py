@@ -115,10 +115,17 @@ class Controller:
             The stored state, or None if this call changed it.
         """
         store, keys = self._services.store, self._services.keys
-        # The revisions first, so that they are never newer than the state.
         revisions = await store.execute("HGETALL", keys.desired_revisions)
-        reply: Sequence[bytes] = await store.execute("HGETALL", keys.desired)
-        stored = read_desired(reply, self._signer, revisions)
+        while True:
+            reply: Sequence[bytes] = await store.execute("HGETALL", keys.desired)
+            stored = read_desired(reply, self._signer, revisions)
+            if stored.seq == self._known.seq:
+                break
+            # A command or an end that came between the two reads would have no revision, or an older one.
+            again = await store.execute("HGETALL", keys.desired_revisions)
+            if again == revisions:
+                break
+            revisions = again
         merged = merge(self._known, stored)
         if merged.lost:
             _log.error("desired_state_lost", slots=merged.lost)

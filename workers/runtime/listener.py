@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
+    from orchestrator.control.desired import Desired
     from orchestrator.services import SyncStore
     from orchestrator.workers.runtime.control_reader import Note
     from orchestrator.workers.runtime.parts import WorkerParts
@@ -136,10 +137,7 @@ class CommandListener:
         """
         if self._state_outdated:
             keys = self._parts.services.keys
-            # The revisions first, so that they are never newer than the state.
-            revisions = store.execute("HGETALL", keys.desired_revisions)
-            stored = read_desired(store.execute("HGETALL", keys.desired), self._signer, revisions)
-            merged = self._parts.commands.accept(stored)
+            merged = self._parts.commands.accept(self._read_desired(store))
             self._notify_loop()
             for call in merged.calls(keys, self._signer):
                 store.call(call)
@@ -162,6 +160,18 @@ class CommandListener:
         self._parts.in_flight.on_drop = self._wake if self._receipts.waiting else None
         self._receipts.settle()
         self._receipts.send(store)
+
+    def _read_desired(self, store: SyncStore) -> Desired:
+        # A command or an end that comes between the two reads would have no revision, or an older one: this worker
+        # could not write it back, and so must not acknowledge it.
+        keys = self._parts.services.keys
+        revisions = store.execute("HGETALL", keys.desired_revisions)
+        while True:
+            reply = store.execute("HGETALL", keys.desired)
+            again = store.execute("HGETALL", keys.desired_revisions)
+            if again == revisions:
+                return read_desired(reply, self._signer, revisions)
+            revisions = again
 
     def close(self) -> None:
         """Close the connection."""
