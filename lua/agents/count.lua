@@ -23,7 +23,7 @@ local minutes = redis.call('HLEN', minute_key)
 for i = 1, #rows do
   local name = rows[i].agent .. ' ' .. rows[i].skill
   if named >= most and not redis.call('ZSCORE', names_key, name) then
-    -- A name is free again when no minute has it any more.
+    -- A name is free again when no minute still has it.
     local oldest = redis.call('ZRANGE', names_key, 0, 0, 'WITHSCORES')
     if minute - tonumber(oldest[2]) > 1440 then
       redis.call('ZREM', names_key, oldest[1])

@@ -7,7 +7,7 @@ local op        = ARGV[1]            -- str: op id
 local most      = tonumber(ARGV[2])  -- int: room of a window, at most 2^53
 local window_us = tonumber(ARGV[3])  -- int: length of a window, microseconds
 local cost      = tonumber(ARGV[4])  -- int: room to take, at most `most`
-local sums      = tonumber(ARGV[5])  -- int: 1: no program counts in `window` any more
+local sums      = tonumber(ARGV[5])  -- int: 1: no program still counts in `window`
 local now_arg   = ARGV[6]            -- time: test override, microseconds
 --@include time: now_us, integer
 --@include dedup: earlier_reply, store_reply

@@ -280,7 +280,7 @@ class Admin:
     async def finish_upgrade(
         self, *, ignore_connections: bool = False, reason: str = "", actor: str | None = None
     ) -> Sent:
-        """Admit no program older than this one any more, so that features that older ones misread may be used.
+        """Admit no program older than this one from now on, so that features that older ones misread may be used.
 
         Args:
             ignore_connections: count no connections of older programs whose pool is unknown, and finish also if the

@@ -230,7 +230,7 @@ class Orchestrator:
         Raises:
             InvalidInput: an argument is invalid; nothing was sent.
             KeyConflict, QueueFull, LaneBusy, Stopped: the server refused the task; nothing was stored.
-            FormatMismatch: the pool does not admit this version of the program any more.
+            FormatMismatch: the pool no longer admits this version of the program.
             ServerUnavailable: Redis did not answer, even after retries. If `outcome_unknown` is true, the task may have
                 been stored; `task_ids` has its id.
             ServerRefused: Redis refused a command of the submit. If `outcome_unknown` is true, as above.
@@ -261,7 +261,7 @@ class Orchestrator:
 
         Raises:
             InvalidInput: one is malformed; nothing was sent.
-            FormatMismatch: the pool does not admit this version of the program any more.
+            FormatMismatch: the pool no longer admits this version of the program.
             SubmitRefused: some were not accepted; `outcomes` has a handle or an exception for each, in order. That of a
                 task that may have arrived is a `ServerUnavailable` or a `ServerRefused` whose `outcome_unknown` is
                 true.

@@ -1,4 +1,4 @@
-"""Lets a client that the pool does not admit any more refuse to submit."""
+"""Lets a client that the pool no longer admits refuse to submit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FloorWatch:
         """Call this before each submit.
 
         Raises:
-            FormatMismatch: the pool does not admit this version any more.
+            FormatMismatch: the pool no longer admits this version.
         """
         self._submitted.set()
         if self._watches and self._store.floor.shuts_out:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class WorkerClient(Orchestrator):
-    """Submits the children of a worker's tasks, also once the pool does not admit the worker any more.
+    """Submits the children of a worker's tasks, also once the pool no longer admits the worker.
 
     A worker below the floor of its pool takes no more tasks, but finishes those that it has (protocol rule 30).
     """

@@ -21,7 +21,7 @@ class Checked(NamedTuple):
 def check(
     keys: ScopeKeys, *, op: str, most: int, window_us: int, cost: int, sums: bool, now_us: str = ""
 ) -> Call[Checked]:
-    """Take room in a window. `sums` says that no program of the pool counts one member per unit any more."""
+    """Take room in a window. `sums` says that no program of the pool still counts one member per unit."""
 
     def parse(reply: list[Any]) -> Checked:
         return Checked(reply[0].decode(), reply[1], reply[2])

@@ -61,7 +61,7 @@ async def supervise(services: Services) -> None:
     """Run the loops while this supervisor leads, until cancelled.
 
     Raises:
-        FormatMismatch: the pool does not admit this version any more.
+        FormatMismatch: the pool no longer admits this version.
     """
     supervisor = new_worker_id()
     leader = Leader(services, supervisor=supervisor)

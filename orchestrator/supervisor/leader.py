@@ -37,7 +37,7 @@ class Leader:
         """Acquire and renew the lease until cancelled; `work` runs while the lease is held.
 
         Raises:
-            FormatMismatch: the pool does not admit this version any more.
+            FormatMismatch: the pool no longer admits this version.
         """
         floor = self._services.store.floor
         try:

@@ -116,7 +116,7 @@ class Orchestrator:
         Raises:
             InvalidInput: an argument is invalid; nothing was sent.
             KeyConflict, QueueFull, LaneBusy, Stopped: the server refused the task; nothing was stored.
-            FormatMismatch: the pool does not admit this version of the program any more.
+            FormatMismatch: the pool no longer admits this version of the program.
             ServerUnavailable: Redis did not answer, even after retries. If `outcome_unknown` is true, the task may have
                 been stored; `task_ids` has its id.
             ServerRefused: Redis refused a command of the submit. If `outcome_unknown` is true, as above.
@@ -127,7 +127,7 @@ class Orchestrator:
 
         Raises:
             InvalidInput: one is malformed; nothing was sent.
-            FormatMismatch: the pool does not admit this version of the program any more.
+            FormatMismatch: the pool no longer admits this version of the program.
             SubmitRefused: some were not accepted; `outcomes` has a handle or an exception for each, in order. That of a
                 task that may have arrived is a `ServerUnavailable` or a `ServerRefused` whose `outcome_unknown` is
                 true.
@@ -510,7 +510,7 @@ class Admin:
         """Cancel every task that waits in a queue (`skill:NAME` or `agent:NAME`) now."""
 
     def finish_upgrade(self, *, ignore_connections: bool = False, reason: str = "", actor: str | None = None) -> Sent:
-        """Admit no program older than this one any more, so that features that older ones misread may be used.
+        """Admit no program older than this one from now on, so that features that older ones misread may be used.
 
         Args:
             ignore_connections: count no connections of older programs whose pool is unknown, and finish also if the

@@ -61,7 +61,7 @@ class HeartbeatCallbacks:
         forgotten: the registry has no record of this worker.
         entries_lost: Redis delivered entries of this agent that never arrived.
         commands_changed: the desired state has changed.
-        shut_out: the pool does not admit this version of the program any more.
+        shut_out: the pool no longer admits this version of the program.
         suspects_wait: suspects of an agent wait for a worker process with room.
         expect_awaited: awaited tasks may arrive in the inbox of this agent, for slots that parents lend.
     """

@@ -55,7 +55,7 @@ class OutageRetries:
 class OutagePolicy(msgspec.Struct, frozen=True):
     """Decides whether an attempt failed for a reason of the pool, which counts no attempt.
 
-    The pool's own Redis was unavailable, or the pool does not admit this version of the program any more, so that
+    The pool's own Redis was unavailable, or the pool no longer admits this version of the program, so that
     another worker takes the task. A Redis or another pool of the handler's own is a failure like any other.
 
     Attributes:

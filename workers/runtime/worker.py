@@ -197,7 +197,7 @@ class Worker:
             listen: handle SIGTERM and SIGINT; False in a process that handles its signals itself, such as a test.
 
         Raises:
-            FormatMismatch: the pool does not admit this version any more.
+            FormatMismatch: the pool no longer admits this version.
         """
         bind_context(worker=self.id)
         failure: Exception | None = None
@@ -344,7 +344,7 @@ class Worker:
             self.stop()
 
     def _leave_pool(self) -> None:
-        """Drain because the pool does not admit this version any more."""
+        """Drain because the pool no longer admits this version."""
         if not self._stop.is_set():
             floor = self._services.store.floor
             self._refusal = floor.refusal()

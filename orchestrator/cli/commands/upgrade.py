@@ -60,7 +60,7 @@ def finish(
     yes: Yes = False,
     common: Globals = DEFAULTS,
 ) -> None:
-    """Admit no program older than this one any more. Asks for confirmation.
+    """Admit no program older than this one from now on. Asks for confirmation.
 
     New features that older programs would misread can be used from then on. An older program that starts later ends
     with an error. Refused while an older program uses the pool.
