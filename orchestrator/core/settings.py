@@ -18,7 +18,16 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -28,6 +37,7 @@ from pydantic_settings import (
 )
 
 from orchestrator.core.errors import ConfigError, InvalidInput
+from orchestrator.core.health_address import parse_health_address
 from orchestrator.core.ids import check_name
 from orchestrator.core.rates import parse_rate
 
@@ -81,11 +91,21 @@ def _check_limits(limits: Mapping[str, str]) -> Mapping[str, str]:
     return limits
 
 
+def _check_health(address: str) -> str:
+    parse_health_address(address)
+    return address
+
+
 Seconds: TypeAlias = Annotated[float, Field(gt=0, le=100 * 365 * _DAY_S, allow_inf_nan=False)]
 Retention: TypeAlias = Annotated[float, Field(ge=1, le=100 * 365 * _DAY_S, allow_inf_nan=False)]
 """Redis keeps keys for whole seconds; 0 would delete them at once."""
 Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31)]
 Size: TypeAlias = Annotated[int, Field(ge=1, le=512 * 1024 * 1024)]  # Redis holds no longer strings
+
+Health: TypeAlias = Annotated[
+    str, BeforeValidator(lambda given: str(given) if type(given) is int else given), AfterValidator(_check_health)
+]
+"""Address of a health server; a TOML file may have a bare port as a number."""
 
 # ------------------------------------------------------------------------------------------------------------ the tree
 
@@ -228,6 +248,11 @@ class WorkerSettings(_Section):
         default=5.0,
         description="Seconds between heartbeats; at most a third of an agent's lease.",
     )
+    health: Health | None = Field(
+        default=None,
+        description="Address at which a worker host serves /livez, /readyz and /metrics: host:port, a port of the "
+        "loopback address, or unix:/path. Not set: no server.",
+    )
 
 
 class SupervisorSettings(_Section):
@@ -240,6 +265,11 @@ class SupervisorSettings(_Section):
         default=10.0, description="Seconds after which another supervisor replaces a silent leader."
     )
     batch: Annotated[int, Field(ge=1, le=500)] = Field(default=100, description="Maximum tasks per script call.")
+    health: Health | None = Field(
+        default=None,
+        description="Address at which a supervisor serves /livez, /readyz and /metrics: host:port, a port of the "
+        "loopback address, or unix:/path. Not set: no server.",
+    )
 
 
 class RetrySettings(_Section):

@@ -14,6 +14,12 @@ from orchestrator.core.settings import Leaf, Settings, default_toml, leaves, loa
 DEFAULT_TOML = Path(__file__).parents[2] / "config" / "default.toml"
 EXAMPLE_ENV = DEFAULT_TOML.with_name("example.env")
 
+EXAMPLES = {
+    "redis.url": '"redis://localhost:6379/0"',
+    "supervisor.health": '"127.0.0.1:9471"',
+    "worker.health": '"127.0.0.1:9472"',
+}
+
 HEADING = """\
 # Every setting with its unit and default. Copy what you change to /etc/orchestrator/orchestrator.toml, or name your
 # file with --config or ORC_CONFIG. Secret files, the environment (ORC_SECTION__KEY) and options win over the file.
@@ -38,7 +44,7 @@ def render_defaults() -> str:
 def _render_setting(leaf: Leaf) -> str:
     name = leaf.path[-1]
     if leaf.default is None:
-        example = {"url": '"redis://localhost:6379/0"'}.get(name, "3600.0")
+        example = EXAMPLES.get(leaf.name, "3600.0")
         return f"{_comment(leaf.description)}\n# {name} = {example}"
     return f"{_comment(leaf.description)}\n{name} = {json.dumps(leaf.default)}"
 

@@ -18,6 +18,7 @@ SINGLE: Final[dict[str, Callable[[], str]]] = {
     "reference/task-options.md": tables.task_options,
     "reference/keys.md": tables.keys,
     "reference/states.md": tables.states,
+    "reference/metrics.md": tables.metrics,
     "reference/doctor-codes.md": tables.doctor,
     "reference/repair-codes.md": tables.repair,
     "reference/errors.md": tables.errors,

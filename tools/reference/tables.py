@@ -13,6 +13,7 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.public_names import homes
 from orchestrator.core.settings import leaves
 from orchestrator.doctor.findings import TOPICS
+from orchestrator.monitoring.catalogue import METRICS
 from orchestrator.repair.findings import DAMAGE_KINDS
 from orchestrator.store.keys import POOL_KEYS, SCOPE_KEYS
 from orchestrator.tasks.options import REPEATABLE, TASK_OPTIONS, OnBusy
@@ -52,6 +53,29 @@ def _default(leaf: Leaf) -> str:
     if leaf.open or leaf.default is None:
         return "none"
     return f"`{json.dumps(leaf.default)}`"
+
+
+def metrics() -> str:
+    """Return the page of metrics: name, type, unit, labels, meaning, source."""
+    rows = [
+        (
+            f"`{metric.name}`",
+            metric.type,
+            metric.unit,
+            ", ".join(f"`{label}`" for label in metric.labels),
+            metric.help + (f" `{metric.labels[-1]}`: {', '.join(metric.values)}." if metric.values else ""),
+            metric.source,
+        )
+        for metric in METRICS
+    ]
+    return _page(
+        "Metrics",
+        "`/metrics` of a process exports these; [Monitoring](../guides/monitoring.md) explains how to read them."
+        " Every metric has the label `pool` too. Sources: `pool` and `server` are exported by every supervisor, "
+        "`process` by every process, `supervisor` and `host` by processes of that kind.",
+        ("metric", "type", "unit", "labels", "meaning", "source"),
+        rows,
+    )
 
 
 def keys() -> str:
