@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import ConfigError
 from orchestrator.core.formats import label_connection
+from orchestrator.core.turns import SILENT_AFTER_S, LoopTurn, LoopTurns
 from orchestrator.embedded.attachment import Attachment, EmbeddedInfo
 from orchestrator.store.failures import ReplyTooLarge
 from orchestrator.store.keys import PoolKeys
@@ -44,12 +45,28 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The shared services of a client, a supervisor or a worker."""
+    """The shared services of a client, a supervisor or a worker.
+
+    Attributes:
+        turns: the watched loops of the process.
+    """
 
     settings: Settings
     endpoint: Endpoint
     keys: PoolKeys
     store: Store
+    turns: LoopTurns = field(default_factory=LoopTurns)
+
+    def watch_loop(self, name: str, *, waits_s: float = 0.0) -> LoopTurn:
+        """Watch a loop whose turn is at most one wait and a few calls to Redis.
+
+        Args:
+            name: of the loop.
+            waits_s: the longest wait of a turn, for a time or an event.
+        """
+        redis = self.settings.redis
+        calls_s = 3 * (redis.connect_timeout_s + redis.command_timeout_s)
+        return self.turns.loop(name, max(SILENT_AFTER_S, calls_s) + waits_s)
 
 
 def pool_keys(settings: Settings) -> PoolKeys:

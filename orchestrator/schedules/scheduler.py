@@ -31,6 +31,7 @@ from orchestrator.tasks.submission import SubmissionValidator
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from orchestrator.core.turns import LoopTurn
     from orchestrator.core.wakeups import Wakeup
     from orchestrator.schedules.model import Plan
     from orchestrator.schedules.scripts import DueSchedule
@@ -90,25 +91,30 @@ class Scheduler:
 
     async def run(self) -> None:
         """Fire schedules until cancelled."""
-        while True:
-            changed = await self._wakeup.wait(self._wait_s)
-            # Without schedules, do not look on every sweep.
-            if changed == {EVERYTHING} and self._wait_s is None and time.monotonic() < self._asks_at_s:
-                continue
-            try:
-                self._wait_s = await self.fire_all()
-                self._asks_at_s = time.monotonic() + IDLE_S
-                self._pauses.reset()
-            except StoreError as failure:
-                _log.warning("schedule_fire_failed", error=str(failure))
-                if isinstance(failure, ServerRefused):
-                    self._repair_requested.notify("schedules")
-                await anyio.sleep(self._pauses.next_s(failure))
-                self._wakeup.notify(SCHEDULES)
+        # The sweep wakes it, so that it waits no longer than that.
+        with self._services.watch_loop("scheduler", waits_s=self._services.settings.supervisor.sweep_s) as turn:
+            while True:
+                changed = await self._wakeup.wait(self._wait_s)
+                turn.record()
+                # Without schedules, do not look on every sweep.
+                if changed == {EVERYTHING} and self._wait_s is None and time.monotonic() < self._asks_at_s:
+                    continue
+                try:
+                    self._wait_s = await self.fire_all(turn)
+                    self._asks_at_s = time.monotonic() + IDLE_S
+                    self._pauses.reset()
+                except StoreError as failure:
+                    _log.warning("schedule_fire_failed", error=str(failure))
+                    if isinstance(failure, ServerRefused):
+                        self._repair_requested.notify("schedules")
+                    await anyio.sleep(self._pauses.next_s(failure))
+                    self._wakeup.notify(SCHEDULES)
 
-    async def fire_all(self) -> float | None:
+    async def fire_all(self, turn: LoopTurn | None = None) -> float | None:
         """Fire all due schedules and return the seconds until the next one, or None if none is scheduled."""
         while True:
+            if turn is not None:
+                turn.record()
             now_s = time.monotonic()
             self._excluded_until_s = {name: at_s for name, at_s in self._excluded_until_s.items() if at_s > now_s}
             found = await self._services.store.call(

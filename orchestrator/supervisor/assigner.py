@@ -19,6 +19,7 @@ from orchestrator.tasks import scripts
 from orchestrator.tasks.queries import any_ready, ready_queues
 
 if TYPE_CHECKING:
+    from orchestrator.core.turns import LoopTurn
     from orchestrator.core.wakeups import Wakeup
     from orchestrator.services import Services
 
@@ -40,35 +41,40 @@ class Assigner:
 
     async def run(self) -> None:
         """Assign until cancelled."""
-        while True:
-            changed = await self._wakeup.wait(self._until_next_s())
-            try:
-                await self._assign_all(await self._touched(changed))
-                self._pauses.reset()
-            except StoreError as failure:
-                _log.warning("assign_failed", error=str(failure))
-                await anyio.sleep(self._pauses.next_s(failure))
-                self._wakeup.notify(EVERYTHING, REGISTRY)
+        # The sweep wakes it, so that it waits no longer than that.
+        with self._services.watch_loop("assigner", waits_s=self._services.settings.supervisor.sweep_s) as turn:
+            while True:
+                changed = await self._wakeup.wait(self._until_next_s())
+                turn.record()
+                try:
+                    await self._assign_all(await self._touched(changed, turn), turn)
+                    self._pauses.reset()
+                except StoreError as failure:
+                    _log.warning("assign_failed", error=str(failure))
+                    turn.record()
+                    await anyio.sleep(self._pauses.next_s(failure))
+                    self._wakeup.notify(EVERYTHING, REGISTRY)
 
     def _until_next_s(self) -> float | None:
         return max(0.0, min(self._opens_s.values()) - time.monotonic()) if self._opens_s else None
 
-    async def _touched(self, changed: set[str]) -> deque[QueueName]:
+    async def _touched(self, changed: set[str], turn: LoopTurn) -> deque[QueueName]:
         now_s = time.monotonic()
         touched = dict.fromkeys(queue for queue, at_s in self._opens_s.items() if at_s <= now_s)
         # A sweep over empty queues costs one call for any number of agents.
         if REGISTRY in changed or (EVERYTHING in changed and await any_ready(self._services.store)):
-            touched |= dict.fromkeys(await self._everything())
+            touched |= dict.fromkeys(await self._everything(turn))
         for change in sorted(changed - {EVERYTHING, REGISTRY}):
             touched[changed_queue(change)] = None
         return deque(touched)
 
-    async def _everything(self) -> list[QueueName]:
+    async def _everything(self, turn: LoopTurn) -> list[QueueName]:
         """List all agents in the index of room, and return all queues that hold tasks."""
         store = self._services.store
         names = await agent_names(store)
         to_assign: list[str] = []
         for first in range(0, len(names), RELIST_BATCH):
+            turn.record()
             batch = names[first : first + RELIST_BATCH]
             try:
                 found = await store.call(registry.relist(store.keys, agents=batch))
@@ -78,10 +84,11 @@ class Assigner:
             to_assign += found
         return [QueueName.of_agent(agent) for agent in to_assign] + await ready_queues(store)
 
-    async def _assign_all(self, queues: deque[QueueName]) -> None:
+    async def _assign_all(self, queues: deque[QueueName], turn: LoopTurn) -> None:
         # In rounds, so that a long queue of one agent does not delay the others.
         without: dict[QueueName, int] = {}
         while queues:
+            turn.record()
             queue = queues.popleft()
             try:
                 if queue.agent is not None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from orchestrator.control.desired import Desired
     from orchestrator.core.log import Level
+    from orchestrator.core.turns import LoopTurn
     from orchestrator.services import Services
     from orchestrator.supervisor.jobs import Jobs
 
@@ -56,6 +57,7 @@ class Controller:
         self._known = NOTHING
         self._may_hold = False
         self._applying = anyio.Lock()
+        self._turns: list[LoopTurn] = []
 
     async def run(self) -> None:
         """Apply commands until cancelled."""
@@ -64,20 +66,25 @@ class Controller:
             await self._listen()
 
     async def _sweep(self) -> None:
-        while True:
-            await anyio.sleep(self._services.settings.supervisor.sweep_s)
-            try:
-                await self._apply_desired_state()
-            except StoreError as failure:
-                _log.warning("control_sweep_failed", error=str(failure))
+        sweep_s = self._services.settings.supervisor.sweep_s
+        with self._watch_loop("control_sweep", waits_s=sweep_s) as turn:
+            while True:
+                await anyio.sleep(sweep_s)
+                turn.record()
+                try:
+                    await self._apply_desired_state()
+                except StoreError as failure:
+                    _log.warning("control_sweep_failed", error=str(failure))
 
     async def _listen(self) -> None:
         control_key = self._services.keys.control
         link = self._services.store.blocking_link(BLOCK_S, name="control")
         cursor: str | None = None
         pauses = Pauses()
+        turn = self._watch_loop("controller", waits_s=BLOCK_S)
         try:
             while True:
+                turn.record()
                 try:
                     if cursor is None:
                         # The position is read before the state, so that no command in between is missed.
@@ -101,7 +108,13 @@ class Controller:
                     cursor, self._applied_seq = None, None
                     await anyio.sleep(pauses.next_s(failure))
         finally:
+            turn.close()
             await link.close()
+
+    def _watch_loop(self, name: str, *, waits_s: float) -> LoopTurn:
+        turn = self._services.watch_loop(name, waits_s=waits_s)
+        self._turns.append(turn)
+        return turn
 
     async def _apply_desired_state(self) -> None:
         async with self._applying:
@@ -162,6 +175,9 @@ class Controller:
             slot = keys.stop_slot(scope)
             left = slot not in desired.active
             while left:
+                # One loop releases, and the other one may wait for it.
+                for turn in self._turns:
+                    turn.record()
                 call = scripts.release(keys, scope=scope, slot=slot, limit=RELEASE_BATCH)
                 moved, left = await store.call(call)
                 if moved:

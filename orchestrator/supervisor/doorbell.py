@@ -41,8 +41,10 @@ class Doorbell:
         link = self._services.store.blocking_link(block_s, name="doorbell")
         cursor: str | None = None
         pauses = Pauses()
+        turn = self._services.watch_loop("doorbell", waits_s=block_s)
         try:
             while True:
+                turn.record()
                 try:
                     if cursor is None:
                         # The position is read before the full check, so that no notification in between is lost.
@@ -71,13 +73,17 @@ class Doorbell:
                 # A notified loop sends its call before the next read.
                 await checkpoint()
         finally:
+            turn.close()
             await link.close()
 
     async def sweep(self) -> None:
         """Notify every loop every few seconds, because notifications may be lost or trimmed."""
-        while True:
-            await anyio.sleep(self._services.settings.supervisor.sweep_s)
-            self._notify_all()
+        sweep_s = self._services.settings.supervisor.sweep_s
+        with self._services.watch_loop("sweep", waits_s=sweep_s) as turn:
+            while True:
+                await anyio.sleep(sweep_s)
+                turn.record()
+                self._notify_all()
 
     def _notify(self, what: str, agent: str = "") -> None:
         # An entry that names an agent is about this agent only.

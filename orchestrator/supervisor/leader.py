@@ -40,8 +40,10 @@ class Leader:
             FormatMismatch: the pool no longer admits this version.
         """
         floor = self._services.store.floor
+        self._turn = self._services.watch_loop("leader", waits_s=self._renew_s)
         try:
             while not floor.shuts_out:
+                self._turn.record()
                 if await self._acquire():
                     _log.info("leadership_acquired", supervisor=self._supervisor)
                     async with anyio.create_task_group() as group:
@@ -53,6 +55,7 @@ class Leader:
                     await anyio.sleep(self._renew_s)
             raise floor.refusal()
         finally:
+            self._turn.close()
             with anyio.CancelScope(shield=True), anyio.move_on_after(1.0, shield=True):
                 await self._resign()
 
@@ -73,6 +76,7 @@ class Leader:
     async def _renew(self) -> None:
         while True:
             await anyio.sleep(self._renew_s)
+            self._turn.record()
             with anyio.move_on_after(max(0.0, self._trusted_until_s - time.monotonic())):
                 await self._acquire()
             if time.monotonic() >= self._trusted_until_s or self._services.store.floor.shuts_out:

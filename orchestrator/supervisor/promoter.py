@@ -13,6 +13,7 @@ from orchestrator.core.wakeups import EVERYTHING
 from orchestrator.tasks import scripts
 
 if TYPE_CHECKING:
+    from orchestrator.core.turns import LoopTurn
     from orchestrator.core.wakeups import Wakeup
     from orchestrator.services import Services
 
@@ -30,20 +31,24 @@ class Promoter:
 
     async def run(self) -> None:
         """Promote until cancelled."""
-        while True:
-            await self._wakeup.wait(self._wait_s)
-            try:
-                await self._promote()
-                self._pauses.reset()
-            except StoreError as failure:
-                _log.warning("promote_failed", error=str(failure))
-                if isinstance(failure, ServerRefused):
-                    self._repair_requested.notify("scheduled")
-                await anyio.sleep(self._pauses.next_s(failure))
-                self._wakeup.notify(EVERYTHING)
+        # The sweep wakes it, so that it waits no longer than that.
+        with self._services.watch_loop("promoter", waits_s=self._services.settings.supervisor.sweep_s) as turn:
+            while True:
+                await self._wakeup.wait(self._wait_s)
+                try:
+                    await self._promote(turn)
+                    self._pauses.reset()
+                except StoreError as failure:
+                    _log.warning("promote_failed", error=str(failure))
+                    if isinstance(failure, ServerRefused):
+                        self._repair_requested.notify("scheduled")
+                    turn.record()
+                    await anyio.sleep(self._pauses.next_s(failure))
+                    self._wakeup.notify(EVERYTHING)
 
-    async def _promote(self) -> None:
+    async def _promote(self, turn: LoopTurn) -> None:
         while True:
+            turn.record()
             done = await self._services.store.call(scripts.promote(self._services.keys, limit=LIMIT))
             if not done.left:
                 break

@@ -19,6 +19,7 @@ from orchestrator.core.log import get_logger
 from orchestrator.repair.scan import KeyLifetimes, PoolScan
 
 if TYPE_CHECKING:
+    from orchestrator.core.turns import LoopTurn
     from orchestrator.core.wakeups import Wakeup
     from orchestrator.repair.findings import RepairFinding
     from orchestrator.services import Services
@@ -46,26 +47,36 @@ class Reconciler:
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
-        # The other loops go first, because they correct most leftovers of a failure.
-        await anyio.sleep(self._services.settings.supervisor.sweep_s)
-        while True:
-            try:
-                server = await self._server()
-                await self._scan()
-                self._pauses.reset()
-                await self._rest(server)
-            except ServerRefused as refusal:
-                _log.error("reconcile_refused", error=str(refusal))
-                await anyio.sleep(SCAN_EVERY_S)
-            except StoreError as failure:
-                _log.warning("reconcile_failed", error=str(failure))
-                await anyio.sleep(self._pauses.next_s())
+        sweep_s = self._services.settings.supervisor.sweep_s
+        with self._services.watch_loop("reconciler", waits_s=max(sweep_s, POLL_EVERY_S)) as turn:
+            # The other loops go first, because they correct most leftovers of a failure.
+            await anyio.sleep(sweep_s)
+            while True:
+                turn.record()
+                try:
+                    server = await self._server()
+                    await self._scan(turn)
+                    self._pauses.reset()
+                    await self._rest(server, turn)
+                except ServerRefused as refusal:
+                    _log.error("reconcile_refused", error=str(refusal))
+                    await self._wait_refused(turn)
+                except StoreError as failure:
+                    _log.warning("reconcile_failed", error=str(failure))
+                    await anyio.sleep(self._pauses.next_s())
 
-    async def _rest(self, server: str) -> None:
+    async def _wait_refused(self, turn: LoopTurn) -> None:
+        until_s = time.monotonic() + SCAN_EVERY_S
+        while (left_s := until_s - time.monotonic()) > 0:
+            turn.record()
+            await anyio.sleep(min(left_s, POLL_EVERY_S))
+
+    async def _rest(self, server: str, turn: LoopTurn) -> None:
         """Wait for a reason to scan again."""
         scanned_s = time.monotonic()
         await anyio.sleep(self._services.settings.supervisor.sweep_s)
         while time.monotonic() - scanned_s < SCAN_EVERY_S:
+            turn.record()
             if await self._repair_requested.wait(POLL_EVERY_S):
                 return
             if await self._server() != server:
@@ -75,7 +86,7 @@ class Reconciler:
     async def _server(self) -> str:
         return await self._services.store.run_id()
 
-    async def _scan(self) -> None:
+    async def _scan(self, turn: LoopTurn) -> None:
         scan = PoolScan(self._services.store, self._terms, repair=True)
         found: list[RepairFinding] = []
         try:
@@ -83,6 +94,7 @@ class Reconciler:
                 started_s = time.monotonic()
                 taken = 0
                 async for findings in steps:
+                    turn.record()
                     found += findings
                     spent_s = time.monotonic() - started_s
                     rest_s = min(LONGEST_REST_S, spent_s * (1 / SHARE - 1))

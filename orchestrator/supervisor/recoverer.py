@@ -15,6 +15,7 @@ from orchestrator.core.log import get_logger
 from orchestrator.tasks import scripts
 
 if TYPE_CHECKING:
+    from orchestrator.core.turns import LoopTurn
     from orchestrator.core.wakeups import Wakeup
     from orchestrator.services import Services
 
@@ -37,26 +38,32 @@ class Recoverer:
 
     async def run(self) -> None:
         """Recover until cancelled."""
-        while True:
-            try:
-                for agent, entries in (await inbox_lengths(self._services.store)).items():
-                    if entries or self._cleans():
-                        try:
-                            await self._recover(agent)
-                        except ServerRefused as refusal:
-                            _log.error("recover_refused", agent=agent, error=str(refusal))
-                            self._repair_requested.notify(agent)
-            except StoreError as failure:
-                _log.warning("recover_failed", error=str(failure))
-            self._sweeps += 1
-            await anyio.sleep(self._every_s)
+        with self._services.watch_loop("recoverer", waits_s=self._every_s) as turn:
+            while True:
+                turn.record()
+                try:
+                    await self._recover_all(turn)
+                except StoreError as failure:
+                    _log.warning("recover_failed", error=str(failure))
+                self._sweeps += 1
+                await anyio.sleep(self._every_s)
+
+    async def _recover_all(self, turn: LoopTurn) -> None:
+        for agent, entries in (await inbox_lengths(self._services.store)).items():
+            if entries or self._cleans():
+                try:
+                    await self._recover(agent, turn)
+                except ServerRefused as refusal:
+                    _log.error("recover_refused", agent=agent, error=str(refusal))
+                    self._repair_requested.notify(agent)
 
     def _cleans(self) -> bool:
         return self._sweeps % CLEAN_EVERY == CLEAN_EVERY - 1
 
-    async def _recover(self, agent: str) -> None:
+    async def _recover(self, agent: str, turn: LoopTurn) -> None:
         total, left = 0, True
         while left:
+            turn.record()
             call = scripts.recover(
                 self._services.keys,
                 agent=agent,

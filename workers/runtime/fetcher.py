@@ -64,13 +64,17 @@ class Fetcher:
 
     async def run(self) -> None:
         """Fetch until cancelled."""
+        stuck_after_s = self._services.settings.worker.stuck_after_s
+        turn = self._services.watch_loop(f"fetcher:{self._agent.name}", waits_s=stuck_after_s + self.poll_every_s)
         try:
             while True:
+                turn.record()
                 try:
                     await self._turn()
                 except StoreError as failure:
                     await self._recover(failure)
         finally:
+            turn.close()
             await self._link.close()
 
     async def _recover(self, failure: StoreError) -> None:

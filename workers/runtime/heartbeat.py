@@ -100,7 +100,12 @@ class Heartbeat:
         self._parts, self._agents, self._throughputs = parts, agents, throughputs
         self._alive_s, self._callbacks, self._watchdog = alive_s, callbacks, watchdog
         self._loop = asyncio.get_running_loop()
-        self._probe = LoopProbe(self._loop, watchdog)
+        self._probe = LoopProbe(
+            self._loop,
+            watchdog,
+            parts.services.turns,
+            silent_after_s=settings.worker.stuck_after_s + settings.worker.heartbeat_s,
+        )
         self._renewer = parts.locking.renewer
         self._renewer.trigger = lambda _: self.poll()
         self._locks_s = 0.0
@@ -162,8 +167,10 @@ class Heartbeat:
         )
         store = SyncStore(endpoint, self._parts.services.keys, name="heartbeat")
         due_s = time.monotonic()
+        turn = self._parts.services.watch_loop("heartbeat", waits_s=self._every_s)
         try:
             while not self._stopping.is_set():
+                turn.record()
                 if self._triggered.is_set() or time.monotonic() >= due_s:
                     self._triggered.clear()
                     pause_s = self._every_s if self._stuck() else self._guarded(self._send_heartbeat, store)
@@ -177,6 +184,7 @@ class Heartbeat:
                 self._guarded(self.listener.process, store)
                 self._guarded(self._send_timings, store)
         finally:
+            turn.close()
             self.listener.close()
             store.close()
             self._waker.close()

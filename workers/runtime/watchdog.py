@@ -1,8 +1,9 @@
 """Ends a worker process whose event loop is stuck.
 
 The heartbeat schedules a callback in the event loop and stores the time when it ran in memory that the host can read.
-The time stops for a blocked loop, a held interpreter lock and a frozen process alike. `faulthandler` then prints the
-stack of each thread and ends the process without the interpreter. If the process does not end, the host kills it.
+The time stops for a blocked loop, a held interpreter lock and a frozen process alike, and while a watched loop of the
+worker, such as a fetcher, is silent. `faulthandler` then prints the stack of each thread and ends the process without
+the interpreter. If the process does not end, the host kills it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from orchestrator.core.log import get_logger
 
 if TYPE_CHECKING:
     import asyncio
+
+    from orchestrator.core.turns import LoopTurns
 
 FORCE_EXIT_AFTER_S: Final = 5.0
 """Time for the handlers of a drained worker to end, before the process exits without them."""
@@ -90,10 +93,26 @@ class LoopWatchdog:
 
 
 class LoopProbe:
-    """Measures how long the event loop takes to run a callback."""
+    """Measures how long the event loop takes to run a callback.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, watchdog: LoopWatchdog | None) -> None:
-        self._loop, self._watchdog = loop, watchdog
+    Args:
+        loop: to measure.
+        watchdog: gets the time of each callback, unless a watched loop of the worker is silent.
+        turns: the watched loops of the worker; gets the event loop as one more.
+        silent_after_s: time without a callback after which the event loop counts as silent.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        watchdog: LoopWatchdog | None,
+        turns: LoopTurns,
+        *,
+        silent_after_s: float,
+    ) -> None:
+        self._loop, self._watchdog, self._turns = loop, watchdog, turns
+        self._turn = turns.loop("event_loop", silent_after_s)
+        self._logged: set[str] = set()
         self._asked_s: float | None = None
         self._closed = False
 
@@ -109,8 +128,17 @@ class LoopProbe:
     def close(self) -> None:
         """Stop storing times."""
         self._closed = True
+        self._turn.close()
 
     def _answer(self) -> None:
         self._asked_s = None
-        if self._watchdog is not None and not self._closed:
+        self._turn.record()
+        if self._closed:
+            return
+        silent = self._turns.silent()
+        for turn in silent:
+            if turn.name not in self._logged:
+                _log.error("loop_silent", loop=turn.name, silent_s=round(turn.silent_s()))
+        self._logged = {turn.name for turn in silent}
+        if self._watchdog is not None and not silent:
             self._watchdog.record_turn()
