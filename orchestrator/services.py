@@ -124,7 +124,7 @@ def resolve_settings(
     Raises:
         ConfigError: an invalid or unknown setting.
     """
-    from orchestrator.core.settings import load_settings
+    from orchestrator.core.settings_sources import load_settings
 
     overrides = {"redis.url": url, "pool": pool, "prefix": prefix}
     if settings is None:

@@ -8,7 +8,7 @@ import sys
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.log import configure_logging
-from orchestrator.core.settings import load_settings
+from orchestrator.core.settings_sources import load_settings
 
 
 def main() -> int:

@@ -1,50 +1,26 @@
-"""Loads the settings into one frozen tree. Importing this module reads nothing.
+"""Declares the settings: one frozen tree with the type, bounds, default and description of each.
 
-Sources, the later ones win: defaults, one TOML file, a directory of secret files, the environment, options. An unknown
-name is an error everywhere, with its place and the nearest valid name, so that a misspelt setting is not ignored.
-Messages never show the value of a secret.
+`settings_sources` reads them. A setting that is declared as `Live` changes while a program runs, when it reloads its
+settings (`live_settings`); the others need a restart.
 """
 
 from __future__ import annotations
 
-import os
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationError,
-    model_validator,
-)
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from orchestrator.core.errors import ConfigError, InvalidInput
+from orchestrator.core.errors import InvalidInput
 from orchestrator.core.health_address import parse_health_address
 from orchestrator.core.ids import check_name
 from orchestrator.core.rates import parse_rate
 
 ENV_PREFIX: Final = "ORC_"
-RESERVED_VARIABLES: Final = frozenset({"ORC_CONFIG", "ORC_DATA_DIR"})
-SYSTEM_FILE: Final = Path("/etc/orchestrator/orchestrator.toml")
-SYSTEM_SECRETS: Final = Path("/run/secrets")
 
 _DAY_S: Final = 86_400
 
@@ -107,6 +83,17 @@ Health: TypeAlias = Annotated[
 ]
 """Address of a health server; a TOML file may have a bare port as a number."""
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _LiveMark:
+    """Marks a setting that a reload changes."""
+
+
+Live: TypeAlias = Annotated[T, _LiveMark()]
+"""Type of a setting that a reload changes. Its readers read it each time that they use it, and do not copy it."""
+
 # ------------------------------------------------------------------------------------------------------------ the tree
 
 
@@ -123,6 +110,7 @@ class RedisSettings(_Section):
         default=None,
         description="Address of the server: redis://, rediss:// or unix://, with user and password if needed. "
         "Without it, a running embedded server is used.",
+        examples=["redis://localhost:6379/0"],
     )
     connect_timeout_s: Seconds = Field(default=5.0, description="Time-out of a connection attempt, in seconds.")
     command_timeout_s: Seconds = Field(default=5.0, description="Time-out of a command, in seconds.")
@@ -135,22 +123,23 @@ class RedisSettings(_Section):
 class QueueSettings(_Section):
     """Limits and order of waiting tasks."""
 
-    aging_s: Seconds | None = Field(
+    aging_s: Live[Seconds | None] = Field(
         default=None,
         description="Waiting time that raises a task by one priority level, in seconds. Not set: strict priorities.",
+        examples=[3600.0],
     )
-    max_tasks: Count = Field(default=1_000_000, description="Maximum tasks in a queue; more are refused.")
-    max_wait_s: Retention = Field(
+    max_tasks: Live[Count] = Field(default=1_000_000, description="Maximum tasks in a queue; more are refused.")
+    max_wait_s: Live[Retention] = Field(
         default=14 * _DAY_S, description="Seconds after which a task that never started is dropped."
     )
-    max_args_bytes: Size = Field(
+    max_args_bytes: Live[Size] = Field(
         default=262_144, description="Maximum size of the arguments of a task, in bytes of JSON."
     )
-    max_depth: Annotated[Count, Field(le=512)] = Field(
+    max_depth: Live[Annotated[Count, Field(le=512)]] = Field(
         default=64, description="Maximum nesting of lists and objects in the arguments."
     )
-    max_tags: Annotated[int, Field(ge=0, le=1024)] = Field(default=64, description="Maximum tags of a task.")
-    max_child_depth: Annotated[int, Field(ge=0, le=1024)] = Field(
+    max_tags: Live[Annotated[int, Field(ge=0, le=1024)]] = Field(default=64, description="Maximum tags of a task.")
+    max_child_depth: Live[Annotated[int, Field(ge=0, le=1024)]] = Field(
         default=16, description="Maximum depth of child tasks."
     )
 
@@ -158,12 +147,12 @@ class QueueSettings(_Section):
 class ResultSettings(_Section):
     """Retention of ended tasks."""
 
-    ttl_s: Annotated[Seconds, Field(ge=300)] = Field(
+    ttl_s: Live[Annotated[Seconds, Field(ge=300)]] = Field(
         default=_DAY_S, description="Retention of an ended task and its result, in seconds. At least 300."
     )
-    max_bytes: Size = Field(default=1_048_576, description="Maximum size of a result, in bytes of JSON.")
-    dead_ttl_s: Retention = Field(default=14 * _DAY_S, description="Retention of a dead letter, in seconds.")
-    max_events: Annotated[int, Field(ge=100, le=20_000)] = Field(
+    max_bytes: Live[Size] = Field(default=1_048_576, description="Maximum size of a result, in bytes of JSON.")
+    dead_ttl_s: Live[Retention] = Field(default=14 * _DAY_S, description="Retention of a dead letter, in seconds.")
+    max_events: Live[Annotated[int, Field(ge=100, le=20_000)]] = Field(
         default=10_000,
         description="Ended tasks that `orc events` and `orc tasks list` show at least; older ones are dropped.",
     )
@@ -172,10 +161,10 @@ class ResultSettings(_Section):
 class OutputSettings(_Section):
     """Progress and partial output of tasks."""
 
-    max_chunk_bytes: Annotated[Size, Field(le=1_048_576)] = Field(
+    max_chunk_bytes: Live[Annotated[Size, Field(le=1_048_576)]] = Field(
         default=65_536, description="Maximum size of a chunk of output, in bytes of JSON."
     )
-    max_chunks: Annotated[int, Field(ge=10, le=10_000)] = Field(
+    max_chunks: Live[Annotated[int, Field(ge=10, le=10_000)]] = Field(
         default=1000,
         description="Approximate number of output and progress entries kept per task; the oldest are dropped.",
     )
@@ -184,38 +173,38 @@ class OutputSettings(_Section):
 class WorkspaceSettings(_Section):
     """Limits of the workspace of a session."""
 
-    ttl_s: Annotated[Seconds, Field(ge=60)] = Field(
+    ttl_s: Live[Annotated[Seconds, Field(ge=60)]] = Field(
         default=_DAY_S, description="Retention of a workspace after its last change, in seconds."
     )
-    life_s: Annotated[Seconds, Field(ge=60)] = Field(
+    life_s: Live[Annotated[Seconds, Field(ge=60)]] = Field(
         default=7 * _DAY_S, description="Maximum age of a workspace after its first change, in seconds."
     )
-    dedup_s: Annotated[Seconds, Field(ge=10, le=_DAY_S)] = Field(
+    dedup_s: Live[Annotated[Seconds, Field(ge=10, le=_DAY_S)]] = Field(
         default=600.0, description="Seconds within which a change that is sent twice is told from a new one, at least."
     )
-    max_dedup: Annotated[Count, Field(le=1_000_000)] = Field(
+    max_dedup: Live[Annotated[Count, Field(le=1_000_000)]] = Field(
         default=20_000, description="Changes that one window of that memory holds; more in that time shorten it."
     )
-    max_value_bytes: Annotated[Size, Field(le=1_048_576)] = Field(
+    max_value_bytes: Live[Annotated[Size, Field(le=1_048_576)]] = Field(
         default=262_144, description="Maximum size of a value, in bytes of JSON."
     )
-    max_items: Count = Field(
+    max_items: Live[Count] = Field(
         default=100_000, description="Maximum number of paths, log entries, members and states in a workspace."
     )
-    max_bytes: Annotated[int, Field(ge=1, le=2**40)] = Field(
+    max_bytes: Live[Annotated[int, Field(ge=1, le=2**40)]] = Field(
         default=64 * 1024 * 1024,
         description="Maximum bytes of these; more are refused. Events may take as much again; the oldest are dropped.",
     )
-    max_parts: Annotated[int, Field(ge=1, le=500)] = Field(
+    max_parts: Live[Annotated[int, Field(ge=1, le=500)]] = Field(
         default=500, description="Maximum number of logs, sets, scratches and inboxes in a workspace."
     )
-    max_log: Annotated[Count, Field(le=1_000_000)] = Field(
+    max_log: Live[Annotated[Count, Field(le=1_000_000)]] = Field(
         default=10_000, description="Entries kept per log; the oldest are dropped."
     )
-    max_events: Annotated[int, Field(ge=10, le=1_000_000)] = Field(
+    max_events: Live[Annotated[int, Field(ge=10, le=1_000_000)]] = Field(
         default=10_000, description="Approximate number of events kept per workspace; the oldest are dropped."
     )
-    max_event_bytes: Annotated[Size, Field(le=262_144)] = Field(
+    max_event_bytes: Live[Annotated[Size, Field(le=262_144)]] = Field(
         default=8192, description="Size of a value above which its events omit the value, in bytes."
     )
     json_projection: bool = Field(
@@ -234,10 +223,10 @@ class WorkerSettings(_Section):
     """Worker processes and their heartbeat."""
 
     processes: Annotated[int, Field(ge=1, le=1024)] = Field(default=1, description="Worker processes per host.")
-    drain_s: Annotated[float, Field(ge=0, le=_DAY_S, allow_inf_nan=False)] = Field(
+    drain_s: Live[Annotated[float, Field(ge=0, le=_DAY_S, allow_inf_nan=False)]] = Field(
         default=30.0, description="Seconds that running tasks may go on after SIGTERM before they are requeued."
     )
-    grace_s: Annotated[float, Field(ge=0, le=_DAY_S, allow_inf_nan=False)] = Field(
+    grace_s: Live[Annotated[float, Field(ge=0, le=_DAY_S, allow_inf_nan=False)]] = Field(
         default=10.0,
         description="Seconds that a cancelled handler may take to stop; then its attempt ends without it.",
     )
@@ -252,33 +241,35 @@ class WorkerSettings(_Section):
         default=None,
         description="Address at which a worker host serves /livez, /readyz and /metrics: host:port, a port of the "
         "loopback address, or unix:/path. Not set: no server.",
+        examples=["127.0.0.1:9472"],
     )
 
 
 class SupervisorSettings(_Section):
     """Loops of the supervisor."""
 
-    sweep_s: Seconds = Field(
+    sweep_s: Live[Seconds] = Field(
         default=5.0, description="Seconds between full passes, which make up for lost notifications."
     )
     leader_lease_s: Seconds = Field(
         default=10.0, description="Seconds after which another supervisor replaces a silent leader."
     )
-    batch: Annotated[int, Field(ge=1, le=500)] = Field(default=100, description="Maximum tasks per script call.")
+    batch: Live[Annotated[int, Field(ge=1, le=500)]] = Field(default=100, description="Maximum tasks per script call.")
     health: Health | None = Field(
         default=None,
         description="Address at which a supervisor serves /livez, /readyz and /metrics: host:port, a port of the "
         "loopback address, or unix:/path. Not set: no server.",
+        examples=["127.0.0.1:9471"],
     )
 
 
 class RetrySettings(_Section):
     """Default delays between the attempts of a task."""
 
-    base_s: Annotated[float, Field(ge=0, le=_DAY_S, allow_inf_nan=False)] = Field(
+    base_s: Live[Annotated[float, Field(ge=0, le=_DAY_S, allow_inf_nan=False)]] = Field(
         default=1.0, description="Maximum of the first delay, in seconds; it doubles with every failure."
     )
-    cap_s: Seconds = Field(default=300.0, description="Maximum delay, in seconds.")
+    cap_s: Live[Seconds] = Field(default=300.0, description="Maximum delay, in seconds.")
 
     @model_validator(mode="after")
     def _base_below_cap(self) -> Self:
@@ -290,18 +281,21 @@ class RetrySettings(_Section):
 class ControlSettings(_Section):
     """Operator commands."""
 
-    secret: Annotated[SecretStr, AfterValidator(_check_secret)] | None = Field(
+    secret: Live[Annotated[SecretStr, AfterValidator(_check_secret)] | None] = Field(
         default=None,
         description="Secret that signs commands, at least 16 characters. Without it, every client of Redis may give "
         "commands.",
+        examples=["the output of: openssl rand -hex 32"],
     )
-    previous_secret: Annotated[SecretStr, AfterValidator(_check_secret)] | None = Field(
-        default=None, description="Previous secret, accepted while `control.secret` is being changed."
+    previous_secret: Live[Annotated[SecretStr, AfterValidator(_check_secret)] | None] = Field(
+        default=None,
+        description="Another secret that is accepted too, while `control.secret` is being changed.",
+        examples=["the secret before this one"],
     )
-    valid_s: Annotated[Seconds, Field(le=_DAY_S)] = Field(
+    valid_s: Live[Annotated[Seconds, Field(le=_DAY_S)]] = Field(
         default=60.0, description="Seconds after which a command that has not arrived is refused."
     )
-    per_minute: Count = Field(default=600, description="Commands accepted per minute. A stop is always accepted.")
+    per_minute: Live[Count] = Field(default=600, description="Commands accepted per minute. A stop is always accepted.")
 
     @model_validator(mode="after")
     def _previous_needs_present(self) -> Self:
@@ -313,7 +307,7 @@ class ControlSettings(_Section):
 class LoggingSettings(_Section):
     """Level and format of the log."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field(
+    level: Live[Literal["debug", "info", "warning", "error"]] = Field(
         default="info", description="Lowest level to write: debug, info, warning or error."
     )
     format: Literal["auto", "console", "json"] = Field(
@@ -341,8 +335,10 @@ class Settings(BaseSettings):
     pool: Annotated[str, AfterValidator(_check_pool)] = Field(
         default="default", description="Name of the pool, which has its own queues, agents and limits."
     )
-    limits: Annotated[Mapping[str, str], AfterValidator(_check_limits)] = Field(
-        default={}, description='Named limits that agents share, as "10/s", "10/min", "10/h" or "10/d".'
+    limits: Live[Annotated[Mapping[str, str], AfterValidator(_check_limits)]] = Field(
+        default={},
+        description='Named limits that agents share, as "10/s", "10/min", "10/h" or "10/d".',
+        examples=[{"model:large": "60/min"}],
     )
     redis: RedisSettings = RedisSettings()
     queue: QueueSettings = QueueSettings()
@@ -375,48 +371,28 @@ class Settings(BaseSettings):
         return (init_settings,)
 
 
-# ------------------------------------------------------------------------------------------------------------- loading
-
-
-@dataclass(frozen=True, slots=True)
-class SettingRow:
-    """One setting as `orc config show` prints it, secrets masked."""
-
-    name: str
-    value: object
-    source: str
-    description: str
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedSettings:
-    """Settings with the source of each value (dotted name → source; a missing one is the default)."""
-
-    settings: Settings
-    places: Mapping[str, str]
-
-    def rows(self) -> list[SettingRow]:
-        """List every setting with its value and source, in the order of the model."""
-        return [
-            SettingRow(leaf.name, _shown(self.settings, leaf), self._source(leaf), leaf.description)
-            for leaf in leaves()
-        ]
-
-    def _source(self, leaf: Leaf) -> str:
-        found = [place for name, place in self.places.items() if name == leaf.name or name.startswith(f"{leaf.name}.")]
-        return ", ".join(dict.fromkeys(found)) or "default"
+# ---------------------------------------------------------------------------------------------------- names of settings
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One setting of the model."""
+    """One setting of the model.
+
+    Attributes:
+        path: the sections and the name.
+        examples: valid values, at least one for a setting without a default.
+        secret: its value is never shown.
+        open: a table whose names the user chooses (`limits`).
+        live: a reload changes it; without that it needs a restart.
+    """
 
     path: tuple[str, ...]
     default: object
     description: str
+    examples: Sequence[Any]
     secret: bool
     open: bool
-    """True for a table whose names the user chooses (`limits`)."""
+    live: bool
 
     @property
     def name(self) -> str:
@@ -428,54 +404,12 @@ class Leaf:
         """The environment variable, as in `ORC_REDIS__URL`."""
         return ENV_PREFIX + "__".join(self.path).upper()
 
-
-@dataclass(frozen=True, slots=True)
-class _Value:
-    path: tuple[str, ...]
-    value: object
-    place: str
-
-
-def settings_schema() -> dict[str, Any]:
-    """Return the JSON schema of a settings file."""
-    schema = Settings.model_json_schema()
-    schema["title"] = "Settings"
-    return schema
-
-
-def load_settings(
-    config: str | os.PathLike[str] | None = None,
-    overrides: Mapping[str, object] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> Settings:
-    """Read the settings from all sources.
-
-    Args:
-        config: the TOML file; by default the one in `ORC_CONFIG`, else the system's file if it exists.
-        overrides: options by dotted name (`{"redis.url": …}`); None means that the option is absent.
-        environ: environment; by default that of the process.
-
-    Raises:
-        ConfigError: an unknown name, an invalid value, or an unreadable file.
-    """
-    return load_with_places(config, overrides, environ).settings
-
-
-def load_with_places(
-    config: str | os.PathLike[str] | None = None,
-    overrides: Mapping[str, object] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> LoadedSettings:
-    """Read the settings as `load_settings` does, with the source of each value."""
-    environ = os.environ if environ is None else environ
-    merged: dict[tuple[str, ...], _Value] = {}
-    for value in _all_values(config, overrides or {}, environ):
-        merged[value.path] = value
-    try:
-        settings = Settings(**_nested(merged))
-    except ValidationError as invalid:
-        raise ConfigError("\n".join(_explain(invalid, merged))) from None
-    return LoadedSettings(settings, {".".join(value.path): value.place for value in merged.values()})
+    def of(self, settings: Settings) -> Any:
+        """Return the value in a tree of settings."""
+        value: Any = settings
+        for part in self.path:
+            value = getattr(value, part)
+        return value
 
 
 @cache
@@ -484,97 +418,11 @@ def leaves() -> tuple[Leaf, ...]:
     return tuple(sorted(_leaves_of(Settings, ()), key=lambda leaf: len(leaf.path)))
 
 
-def default_toml() -> str:
-    """Return the text of `config/default.toml`: every setting with its unit and default."""
-    shipped = files("orchestrator.core") / "default.toml"
-    # A wheel has the file beside this module, a checkout in its config folder.
-    source = shipped if shipped.is_file() else Path(__file__).parents[2] / "config" / "default.toml"
-    return source.read_text(encoding="utf-8")
-
-
-def _all_values(
-    config: str | os.PathLike[str] | None, overrides: Mapping[str, object], environ: Mapping[str, str]
-) -> Iterator[_Value]:
-    """Yield the values of every source, weakest source first."""
-    file = config or environ.get("ORC_CONFIG")
-    if file:
-        yield from _from_file(Path(file))
-    elif SYSTEM_FILE.is_file():
-        yield from _from_file(SYSTEM_FILE)
-    credentials = environ.get("CREDENTIALS_DIRECTORY")
-    yield from _from_secrets(Path(credentials) if credentials else SYSTEM_SECRETS)
-    ours = {name: text for name, text in environ.items() if name.upper().startswith(ENV_PREFIX)}
-    yield from _from_texts({name: text for name, text in ours.items() if name not in RESERVED_VARIABLES}, "environment")
-    for name, value in overrides.items():
-        if value is not None:
-            path = tuple(name.split("."))
-            _check_known(path, f"option {name}", lambda leaf: leaf.name)
-            yield _Value(path, value, "option")
-
-
-def _from_file(path: Path) -> Iterator[_Value]:
-    try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as failed:
-        raise ConfigError(f"configuration file {path} cannot be read: {failed.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"configuration file {path} is not UTF-8 text") from None
-    except tomllib.TOMLDecodeError as wrong:
-        raise ConfigError(f"configuration file {path} is not valid TOML: {wrong}") from None
-    for name, value in _flat(tree, ()):
-        _check_known(name, f"{'.'.join(name)} in {path}", lambda leaf: leaf.name)
-        yield _Value(name, value, f"file {path}")
-
-
-def _from_secrets(directory: Path) -> Iterator[_Value]:
-    """Read the files that are named like a variable; ignore others."""
-    try:
-        entries = sorted(directory.iterdir()) if directory.is_dir() else []
-        texts = {
-            entry.name: entry.read_text(encoding="utf-8").strip()
-            for entry in entries
-            if entry.name.upper().startswith(ENV_PREFIX) and entry.is_file()
-        }
-    except OSError as failed:
-        raise ConfigError(f"secret file {failed.filename or directory} cannot be read: {failed.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"a secret file in {directory} is not UTF-8 text") from None
-    return _from_texts(texts, f"secret file {directory}/")
-
-
-def _from_texts(texts: Mapping[str, str], origin: str) -> Iterator[_Value]:
-    """Read text values with names like `ORC_REDIS__URL`."""
-
-    def place(name: str) -> str:
-        return f"{origin}{name}" if origin.endswith("/") else f"{origin} {name}"
-
-    names = {tuple(name[len(ENV_PREFIX) :].lower().split("__")): name for name in texts}
-    for path, name in names.items():
-        _check_known(path, place(name), lambda leaf: leaf.variable)
-    try:
-        tree = _Texts(texts)()
-    except SettingsError as wrong:
-        bad = [name for name in texts if f'"{name[len(ENV_PREFIX) :].lower()}"' in str(wrong)]
-        raise ConfigError(f"{place(', '.join(bad) or ENV_PREFIX + '…')}: this name takes a table as JSON") from None
-    for path, value in _flat(tree, ()):
-        # A section may come as JSON under its own name: the longest given name is the source.
-        given = next(names[path[:end]] for end in range(len(path), 0, -1) if path[:end] in names)
-        _check_known(path, f"{'.'.join(path)} in {place(given)}", lambda leaf: leaf.name)
-        yield _Value(path, value, place(given))
-
-
-class _Texts(EnvSettingsSource):
-    """Parses environment variables from a mapping."""
-
-    def __init__(self, texts: Mapping[str, str]) -> None:
-        self._texts = texts
-        super().__init__(Settings)
-
-    def _load_env_vars(self) -> Mapping[str, str | None]:
-        return {name.lower(): text for name, text in self._texts.items() if text}
-
-
-# ------------------------------------------------------------------------------------------------- trees, names, errors
+def settings_schema() -> dict[str, Any]:
+    """Return the JSON schema of a settings file."""
+    schema = Settings.model_json_schema()
+    schema["title"] = "Settings"
+    return schema
 
 
 def _leaves_of(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[Leaf]:
@@ -588,68 +436,8 @@ def _leaves_of(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[Leaf]:
                 path=here,
                 default=field.default,
                 description=field.description or "",
+                examples=field.examples or (),
                 secret="SecretStr" in annotation,
                 open="Mapping" in annotation,
+                live=any(isinstance(mark, _LiveMark) for mark in field.metadata),
             )
-
-
-def _check_known(path: tuple[str, ...], given: str, spelling: Callable[[Leaf], str]) -> None:
-    """Refuse a path that is not a setting, a section or an entry of an open table."""
-    for leaf in leaves():
-        if path == leaf.path[: len(path)] or (leaf.open and path[: len(leaf.path)] == leaf.path):
-            return
-    names = {leaf.name: leaf for leaf in leaves()}
-    near = get_close_matches(".".join(path), names, n=1)
-    hint = f"did you mean {spelling(names[near[0]])}?" if near else "`orc config show` lists all settings"
-    raise ConfigError(f"unknown setting {given}: {hint}")
-
-
-def _flat(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, (*path, name))
-        else:
-            yield (*path, name), value
-
-
-def _nested(values: Mapping[tuple[str, ...], _Value]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for path, value in values.items():
-        node = tree
-        for part in path[:-1]:
-            inner = node.setdefault(part, {})
-            if not isinstance(inner, dict):
-                break  # a section was given as a plain value; the model says so
-            node = inner
-        else:
-            if not (value.value == {} and isinstance(node.get(path[-1]), dict)):
-                node[path[-1]] = value.value
-    return tree
-
-
-def _explain(invalid: ValidationError, values: Mapping[tuple[str, ...], _Value]) -> Iterator[str]:
-    """Write one line per invalid value: name, value (secrets masked), source, reason."""
-    for error in invalid.errors(include_url=False, include_context=False, include_input=False):
-        path = tuple(str(part) for part in error["loc"])
-        # pydantic appends the branch of a union to the location; the setting is the longest known part.
-        while path and path not in values and not any(leaf.path[: len(path)] == path for leaf in leaves()):
-            path = path[:-1]
-        given = values.get(path)
-        shown = "" if given is None or _may_hold_secret(given) else f" = {ascii(given.value)[:80]}"
-        inside = {value.place for name, value in values.items() if name[: len(path)] == path}
-        where = f" ({', '.join(sorted(inside))})" if inside else ""
-        reason = error["msg"].removeprefix("Value error, ")
-        yield f"{'.'.join(path)}{shown}{where}: {reason[:1].lower()}{reason[1:]}"
-
-
-def _may_hold_secret(given: _Value) -> bool:
-    # A URL for a whole section, or for the wrong setting, may contain a password too.
-    ends = len(given.path)
-    return "://" in str(given.value) or any(leaf.secret and leaf.path[:ends] == given.path for leaf in leaves())
-
-
-def _shown(settings: Settings, leaf: Leaf) -> object:
-    value: object = settings
-    for part in leaf.path:
-        value = getattr(value, part)
-    return "********" if leaf.secret and value is not None else value

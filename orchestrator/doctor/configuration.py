@@ -11,7 +11,8 @@ from orchestrator.doctor.findings import ok, problem, warning
 
 if TYPE_CHECKING:
     from orchestrator.core.errors import ConfigError
-    from orchestrator.core.settings import LoadedSettings, Settings
+    from orchestrator.core.settings import Settings
+    from orchestrator.core.settings_sources import LoadedSettings
     from orchestrator.doctor.findings import DoctorFinding
 
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1", None})

@@ -30,7 +30,8 @@ from orchestrator.store.store import Store
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from orchestrator.core.settings import LoadedSettings, Settings
+    from orchestrator.core.settings import Settings
+    from orchestrator.core.settings_sources import LoadedSettings
     from orchestrator.doctor.findings import DoctorFinding
     from orchestrator.store.server_info import ServerInfo
 

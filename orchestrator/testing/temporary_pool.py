@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from orchestrator.client.client import Orchestrator
-from orchestrator.core.settings import Settings, load_settings
+from orchestrator.core.settings_sources import load_settings
 from orchestrator.core.wakeups import Wakeup
 from orchestrator.schedules.scheduler import Scheduler
 from orchestrator.services import Services, SyncStore, open_services, pool_keys, reach_server
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from orchestrator.core.settings import Settings
     from orchestrator.testing.killable_store import KillableStore
     from orchestrator.testing.scripts import RemainingWork
 

@@ -13,7 +13,7 @@ from orchestrator.doctor.runner import run_machine_checks, run_server_checks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from orchestrator.core.settings import LoadedSettings
+    from orchestrator.core.settings_sources import LoadedSettings
     from orchestrator.doctor.findings import DoctorFinding
 
 

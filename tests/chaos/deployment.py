@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import redis
 
-from orchestrator.core.settings import Settings, load_settings
+from orchestrator.core.settings_sources import load_settings
 from orchestrator.services import pool_keys
 from tests.chaos.agents import HISTORY_VARIABLE, SHARED_PER_S, agents
 from tests.faultkit.processes import ActorProcess
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
+    from orchestrator.core.settings import Settings
     from orchestrator.embedded.server_binary import ServerBinary
     from tests.chaos.timeline import Timeline
 

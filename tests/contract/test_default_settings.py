@@ -9,21 +9,17 @@ import tomllib
 from itertools import groupby
 from pathlib import Path
 
-from orchestrator.core.settings import Leaf, Settings, default_toml, leaves, load_settings
+from orchestrator.core.settings import Leaf, Settings, leaves
+from orchestrator.core.settings_sources import default_toml, load_settings
 
 DEFAULT_TOML = Path(__file__).parents[2] / "config" / "default.toml"
 EXAMPLE_ENV = DEFAULT_TOML.with_name("example.env")
 
-EXAMPLES = {
-    "redis.url": '"redis://localhost:6379/0"',
-    "supervisor.health": '"127.0.0.1:9471"',
-    "worker.health": '"127.0.0.1:9472"',
-}
-
 HEADING = """\
 # Every setting with its unit and default. Copy what you change to /etc/orchestrator/orchestrator.toml, or name your
 # file with --config or ORC_CONFIG. Secret files, the environment (ORC_SECTION__KEY) and options win over the file.
-# A line that begins with "# name =" shows a setting that has no value by default.
+# A line that begins with "# name =" is an example of a setting that has no value by default. SIGHUP makes running
+# programs read this file again; a setting that says "Needs a restart." changes with the next start.
 """
 
 
@@ -37,16 +33,26 @@ def render_defaults() -> str:
         title = f"[{'.'.join(path)}]\n" if path else ""
         parts.append(title + "\n".join(_render_setting(leaf) for leaf in group) + "\n")
         if not path:
-            parts += [f'{_comment(leaf.description)}\n[{leaf.name}]\n# "model:large" = "60/min"\n' for leaf in tables]
+            parts += [_render_table(leaf) for leaf in tables]
     return "\n".join(parts)
 
 
 def _render_setting(leaf: Leaf) -> str:
-    name = leaf.path[-1]
-    if leaf.default is None:
-        example = EXAMPLES.get(leaf.name, "3600.0")
-        return f"{_comment(leaf.description)}\n# {name} = {example}"
-    return f"{_comment(leaf.description)}\n{name} = {json.dumps(leaf.default)}"
+    name, value = leaf.path[-1], leaf.examples[0] if leaf.default is None else leaf.default
+    return f"{_description(leaf)}\n{f'# {name}' if leaf.default is None else name} = {_toml(value)}"
+
+
+def _render_table(leaf: Leaf) -> str:
+    examples = [f"# {_toml(name)} = {_toml(value)}" for example in leaf.examples for name, value in example.items()]
+    return "\n".join([_description(leaf), f"[{leaf.name}]", *examples]) + "\n"
+
+
+def _description(leaf: Leaf) -> str:
+    return _comment(leaf.description if leaf.live else f"{leaf.description} Needs a restart.")
+
+
+def _toml(value: object) -> str:
+    return json.dumps(value)
 
 
 def _comment(text: str) -> str:
@@ -67,13 +73,18 @@ def test_default_file_changes_nothing(tmp_path: Path) -> None:
 
 def test_examples_without_value_are_valid(tmp_path: Path) -> None:
     """The commented examples can be switched on."""
-    text = re.sub(r'^# ((?:url|aging_s|"model:large") = )', r"\1", default_toml(), flags=re.MULTILINE)
+    example = re.compile(r"^# (?=(\"[^\"]+\"|[a-z_]+) = )", re.MULTILINE)
+    without_value = [leaf for leaf in leaves() if leaf.open or leaf.default is None]
+    assert (
+        len(example.findall(default_toml())) == sum(len(leaf.examples) for leaf in without_value) == len(without_value)
+    )
     copy = tmp_path / "orchestrator.toml"
-    copy.write_text(text, encoding="utf-8")
+    copy.write_text(example.sub("", default_toml()), encoding="utf-8")
     settings = load_settings(copy, environ={"CREDENTIALS_DIRECTORY": str(tmp_path)})
-    assert settings.redis.url is not None
-    assert settings.queue.aging_s == 3600
-    assert settings.limits == {"model:large": "60/min"}
+    for leaf in leaves():
+        if leaf.examples:
+            value = leaf.of(settings)
+            assert (value.get_secret_value() if leaf.secret else value) == leaf.examples[0], leaf.name
     assert tomllib.loads(default_toml())["prefix"] == Settings().prefix
 
 

@@ -11,7 +11,7 @@ from orchestrator.agents import scripts
 from orchestrator.agents.model import AgentSpec
 from orchestrator.core.errors import InvalidInput, NotFound, TaskFailed
 from orchestrator.core.ids import new_task_id
-from orchestrator.core.settings import LoadedSettings
+from orchestrator.core.settings_sources import LoadedSettings
 from orchestrator.doctor.findings import Severity
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import TaskState

@@ -40,11 +40,15 @@ KEY_HEAD: Final = ("key", "type", "holds", "lifetime", "permanent")
 
 def settings() -> str:
     """Return the page of settings: name, environment variable, default, meaning."""
-    rows = [(f"`{leaf.name}`", f"`{leaf.variable}`", _default(leaf), leaf.description) for leaf in leaves()]
+    rows = [
+        (f"`{leaf.name}`", f"`{leaf.variable}`", _default(leaf), "SIGHUP" if leaf.live else "restart", leaf.description)
+        for leaf in leaves()
+    ]
     return _page(
         "Settings",
-        "[Configuration](../guides/configuration.md) describes where settings come from.",
-        ("setting", "variable", "default", "meaning"),
+        "[Configuration](../guides/configuration.md) describes where settings come from, and what SIGHUP changes "
+        "while a program runs.",
+        ("setting", "variable", "default", "changes with", "meaning"),
         rows,
     )
 

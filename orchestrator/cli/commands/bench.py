@@ -89,7 +89,7 @@ def bench(
 
 def _place_of_redis(common: Globals, held: ExitStack) -> tuple[Settings, Mapping[str, str], str]:
     """Start or find a Redis, and return settings with a temporary pool, the environment of children, and its name."""
-    from orchestrator.core.settings import load_settings
+    from orchestrator.core.settings_sources import load_settings
     from orchestrator.services import hold_ephemeral
 
     settings = common.settings()

@@ -173,7 +173,7 @@ async def _audit(root: str, folder: Path, processes: int, environ: Mapping[str, 
     from orchestrator.cli.terminal.progress import ProgressDisplay
     from orchestrator.cli.terminal.waiting import wait_through_outages
     from orchestrator.client.client import Orchestrator
-    from orchestrator.core.settings import load_settings
+    from orchestrator.core.settings_sources import load_settings
     from orchestrator.views.status import read_counters
 
     async with Orchestrator(settings=load_settings(environ=environ)) as orc, wait_through_outages(orc):

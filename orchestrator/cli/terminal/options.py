@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from orchestrator.client.client import Orchestrator
-    from orchestrator.core.settings import LoadedSettings, Settings
+    from orchestrator.core.settings import Settings
+    from orchestrator.core.settings_sources import LoadedSettings
     from orchestrator.services import Services
 
 Form: TypeAlias = Literal["table", "json", "jsonl", "id"]
@@ -64,7 +65,7 @@ class Globals:
 
     def loaded(self, **overrides: object) -> LoadedSettings:
         """Read the settings with the source of each."""
-        from orchestrator.core.settings import load_with_places
+        from orchestrator.core.settings_sources import load_with_places
 
         self.name_data_dir()
         given: dict[str, Any] = {"redis.url": self.url, "prefix": self.prefix, "pool": self.pool}

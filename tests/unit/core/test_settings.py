@@ -14,9 +14,10 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from orchestrator import Orchestrator
-from orchestrator.core import settings as module
+from orchestrator.core import settings_sources as module
 from orchestrator.core.errors import ConfigError
-from orchestrator.core.settings import LoadedSettings, RedisSettings, Settings, leaves, load_settings, load_with_places
+from orchestrator.core.settings import RedisSettings, Settings, leaves
+from orchestrator.core.settings_sources import LoadedSettings, load_settings, load_with_places
 from orchestrator.store.locator import check_url
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator.core.settings import load_with_places
+from orchestrator.core.settings_sources import load_with_places
 from orchestrator.doctor import configuration
 from orchestrator.doctor.findings import Severity
 from orchestrator.doctor.runner import run_machine_checks
@@ -14,7 +14,7 @@ from orchestrator.doctor.runner import run_machine_checks
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from orchestrator.core.settings import LoadedSettings
+    from orchestrator.core.settings_sources import LoadedSettings
     from orchestrator.doctor.findings import DoctorFinding
 
 SECRET = "canary-of-the-control-secret"

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.errors import ConfigError
 from orchestrator.core.health_address import parse_health_address
-from orchestrator.core.settings import load_settings
+from orchestrator.core.settings_sources import load_settings
 from orchestrator.monitoring import probe
 from tests.helpers.cases import each_case
 

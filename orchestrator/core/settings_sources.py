@@ -1,0 +1,251 @@
+"""Reads the settings from their sources. Importing this module reads nothing.
+
+Sources, the later ones win: defaults, one TOML file, a directory of secret files, the environment, options. An unknown
+name is an error everywhere, with its place and the nearest valid name, so that a misspelt setting is not ignored.
+Messages never show the value of a secret.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydantic_settings import EnvSettingsSource, SettingsError
+
+from orchestrator.core.errors import ConfigError
+from orchestrator.core.settings import ENV_PREFIX, Leaf, Settings, leaves
+
+RESERVED_VARIABLES: Final = frozenset({"ORC_CONFIG", "ORC_DATA_DIR"})
+SYSTEM_FILE: Final = Path("/etc/orchestrator/orchestrator.toml")
+SYSTEM_SECRETS: Final = Path("/run/secrets")
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """One setting as `orc config show` prints it, secrets masked."""
+
+    name: str
+    value: object
+    source: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """Settings with the source of each value (dotted name → source; a missing one is the default)."""
+
+    settings: Settings
+    places: Mapping[str, str]
+
+    def rows(self) -> list[SettingRow]:
+        """List every setting with its value and source, in the order of the model."""
+        return [
+            SettingRow(leaf.name, _shown(self.settings, leaf), self._source(leaf), leaf.description)
+            for leaf in leaves()
+        ]
+
+    def _source(self, leaf: Leaf) -> str:
+        found = [place for name, place in self.places.items() if name == leaf.name or name.startswith(f"{leaf.name}.")]
+        return ", ".join(dict.fromkeys(found)) or "default"
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    path: tuple[str, ...]
+    value: object
+    place: str
+
+
+def load_settings(
+    config: str | os.PathLike[str] | None = None,
+    overrides: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Read the settings from all sources.
+
+    Args:
+        config: the TOML file; by default the one in `ORC_CONFIG`, else the system's file if it exists.
+        overrides: options by dotted name (`{"redis.url": …}`); None means that the option is absent.
+        environ: environment; by default that of the process.
+
+    Raises:
+        ConfigError: an unknown name, an invalid value, or an unreadable file.
+    """
+    return load_with_places(config, overrides, environ).settings
+
+
+def load_with_places(
+    config: str | os.PathLike[str] | None = None,
+    overrides: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> LoadedSettings:
+    """Read the settings as `load_settings` does, with the source of each value."""
+    environ = os.environ if environ is None else environ
+    merged: dict[tuple[str, ...], _Value] = {}
+    for value in _all_values(config, overrides or {}, environ):
+        merged[value.path] = value
+    try:
+        settings = Settings(**_nested(merged))
+    except ValidationError as invalid:
+        raise ConfigError("\n".join(_explain(invalid, merged))) from None
+    return LoadedSettings(settings, {".".join(value.path): value.place for value in merged.values()})
+
+
+def default_toml() -> str:
+    """Return the text of `config/default.toml`: every setting with its unit and default."""
+    shipped = files("orchestrator.core") / "default.toml"
+    # A wheel has the file beside this module, a checkout in its config folder.
+    source = shipped if shipped.is_file() else Path(__file__).parents[2] / "config" / "default.toml"
+    return source.read_text(encoding="utf-8")
+
+
+def _all_values(
+    config: str | os.PathLike[str] | None, overrides: Mapping[str, object], environ: Mapping[str, str]
+) -> Iterator[_Value]:
+    """Yield the values of every source, weakest source first."""
+    file = config or environ.get("ORC_CONFIG")
+    if file:
+        yield from _from_file(Path(file))
+    elif SYSTEM_FILE.is_file():
+        yield from _from_file(SYSTEM_FILE)
+    credentials = environ.get("CREDENTIALS_DIRECTORY")
+    yield from _from_secrets(Path(credentials) if credentials else SYSTEM_SECRETS)
+    ours = {name: text for name, text in environ.items() if name.upper().startswith(ENV_PREFIX)}
+    yield from _from_texts({name: text for name, text in ours.items() if name not in RESERVED_VARIABLES}, "environment")
+    for name, value in overrides.items():
+        if value is not None:
+            path = tuple(name.split("."))
+            _check_known(path, f"option {name}", lambda leaf: leaf.name)
+            yield _Value(path, value, "option")
+
+
+def _from_file(path: Path) -> Iterator[_Value]:
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as failed:
+        raise ConfigError(f"configuration file {path} cannot be read: {failed.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"configuration file {path} is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as wrong:
+        raise ConfigError(f"configuration file {path} is not valid TOML: {wrong}") from None
+    for name, value in _flat(tree, ()):
+        _check_known(name, f"{'.'.join(name)} in {path}", lambda leaf: leaf.name)
+        yield _Value(name, value, f"file {path}")
+
+
+def _from_secrets(directory: Path) -> Iterator[_Value]:
+    """Read the files that are named like a variable; ignore others."""
+    try:
+        entries = sorted(directory.iterdir()) if directory.is_dir() else []
+        texts = {
+            entry.name: entry.read_text(encoding="utf-8").strip()
+            for entry in entries
+            if entry.name.upper().startswith(ENV_PREFIX) and entry.is_file()
+        }
+    except OSError as failed:
+        raise ConfigError(f"secret file {failed.filename or directory} cannot be read: {failed.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"a secret file in {directory} is not UTF-8 text") from None
+    return _from_texts(texts, f"secret file {directory}/")
+
+
+def _from_texts(texts: Mapping[str, str], origin: str) -> Iterator[_Value]:
+    """Read text values with names like `ORC_REDIS__URL`."""
+
+    def place(name: str) -> str:
+        return f"{origin}{name}" if origin.endswith("/") else f"{origin} {name}"
+
+    names = {tuple(name[len(ENV_PREFIX) :].lower().split("__")): name for name in texts}
+    for path, name in names.items():
+        _check_known(path, place(name), lambda leaf: leaf.variable)
+    try:
+        tree = _Texts(texts)()
+    except SettingsError as wrong:
+        bad = [name for name in texts if f'"{name[len(ENV_PREFIX) :].lower()}"' in str(wrong)]
+        raise ConfigError(f"{place(', '.join(bad) or ENV_PREFIX + '…')}: this name takes a table as JSON") from None
+    for path, value in _flat(tree, ()):
+        # A section may come as JSON under its own name: the longest given name is the source.
+        given = next(names[path[:end]] for end in range(len(path), 0, -1) if path[:end] in names)
+        _check_known(path, f"{'.'.join(path)} in {place(given)}", lambda leaf: leaf.name)
+        yield _Value(path, value, place(given))
+
+
+class _Texts(EnvSettingsSource):
+    """Parses environment variables from a mapping."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = texts
+        super().__init__(Settings)
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        return {name.lower(): text for name, text in self._texts.items() if text}
+
+
+# ------------------------------------------------------------------------------------------------- trees, names, errors
+
+
+def _check_known(path: tuple[str, ...], given: str, spelling: Callable[[Leaf], str]) -> None:
+    """Refuse a path that is not a setting, a section or an entry of an open table."""
+    for leaf in leaves():
+        if path == leaf.path[: len(path)] or (leaf.open and path[: len(leaf.path)] == leaf.path):
+            return
+    names = {leaf.name: leaf for leaf in leaves()}
+    near = get_close_matches(".".join(path), names, n=1)
+    hint = f"did you mean {spelling(names[near[0]])}?" if near else "`orc config show` lists all settings"
+    raise ConfigError(f"unknown setting {given}: {hint}")
+
+
+def _flat(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, (*path, name))
+        else:
+            yield (*path, name), value
+
+
+def _nested(values: Mapping[tuple[str, ...], _Value]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for path, value in values.items():
+        node = tree
+        for part in path[:-1]:
+            inner = node.setdefault(part, {})
+            if not isinstance(inner, dict):
+                break  # a section was given as a plain value; the model says so
+            node = inner
+        else:
+            if not (value.value == {} and isinstance(node.get(path[-1]), dict)):
+                node[path[-1]] = value.value
+    return tree
+
+
+def _explain(invalid: ValidationError, values: Mapping[tuple[str, ...], _Value]) -> Iterator[str]:
+    """Write one line per invalid value: name, value (secrets masked), source, reason."""
+    for error in invalid.errors(include_url=False, include_context=False, include_input=False):
+        path = tuple(str(part) for part in error["loc"])
+        # pydantic appends the branch of a union to the location; the setting is the longest known part.
+        while path and path not in values and not any(leaf.path[: len(path)] == path for leaf in leaves()):
+            path = path[:-1]
+        given = values.get(path)
+        shown = "" if given is None or _may_hold_secret(given) else f" = {ascii(given.value)[:80]}"
+        inside = {value.place for name, value in values.items() if name[: len(path)] == path}
+        where = f" ({', '.join(sorted(inside))})" if inside else ""
+        reason = error["msg"].removeprefix("Value error, ")
+        yield f"{'.'.join(path)}{shown}{where}: {reason[:1].lower()}{reason[1:]}"
+
+
+def _may_hold_secret(given: _Value) -> bool:
+    # A URL for a whole section, or for the wrong setting, may contain a password too.
+    ends = len(given.path)
+    return "://" in str(given.value) or any(leaf.secret and leaf.path[:ends] == given.path for leaf in leaves())
+
+
+def _shown(settings: Settings, leaf: Leaf) -> object:
+    value = leaf.of(settings)
+    return "********" if leaf.secret and value is not None else value
