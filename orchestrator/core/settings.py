@@ -6,10 +6,11 @@ settings (`live_settings`); the others need a restart.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar, get_args
 from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
@@ -70,6 +71,32 @@ def _check_limits(limits: Mapping[str, str]) -> Mapping[str, str]:
 def _check_health(address: str) -> str:
     parse_health_address(address)
     return address
+
+
+def _check_groups(groups: Mapping[str, WorkerGroupSettings]) -> Mapping[str, WorkerGroupSettings]:
+    for name in groups:
+        # A name is part of a variable (`ORC_WORKERS__WRITERS__PROCESSES`) and the instance of a systemd unit.
+        if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,63}", name):
+            raise ValueError(
+                f"group {name!r}: a name is 1 to 64 lower-case letters, digits, . and -, and begins with a letter or "
+                "digit"
+            )
+    return groups
+
+
+def _check_targets(agents: tuple[str, ...]) -> tuple[str, ...]:
+    for agent in agents:
+        module, _, name = agent.partition(":")
+        if not module or not name:
+            raise ValueError(f"{agent!r} is not MODULE:AGENT, as in my_agents:agent")
+    return agents
+
+
+def _check_environment(variables: Mapping[str, str]) -> Mapping[str, str]:
+    for name in variables:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ValueError(f"{name!r} is not the name of a variable")
+    return variables
 
 
 Seconds: TypeAlias = Annotated[float, Field(gt=0, le=100 * 365 * _DAY_S, allow_inf_nan=False)]
@@ -245,6 +272,22 @@ class WorkerSettings(_Section):
     )
 
 
+class WorkerGroupSettings(_Section):
+    """A group of worker processes, which `orc worker run --group NAME` runs."""
+
+    agents: Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_check_targets)] = Field(
+        description="Agents of the group, as MODULE:AGENT."
+    )
+    processes: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        default=None, description="Worker processes of the group. Not set: `worker.processes`."
+    )
+    environment: Annotated[Mapping[str, str], AfterValidator(_check_environment)] = Field(
+        default={},
+        description="Environment variables of the processes of the group. Every child process inherits them and "
+        "`orc config show` prints them, so that secrets do not belong here.",
+    )
+
+
 class SupervisorSettings(_Section):
     """Loops of the supervisor."""
 
@@ -346,6 +389,15 @@ class Settings(BaseSettings):
     output: OutputSettings = OutputSettings()
     workspace: WorkspaceSettings = WorkspaceSettings()
     worker: WorkerSettings = WorkerSettings()
+    workers: Annotated[Mapping[str, WorkerGroupSettings], AfterValidator(_check_groups)] = Field(
+        default={},
+        description="Worker groups by name, which `orc worker run --group NAME` runs: their agents (MODULE:AGENT), the "
+        "number of worker processes (default: `worker.processes`), and environment variables. Secrets do not belong "
+        "into `environment`: every child process inherits them and `orc config show` prints them.",
+        examples=[
+            {"writers": {"agents": ["my_agents:agent"], "processes": 4, "environment": {"MODEL_DIR": "/srv/models"}}}
+        ],
+    )
     supervisor: SupervisorSettings = SupervisorSettings()
     retry: RetrySettings = RetrySettings()
     control: ControlSettings = ControlSettings()
@@ -382,7 +434,8 @@ class Leaf:
         path: the sections and the name.
         examples: valid values, at least one for a setting without a default.
         secret: its value is never shown.
-        open: a table whose names the user chooses (`limits`).
+        open: a table whose names the user chooses (`limits`, `workers`).
+        section: what each entry of such a table is (`workers`); None for plain values.
         live: a reload changes it; without that it needs a restart.
     """
 
@@ -392,6 +445,7 @@ class Leaf:
     examples: Sequence[Any]
     secret: bool
     open: bool
+    section: type[BaseModel] | None
     live: bool
 
     @property
@@ -439,5 +493,12 @@ def _leaves_of(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[Leaf]:
                 examples=field.examples or (),
                 secret="SecretStr" in annotation,
                 open="Mapping" in annotation,
+                section=_section_of(field.annotation),
                 live=any(isinstance(mark, _LiveMark) for mark in field.metadata),
             )
+
+
+def _section_of(annotation: object) -> type[BaseModel] | None:
+    """Return the model of the entries of a table of sections."""
+    entry = get_args(annotation)[-1:]
+    return entry[0] if entry and isinstance(entry[0], type) and issubclass(entry[0], BaseModel) else None

@@ -7,6 +7,7 @@ Messages never show the value of a secret.
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_origin
 
 from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
@@ -170,11 +171,33 @@ def _from_texts(texts: Mapping[str, str], origin: str) -> Iterator[_Value]:
     except SettingsError as wrong:
         bad = [name for name in texts if f'"{name[len(ENV_PREFIX) :].lower()}"' in str(wrong)]
         raise ConfigError(f"{place(', '.join(bad) or ENV_PREFIX + '…')}: this name takes a table as JSON") from None
-    for path, value in _flat(tree, ()):
+    for path, value in _flat(_decode_entries(tree, names, place), ()):
         # A section may come as JSON under its own name: the longest given name is the source.
         given = next(names[path[:end]] for end in range(len(path), 0, -1) if path[:end] in names)
         _check_known(path, f"{'.'.join(path)} in {place(given)}", lambda leaf: leaf.name)
         yield _Value(path, value, place(given))
+
+
+def _decode_entries(
+    tree: dict[str, Any], names: Mapping[tuple[str, ...], str], place: Callable[[str], str]
+) -> dict[str, Any]:
+    """Decode the lists and tables in the entries of tables of sections, which `EnvSettingsSource` leaves as text."""
+    for leaf in leaves():
+        for path, name in names.items():
+            inside = path[len(leaf.path) :]
+            if leaf.section is None or path[: len(leaf.path)] != leaf.path or len(inside) < 2:
+                continue
+            if len(inside) > 2:
+                table = "__".join((leaf.variable, *inside[:2])).upper()
+                raise ConfigError(f"{place(name)}: the names of this table keep their case only as JSON in {table}")
+            field = leaf.section.model_fields[inside[1]]
+            text = tree[leaf.path[0]][inside[0]].get(inside[1])
+            if isinstance(text, str) and get_origin(field.annotation) in {tuple, Mapping}:
+                try:
+                    tree[leaf.path[0]][inside[0]][inside[1]] = json.loads(text)
+                except ValueError:
+                    raise ConfigError(f"{place(name)}: this name takes a list or a table as JSON") from None
+    return tree
 
 
 class _Texts(EnvSettingsSource):
@@ -194,11 +217,23 @@ class _Texts(EnvSettingsSource):
 def _check_known(path: tuple[str, ...], given: str, spelling: Callable[[Leaf], str]) -> None:
     """Refuse a path that is not a setting, a section or an entry of an open table."""
     for leaf in leaves():
-        if path == leaf.path[: len(path)] or (leaf.open and path[: len(leaf.path)] == leaf.path):
+        if path == leaf.path[: len(path)]:
+            return
+        if leaf.open and path[: len(leaf.path)] == leaf.path:
+            _check_entry(leaf, path[len(leaf.path) :], given)
             return
     names = {leaf.name: leaf for leaf in leaves()}
     near = get_close_matches(".".join(path), names, n=1)
     hint = f"did you mean {spelling(names[near[0]])}?" if near else "`orc config show` lists all settings"
+    raise ConfigError(f"unknown setting {given}: {hint}")
+
+
+def _check_entry(leaf: Leaf, inside: tuple[str, ...], given: str) -> None:
+    """Refuse a name that the entries of an open table do not have."""
+    if leaf.section is None or len(inside) < 2 or inside[1] in leaf.section.model_fields:
+        return
+    near = get_close_matches(inside[1], leaf.section.model_fields, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(leaf.section.model_fields)}"
     raise ConfigError(f"unknown setting {given}: {hint}")
 
 
@@ -230,7 +265,7 @@ def _explain(invalid: ValidationError, values: Mapping[tuple[str, ...], _Value])
     for error in invalid.errors(include_url=False, include_context=False, include_input=False):
         path = tuple(str(part) for part in error["loc"])
         # pydantic appends the branch of a union to the location; the setting is the longest known part.
-        while path and path not in values and not any(leaf.path[: len(path)] == path for leaf in leaves()):
+        while path and path not in values and not any(_is_name(path, leaf) for leaf in leaves()):
             path = path[:-1]
         given = values.get(path)
         shown = "" if given is None or _may_hold_secret(given) else f" = {ascii(given.value)[:80]}"
@@ -238,6 +273,13 @@ def _explain(invalid: ValidationError, values: Mapping[tuple[str, ...], _Value])
         where = f" ({', '.join(sorted(inside))})" if inside else ""
         reason = error["msg"].removeprefix("Value error, ")
         yield f"{'.'.join(path)}{shown}{where}: {reason[:1].lower()}{reason[1:]}"
+
+
+def _is_name(path: tuple[str, ...], leaf: Leaf) -> bool:
+    """Return whether a path is the name of a setting, of a section, or of a setting of an entry of an open table."""
+    if leaf.section is not None and path[: len(leaf.path)] == leaf.path:
+        return len(path) <= len(leaf.path) + 2
+    return leaf.path[: len(path)] == path
 
 
 def _may_hold_secret(given: _Value) -> bool:
@@ -248,4 +290,6 @@ def _may_hold_secret(given: _Value) -> bool:
 
 def _shown(settings: Settings, leaf: Leaf) -> object:
     value = leaf.of(settings)
+    if leaf.section is not None:
+        return {name: entry.model_dump(mode="json", exclude_unset=True) for name, entry in value.items()}
     return "********" if leaf.secret and value is not None else value

@@ -6,8 +6,11 @@ import json
 import re
 import textwrap
 import tomllib
+from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
+
+from pydantic import BaseModel
 
 from orchestrator.core.settings import Leaf, Settings, leaves
 from orchestrator.core.settings_sources import default_toml, load_settings
@@ -52,6 +55,8 @@ def _description(leaf: Leaf) -> str:
 
 
 def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{name} = {_toml(entry)}' for name, entry in value.items())} }}"
     return json.dumps(value)
 
 
@@ -83,9 +88,15 @@ def test_examples_without_value_are_valid(tmp_path: Path) -> None:
     settings = load_settings(copy, environ={"CREDENTIALS_DIRECTORY": str(tmp_path)})
     for leaf in leaves():
         if leaf.examples:
-            value = leaf.of(settings)
+            value = _plain(leaf.of(settings))
             assert (value.get_secret_value() if leaf.secret else value) == leaf.examples[0], leaf.name
     assert tomllib.loads(default_toml())["prefix"] == Settings().prefix
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {name: _plain(entry) for name, entry in value.items()}
+    return value.model_dump(mode="json", exclude_unset=True) if isinstance(value, BaseModel) else value
 
 
 def test_every_setting_is_described() -> None:

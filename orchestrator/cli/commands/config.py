@@ -29,6 +29,12 @@ def show(*, sources: Annotated[bool, option("--sources")] = False, common: Globa
     rows: list[dict[str, Any]] = []
     for row in common.loaded().rows():
         value = dict(row.value) if isinstance(row.value, dict) else row.value
+        if (
+            common.output == "table"
+            and isinstance(value, dict)
+            and any(isinstance(one, dict) for one in value.values())
+        ):
+            value = output.json_text(value)
         source = {"source": row.source} if sources else {}
         rows.append({"name": row.name, "value": value, **source, "description": row.description})
     columns = ("name", "value", "source") if sources else ("name", "value", "description")

@@ -16,10 +16,13 @@ from orchestrator.core.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from orchestrator.core.settings import Settings, WorkerGroupSettings
+
 commands = Commands(
     "worker",
     "orc worker run my_agents:agent",
     "orc worker run my_agents:agent my_agents:other --processes 4",
+    "orc worker run --group writers",
 )
 app = commands.app
 
@@ -29,9 +32,11 @@ app = commands.app
     "orc worker run my_agents:agent",
     "orc worker run my_agents:agent --processes 4",
     "orc worker run my_agents:agent --reload",
+    "orc worker run --group writers",
 )
 def run(
     *agents: Annotated[str, positional("MODULE:AGENT")],
+    group: Annotated[str | None, option("--group", metavar="NAME")] = None,
     processes: Annotated[int | None, option("--processes", metavar="N")] = None,
     reload: Annotated[bool, option("--reload")] = False,
     common: Globals = DEFAULTS,
@@ -40,13 +45,32 @@ def run(
 
     Args:
         agents: Module and name of each agent; the current directory is searched last.
+        group: Worker group of the settings ([workers.NAME]), in place of agents.
         processes: Worker processes [1].
         reload: Restart them when their source changes.
     """
+    if group is not None:
+        if agents:
+            raise InvalidInput("give either agents or --group; the settings of the group name its agents")
+        chosen = _find_group(common.settings(), group)
+        agents, processes = chosen.agents, processes or chosen.processes
+        os.environ.update(chosen.environment)
     if not agents:
-        raise InvalidInput("no agents given; name them as MODULE:AGENT, as in `orc worker run my_agents:agent`")
+        raise InvalidInput(
+            "no agents given; name them as MODULE:AGENT, as in `orc worker run my_agents:agent`, or name a worker group "
+            "with --group"
+        )
     command = worker_command(agents, processes, reload=reload)
     os.execve(command[0], command, common.environ())  # noqa: S606 - our own interpreter and module
+
+
+def _find_group(settings: Settings, name: str) -> WorkerGroupSettings:
+    if (found := settings.workers.get(name)) is not None:
+        return found
+    groups = (
+        f"the settings have {', '.join(sorted(settings.workers))}" if settings.workers else "the settings have none"
+    )
+    raise InvalidInput(f"no worker group {name!r}: {groups}; add a table [workers.{name}] to the settings file")
 
 
 def worker_command(agents: tuple[str, ...], processes: int | None, *, reload: bool = False) -> list[str]:

@@ -154,6 +154,8 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         "workspace export",
         "worker run",
         "worker run a:b --processes 0",
+        "worker run --group nope",
+        "worker run a:b --group nope",
         "up a:b --processes x",
         "-o yaml status",
     ],

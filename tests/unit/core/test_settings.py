@@ -142,6 +142,47 @@ def test_limits_of_two_sources_come_together(load: Load) -> None:
     assert loaded.settings.limits == {"a": "1/s", "b": "2/s", "model:x": "1/min"}
 
 
+def test_worker_groups_of_several_sources_come_together(load: Load) -> None:
+    """A group in the file gets its number of processes from a variable; lists and tables are JSON there."""
+    loaded = load(
+        {
+            "ORC_WORKERS__WRITERS__PROCESSES": "4",
+            "ORC_WORKERS__FAST__AGENTS": '["a:b", "c:d"]',
+            "ORC_WORKERS__FAST__ENVIRONMENT": '{"MODEL_DIR": "/srv"}',
+        },
+        file='[workers.writers]\nagents=["m:writer"]\nprocesses=2\n[workers.writers.environment]\nHome_Dir="/x"',
+    )
+    groups = loaded.settings.workers
+    assert (groups["writers"].agents, groups["writers"].processes) == (("m:writer",), 4)
+    assert groups["writers"].environment == {"Home_Dir": "/x"}
+    assert (groups["fast"].agents, groups["fast"].processes) == (("a:b", "c:d"), None)
+    (shown,) = [row for row in loaded.rows() if row.name == "workers"]
+    assert shown.value == {
+        "writers": {"agents": ["m:writer"], "processes": 4, "environment": {"Home_Dir": "/x"}},
+        "fast": {"agents": ["a:b", "c:d"], "environment": {"MODEL_DIR": "/srv"}},
+    }
+    assert "environment ORC_WORKERS__WRITERS__PROCESSES" in shown.source
+
+
+@pytest.mark.parametrize(
+    ("given", "refusal"),
+    [
+        ({"ORC_WORKERS__W__PROCESES": "4"}, "ORC_WORKERS__W__PROCESES: did you mean processes?"),
+        ({"ORC_WORKERS__W__PROCESSES": "4"}, "workers.w.agents: field required"),
+        ({"ORC_WORKERS__W__AGENTS": "a:b"}, "ORC_WORKERS__W__AGENTS: this name takes a list or a table as JSON"),
+        ({"ORC_WORKERS__W__AGENTS": '["ab"]'}, "'ab' is not MODULE:AGENT"),
+        ({"ORC_WORKERS__W__AGENTS": "[]"}, "workers.w.agents = [] "),
+        ({"ORC_WORKERS__W__ENVIRONMENT__NAME": "x"}, "keep their case only as JSON in ORC_WORKERS__W__ENVIRONMENT"),
+        ({"ORC_WORKERS": '{"Writers": {"agents": ["a:b"]}}'}, "group 'Writers': a name is 1 to 64 lower-case letters"),
+        ({"ORC_WORKERS": '{"w": {"agents": ["a:b"], "environment": {"A=B": "x"}}}'}, "'A=B' is not the name of a"),
+    ],
+)
+def test_invalid_worker_groups_are_refused(load: Load, given: dict[str, str], refusal: str) -> None:
+    """A message names the setting or the variable, and what it takes."""
+    with pytest.raises(ConfigError, match=re.escape(refusal)):
+        load(given)
+
+
 def test_settings_alone_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only `load_settings` looks at the environment."""
     monkeypatch.setenv("ORC_POOL", "mail")
