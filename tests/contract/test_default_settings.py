@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -93,7 +94,7 @@ def test_examples_without_value_are_valid(tmp_path: Path) -> None:
     assert tomllib.loads(default_toml())["prefix"] == Settings().prefix
 
 
-def _plain(value: object) -> object:
+def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _plain(entry) for name, entry in value.items()}
     return value.model_dump(mode="json", exclude_unset=True) if isinstance(value, BaseModel) else value

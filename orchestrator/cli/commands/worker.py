@@ -57,8 +57,8 @@ def run(
         os.environ.update(chosen.environment)
     if not agents:
         raise InvalidInput(
-            "no agents given; name them as MODULE:AGENT, as in `orc worker run my_agents:agent`, or name a worker group "
-            "with --group"
+            "no agents given; name them as MODULE:AGENT, as in `orc worker run my_agents:agent`, "
+            "or name a worker group with --group"
         )
     command = worker_command(agents, processes, reload=reload)
     os.execve(command[0], command, common.environ())  # noqa: S606 - our own interpreter and module

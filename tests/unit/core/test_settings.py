@@ -229,8 +229,8 @@ def test_unknown_names_in_a_file_are_refused(load: Load, tmp_path: Path) -> None
 
 def test_unknown_sections_in_a_file_are_refused(load: Load) -> None:
     """An empty section of a wrong name is noticed too."""
-    with pytest.raises(ConfigError, match=r"unknown setting workers in .*: did you mean worker"):
-        load(file="[workers]")
+    with pytest.raises(ConfigError, match=r"unknown setting supervisors in .*: did you mean supervisor"):
+        load(file="[supervisors]")
 
 
 def test_unknown_secret_files_are_refused(load: Load, tmp_path: Path) -> None:
