@@ -1,33 +1,35 @@
 """Configures logging. Events have past-tense names and keys, never formatted sentences.
 
-Loggers pass their events to the standard library. One chain of structlog processors formats all its records, so that
-third-party log lines get the same shape; a program that embeds the client without configuring logging sees plain lines.
-Importing this module configures nothing and does not load structlog.
+Loggers pass their events to the standard library. One handler writes all its records, so that third-party log lines get
+the same shape; a program that embeds the client without configuring logging sees plain lines. Importing this module
+configures nothing and does not load structlog.
 
-Common keys: agent, worker, task, attempt, command, error.
+`tools/log_events.py` declares the name, the level and the keys of every event; `make check` compares the code with it.
 """
 
 from __future__ import annotations
 
 import logging
-import re
+import os
 import sys
-from contextlib import suppress
+import traceback
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias
 
+from orchestrator.core.log_output import JournalOutput, LineOutput, is_journal
+from orchestrator.core.scrubbing import MASK, Scrubber, text_of
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, MutableMapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from structlog.typing import Processor
+    from orchestrator.core.log_output import LogOutput
 
-    _Event: TypeAlias = MutableMapping[str, Any]
+__all__ = ["MASK", "Format", "Level", "Logger", "bind_context", "configure_logging", "get_logger", "set_level"]
 
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
-Format: TypeAlias = Literal["auto", "console", "json"]
-
-MASK: Final = "********"
+Format: TypeAlias = Literal["auto", "console", "json", "journal"]
 
 _context: ContextVar[Mapping[str, object]] = ContextVar("log_context", default=MappingProxyType({}))
 
@@ -98,47 +100,43 @@ def configure_logging(
     *,
     secrets: Iterable[str] = (),
 ) -> None:
-    """Send all log records of this process to one stream. A later call replaces an earlier one.
+    """Send all log records of this process to one stream, or to the journal. A later call replaces an earlier one.
 
     Args:
         level: lowest level to write.
-        format: `console` for people, `json` for machines; `auto` selects `console` on a terminal.
-        stream: standard error by default.
+        format: `console` for people, `json` for machines, `journal` for the journal of systemd; `auto` selects
+            `journal` if systemd connected the stream to it, `console` on a terminal, else `json`.
+        stream: standard error by default. Nothing is written if it is closed.
         secrets: values to mask, such as the password of the server.
     """
     import structlog  # as above
+    from structlog.contextvars import get_contextvars, merge_contextvars
 
     target = sys.stderr if stream is None else stream
-    terminal = target.isatty()
-    console = format == "console" or (format == "auto" and terminal)
-    shared: list[Processor] = [
-        _add_context,
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.StackInfoRenderer(),
-        structlog.processors.format_exc_info,  # plain text: a rich traceback would print local variables
-    ]
-    formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=[_unpack, *shared],
-        processors=[
-            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            _Scrubber(secrets, keep_lines=not console),
-            _console_renderer(colors=terminal) if console else _render_json,
-        ],
-    )
+    terminal = target is not None and target.isatty()
+    if format == "auto":
+        format = "journal" if is_journal(target) else "console" if terminal else "json"  # noqa: A001
+    output: LogOutput
+    if format == "journal":
+        output = JournalOutput(target)
+    else:
+        output = LineOutput(target, _console_renderer(colors=terminal) if format == "console" else _render_json)
     # Agents that use structlog get the same format.
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[
+            _add_context,
+            merge_contextvars,
+            structlog.processors.StackInfoRenderer(),
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
         wrapper_class=structlog.stdlib.BoundLogger,
         logger_factory=structlog.stdlib.LoggerFactory(),
     )
-    handler = _Handler(target)
-    handler.setFormatter(formatter)
+    handler = _Handler(output, Scrubber(secrets, keep_lines=format != "console"), get_contextvars)
     root = logging.getLogger()
     for old in [old for old in root.handlers if isinstance(old, _Handler)]:
         root.removeHandler(old)
+        old.close()
     root.addHandler(handler)
     root.setLevel(_LEVELS[level])
 
@@ -156,13 +154,43 @@ _LEVELS: Final[Mapping[Level, int]] = {
 }
 
 
-class _Handler(logging.StreamHandler[TextIO]):
-    """Handler of `configure_logging`; its type lets a second call find it."""
+class _Handler(logging.Handler):
+    """Writes records to one output. Never raises, and never writes a record that is not scrubbed."""
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
-        """Report the error, unless standard error is closed."""
-        with suppress(ValueError):
-            super().handleError(record)
+    def __init__(self, output: LogOutput, scrubber: Scrubber, more: Callable[[], Mapping[str, Any]]) -> None:
+        super().__init__()
+        self._output, self._scrubber, self._more = output, scrubber, more
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record."""
+        lost = self._output.dropped
+        try:
+            self._output.write(record.levelno, self._scrubber(_event_of(record, self._more)))
+        except Exception as failed:  # noqa: BLE001 - values are of any type, and a log line must not stop its caller
+            if not isinstance(record.msg, _Message) or record.msg.event != "log_record_failed":
+                _log.error("log_record_failed", error=type(failed).__name__, source=record.name)
+        if lost and self._output.dropped == lost:
+            # Lines are written again.
+            self._output.dropped = 0
+            _log.warning("log_lines_dropped", count=lost)
+
+    def close(self) -> None:
+        """Write what waits."""
+        self._output.close()
+        super().close()
+
+    def forget(self) -> None:
+        """Drop what waits, after a fork."""
+        self._output.forget()
+
+
+def _forget_in_child() -> None:
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _Handler):
+            handler.forget()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class _Message:
@@ -175,7 +203,10 @@ class _Message:
         self.values = values
 
     def __str__(self) -> str:
-        return " ".join([self.event, *(f"{name}={_text_of(value, repr)}" for name, value in self.values.items())])
+        return " ".join([self.event, *(f"{name}={text_of(value, repr)}" for name, value in self.values.items())])
+
+
+_log = get_logger(__name__)
 
 
 def _exc_info(given: object) -> Any:
@@ -185,103 +216,43 @@ def _exc_info(given: object) -> Any:
     return sys.exc_info() if given else None
 
 
-def _unpack(_logger: object, _method: str, event: _Event) -> _Event:
-    """Move the keys of an event out of its log record."""
-    message = event["_record"].msg
-    return {**message.values, **event, "event": message.event} if isinstance(message, _Message) else event
+def _event_of(record: logging.LogRecord, more: Callable[[], Mapping[str, Any]]) -> dict[Any, Any]:
+    """Return the event in a record of this program, of structlog, or of another library."""
+    message = record.msg
+    values: Mapping[Any, Any]
+    if isinstance(message, _Message):
+        name, values = message.event, message.values
+    elif isinstance(message, dict) and hasattr(record, "_logger"):
+        name, values = message.get("event", ""), message
+    else:
+        name, values = record.getMessage(), _context.get()
+    time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
+    fixed = {"timestamp": f"{time[:-6]}Z", "level": record.levelname.lower(), "logger": record.name, "event": name}
+    exc_info = record.exc_info or (_exc_info(values.get("exc_info")) if "exc_info" in values else None)
+    event: dict[Any, Any] = {**fixed, **more(), **values, **fixed}
+    event.pop("exc_info", None)
+    if exc_info and exc_info[0] is not None:
+        event["exception"] = "".join(traceback.format_exception(*exc_info)).rstrip("\n")
+    if record.stack_info:
+        event["stack"] = record.stack_info
+    return event
 
 
-def _add_context(_logger: object, _method: str, event: _Event) -> _Event:
-    """Add the keys of `bind_context` to the records of other libraries."""
+def _add_context(_logger: object, _method: str, event: Any) -> Any:
+    """Add the keys of `bind_context` to the events of structlog."""
     for name, value in _context.get().items():
         event.setdefault(name, value)
     return event
 
 
-# ------------------------------------------------------------------------------------------------ secrets and odd bytes
-
-_SECRET_WORDS: Final = r"password|passwd|passphrase|token|secret|authorization|api_?key|credentials?"  # noqa: S105 - a pattern
-_SECRET_KEY: Final = re.compile(rf"(?:.*[_.])?(?:{_SECRET_WORDS})", re.IGNORECASE)
-_URL_PASSWORD: Final = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*):[^\s/]+@")
-_ASSIGNED: Final = re.compile(
-    rf"""((?:{_SECRET_WORDS})["']?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s,;&)}}\]"']+)""", re.IGNORECASE
-)
-_CREDENTIALS: Final = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]+", re.IGNORECASE)
-
-# Control characters that terminals obey (C1 and DEL), and those that reorder text (bidirectional overrides).
-_UNSAFE: Final = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_UNSAFE_ON_CONSOLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_UNSAFE_IN_LINES: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_MAX_DEPTH: Final = 6
-
-
-class _Scrubber:
-    """Masks secrets and escapes characters that could forge lines or control a terminal."""
-
-    def __init__(self, secrets: Iterable[str], *, keep_lines: bool) -> None:
-        # Longest first, so that a secret that contains another one is masked as a whole.
-        known = sorted({secret for secret in secrets if len(secret) >= 4}, key=len, reverse=True)
-        self._known = re.compile("|".join(map(re.escape, known))) if known else None
-        # JSON escapes ordinary control characters itself, and its readers need the line breaks.
-        self._unsafe = _UNSAFE if keep_lines else _UNSAFE_ON_CONSOLE
-
-    def __call__(self, _logger: object, _method: str, event: _Event) -> _Event:
-        clean = {self.text(str(name), self._unsafe): self._value(name, value, 0) for name, value in event.items()}
-        for name in ("exception", "stack"):  # many lines on purpose
-            if isinstance(event.get(name), str):
-                clean[name] = self.text(event[name], _UNSAFE_IN_LINES)
-        return clean
-
-    def _value(self, name: object, value: object, depth: int) -> object:
-        if value is None or isinstance(value, bool | int | float):
-            # A number under such a name may be a secret; None and flags are not.
-            return value if value is None or isinstance(value, bool) or not _is_secret(name) else MASK
-        if _is_secret(name):
-            return MASK
-        if isinstance(value, str):
-            return self.text(value, self._unsafe)
-        if depth < _MAX_DEPTH and isinstance(value, dict):
-            return {
-                self.text(str(key), self._unsafe): self._value(key, inner, depth + 1) for key, inner in value.items()
-            }
-        if depth < _MAX_DEPTH and isinstance(value, list | tuple | set | frozenset):
-            return [self._value(None, inner, depth + 1) for inner in value]
-        # The text of enumerations, paths and masked secrets is what to print; other types fall back to their repr.
-        return self.text(_text_of(value, str), self._unsafe)
-
-    def text(self, text: str, unsafe: re.Pattern[str]) -> str:
-        """Mask text that looks like a secret, then escape unsafe characters."""
-        if self._known is not None:
-            text = self._known.sub(MASK, text)
-        text = _URL_PASSWORD.sub(rf"\1:{MASK}@", text)
-        text = _ASSIGNED.sub(rf"\1{MASK}", _CREDENTIALS.sub(rf"\1 {MASK}", text))
-        return unsafe.sub(_escaped, text)
-
-
-def _is_secret(name: object) -> bool:
-    return isinstance(name, str) and _SECRET_KEY.fullmatch(name.replace("-", "_")) is not None
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape", "backslashreplace").decode("ascii")
-
-
-def _text_of(value: object, write: Callable[[object], str]) -> str:
-    try:
-        return write(value)
-    except Exception as failed:  # noqa: BLE001 - a log line must not fail for what it shows
-        return f"<unprintable {type(value).__name__}: {type(failed).__name__}>"
-
-
-def _render_json(_logger: object, _method: str, event: _Event) -> str:
+def _render_json(_level: int, event: Mapping[str, Any]) -> str:
     import msgspec
 
-    first = ("timestamp", "level", "logger", "event")
-    ordered = {**{name: event[name] for name in first if name in event}, **event}
-    return msgspec.json.encode(ordered).decode()
+    return msgspec.json.encode(event).decode()
 
 
-def _console_renderer(*, colors: bool) -> Processor:
+def _console_renderer(*, colors: bool) -> Callable[[int, Mapping[str, Any]], str]:
     from structlog.dev import ConsoleRenderer, plain_traceback  # as above
 
-    return ConsoleRenderer(colors=colors, exception_formatter=plain_traceback, pad_event_to=28)
+    render = ConsoleRenderer(colors=colors, exception_formatter=plain_traceback, pad_event_to=28)
+    return lambda level, event: str(render(None, logging.getLevelName(level).lower(), dict(event)))

@@ -353,8 +353,9 @@ class LoggingSettings(_Section):
     level: Live[Literal["debug", "info", "warning", "error"]] = Field(
         default="info", description="Lowest level to write: debug, info, warning or error."
     )
-    format: Literal["auto", "console", "json"] = Field(
-        default="auto", description="console, json, or auto: console on a terminal, else JSON lines."
+    format: Literal["auto", "console", "json", "journal"] = Field(
+        default="auto",
+        description="console, json, journal, or auto: journal under systemd, console on a terminal, else JSON lines.",
     )
 
 

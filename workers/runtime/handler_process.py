@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NoReturn, TypeV
 import msgspec
 
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.log import configure_logging
+from orchestrator.core.log import Format, Level, configure_logging
 from orchestrator.workers.runtime.verdicts import (
     ArgumentsInvalid,
     HandlerRaised,
@@ -47,8 +47,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     """The first frame; `main` is the file of the script that runs the worker, if any."""
 
     main: str | None
-    level: Literal["debug", "info", "warning", "error"]
-    format: Literal["auto", "console", "json"]
+    level: Level
+    format: Format
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):

@@ -71,11 +71,13 @@ class Globals:
         given: dict[str, Any] = {"redis.url": self.url, "prefix": self.prefix, "pool": self.pool}
         given |= {name.replace("__", "."): value for name, value in overrides.items()}
         if self.debug:
+            given["logging.level"] = "debug"
+        loaded = load_with_places(self.config, given)
+        if self.debug:
             from orchestrator.core.log import configure_logging
 
-            given["logging.level"] = "debug"
-            configure_logging("debug")
-        return load_with_places(self.config, given)
+            configure_logging("debug", secrets=loaded.settings.secrets)
+        return loaded
 
     def services(self) -> AbstractAsyncContextManager[Services]:
         """Open the pool that these options name."""

@@ -9,6 +9,7 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,10 +17,11 @@ import structlog
 from pydantic import SecretStr
 
 from orchestrator.core.log import Format, bind_context, configure_logging, get_logger
+from orchestrator.core.scrubbing import MAX_CHARS, MAX_EVENT_CHARS, MAX_TRACE_CHARS, Scrubber
 from tests.helpers.cases import each_case
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 CANARY = "canary-91ab"
 
@@ -38,6 +40,8 @@ def _restored_logging() -> Iterator[None]:
     level, handlers = root.level, list(root.handlers)
     yield
     root.setLevel(level)
+    for added in [added for added in root.handlers if added not in handlers]:
+        added.close()
     root.handlers[:] = handlers
     structlog.reset_defaults()
 
@@ -276,6 +280,77 @@ def test_ordinary_values_stay() -> None:
     get_logger("x").info("done", **values)
     (line,) = _lines(stream)
     assert {name: line[name] for name in values} == values
+
+
+@each_case(
+    "text",
+    [
+        "a-", "a:", "://a:", "://:@", "token", "token=", 'token="', "token='", "password ", "Bearer ", "basic\t",
+        "api_", "token\t =", "s\u017f", "://" + "x" * 5000, "token=" + "x" * 5000, "\ud800", "a\ud800", "hunter", "\n",
+        "http://",
+    ],
+)  # fmt: skip
+def test_scrubbing_takes_linear_time(text: str) -> None:
+    """No text of 256 KiB holds the interpreter for long: not as one value, and not when all of it is looked at."""
+    whole = (text * (256 * 1024 // len(text) + 1))[: 256 * 1024]
+    scrubber = Scrubber(["hunter22", "p@ss/word"], keep_lines=True)
+    assert min(_duration_s(lambda: scrubber({"value": whole})) for _ in range(5)) < 0.01
+    parts = [whole[start : start + 8192] for start in range(0, len(whole), 8192)]
+    assert min(_duration_s(lambda: scrubber({"exception": whole, "parts": parts})) for _ in range(3)) < 0.2
+
+
+def _duration_s(work: Callable[[], object]) -> float:
+    began_s = time.perf_counter()
+    work()
+    return time.perf_counter() - began_s
+
+
+@each_case(
+    "form", ["p@ss/wörd", "p%40ss%2Fw%C3%B6rd", "p%40ss/w%C3%B6rd", "x'p@ss/wörd'y", "redis://u:p%40ss%2Fw%C3%B6rd@h/0"]
+)
+def test_every_form_of_a_secret_is_masked(form: str) -> None:
+    """A password is found as it is and percent-encoded, whichever of the two was announced."""
+    for announced in ("p@ss/wörd", "p%40ss%2Fw%C3%B6rd"):
+        shown = Scrubber([announced], keep_lines=False)({"text": f"a {form} b"})["text"]
+        assert "ss/w" not in shown
+        assert "ss%2Fw" not in shown
+        assert shown.startswith("a ")
+        assert shown.endswith(" b")
+
+
+@each_case("secret", ["hunter22", "password=abcdefgh", "redis://u:abcdefgh@host", "Bearer abcdefgh"])
+def test_no_part_of_a_secret_stays_at_a_cut(secret: str) -> None:
+    """A cut through a secret leaves no part of it, at the end of a value and in the middle of a traceback."""
+    scrubber = Scrubber(["hunter22"], keep_lines=True)
+    for limit, name in ((MAX_CHARS, "value"), (MAX_TRACE_CHARS // 2, "exception")):
+        for shift in range(len(secret) + 1):
+            text = "x" * (limit - shift - 1) + " " + secret + " " + "y" * (limit - 12)
+            shown = scrubber({name: text})[name]
+            assert "hunt" not in shown
+            assert "abc" not in shown
+            assert "efgh" not in shown
+            assert len(shown) < 2 * limit + 200
+
+
+def test_long_values_are_cut() -> None:
+    """Texts, lists and mappings have a limit, and so does the whole event; a cut is marked."""
+    scrubber = Scrubber([], keep_lines=True)
+    clean = scrubber(
+        {
+            "text": "x" * 9000,
+            "many": range(3),
+            "list": list(range(1000)),
+            "map": dict.fromkeys(range(150)),
+            "raw": b"y" * 10**7,
+        }
+    )
+    assert clean["text"].endswith("... (808 characters cut) ...")
+    assert clean["list"][100:] == ["... 900 more"]
+    assert clean["map"]["..."] == "50 more"
+    assert len(clean["raw"]) < 9000
+    assert len(json.dumps(scrubber({"deep": [["x" * 8000] * 100] * 100}))) < 2 * MAX_EVENT_CHARS + 500_000
+    trace = scrubber({"exception": "first" + "x" * 100_000 + "last"})["exception"]
+    assert (trace[:5], trace[-4:]) == ("first", "last")
 
 
 # ------------------------------------------------------------------------------------------------------------ odd bytes
