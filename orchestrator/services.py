@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+import math
+import time
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from orchestrator.core.errors import ConfigError
+import anyio
+
+from orchestrator.core.backoff import Pauses
+from orchestrator.core.errors import ConfigError, ServerUnavailable
 from orchestrator.core.formats import label_connection
 from orchestrator.core.turns import SILENT_AFTER_S, LoopTurn, LoopTurns
 from orchestrator.embedded.attachment import Attachment, EmbeddedInfo
@@ -16,19 +21,22 @@ from orchestrator.store.long_read import LongRead
 from orchestrator.store.store import Endpoint, Store, SyncStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from orchestrator.core.formats import Floor
     from orchestrator.core.settings import Settings
 
 
 __all__ = [
+    "START_PAUSE_S",
+    "WAIT_REPORTED_EVERY_S",
     "Attachment",
     "EmbeddedInfo",
     "Endpoint",
     "LongRead",
     "PoolKeys",
     "ReplyTooLarge",
+    "ServerWait",
     "Services",
     "SyncStore",
     "check_answers",
@@ -40,7 +48,12 @@ __all__ = [
     "reach_server",
     "resolve_settings",
     "run_embedded",
+    "wait_for_services",
 ]
+
+START_PAUSE_S: Final = 1.0
+"""Longest pause between two tries of a process that waits for Redis at its start."""
+WAIT_REPORTED_EVERY_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +127,62 @@ async def open_services(settings: Settings, *, name: str, floor: Floor | None = 
                 await store.check_format()
             await store.load_scripts()
             yield Services(settings, where, keys, store)
+
+
+class ServerWait:
+    """Paces the tries of a process that starts while Redis does not answer.
+
+    Args:
+        report: called with the failure: at once, and then every `WAIT_REPORTED_EVERY_S`.
+    """
+
+    def __init__(self, report: Callable[[ServerUnavailable], None]) -> None:
+        self._report = report
+        self._pauses = Pauses(cap_s=START_PAUSE_S)
+        self._reported_s = -math.inf
+
+    async def wait(self, failure: ServerUnavailable) -> None:
+        """Wait a moment after a try that failed."""
+        if time.monotonic() - self._reported_s > WAIT_REPORTED_EVERY_S:
+            self._report(failure)
+            self._reported_s = time.monotonic()
+        await anyio.sleep(self._pauses.next_s(failure))
+
+
+@asynccontextmanager
+async def wait_for_services(
+    settings: Settings,
+    *,
+    name: str,
+    report: Callable[[ServerUnavailable], None],
+    check: Callable[[Services], Awaitable[object]] | None = None,
+) -> AsyncIterator[Services]:
+    """Open the services when Redis answers.
+
+    A process that ended and was started again would cost more, and what starts it would give up after a few ends.
+
+    Args:
+        settings: all settings.
+        name: as for `open_services`.
+        report: called while Redis does not answer; see `ServerWait`.
+        check: further requests that must be answered.
+
+    Raises:
+        StoreError: Redis refuses.
+    """
+    wait = ServerWait(report)
+    while True:
+        async with AsyncExitStack() as opened:
+            try:
+                services = await opened.enter_async_context(open_services(settings, name=name))
+                if check is not None:
+                    await check(services)
+            except ServerUnavailable as failure:
+                unreachable = failure
+            else:
+                yield services
+                return
+        await wait.wait(unreachable)
 
 
 def resolve_settings(

@@ -1,4 +1,8 @@
-"""Runs the loops of the supervisor process and stops them on a signal."""
+"""Runs the loops of the supervisor process and stops them on a signal.
+
+The supervisor waits for Redis when it starts, as workers do, so that a service starts in any order. The service manager
+gets READY when Redis has answered and knows the scripts.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +11,30 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from orchestrator.core.errors import FormatMismatch
+from orchestrator.core.errors import FormatMismatch, OrchestratorError, ServerUnavailable
 from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import get_logger
+from orchestrator.core.notify import Notifier
 from orchestrator.core.wakeups import Wakeup
 from orchestrator.schedules.scheduler import Scheduler
-from orchestrator.services import open_services
+from orchestrator.services import WAIT_REPORTED_EVERY_S, wait_for_services
 from orchestrator.supervisor.assigner import Assigner
 from orchestrator.supervisor.clock_watch import ClockWatch
 from orchestrator.supervisor.controller import Controller
 from orchestrator.supervisor.doorbell import Doorbell
 from orchestrator.supervisor.event_trimmer import EventTrimmer
 from orchestrator.supervisor.jobs import Jobs
-from orchestrator.supervisor.leader import Leader
+from orchestrator.supervisor.leader import WAITS_FOR_REDIS, Leader
 from orchestrator.supervisor.older_workers import OlderWorkers
 from orchestrator.supervisor.promoter import Promoter
 from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.recoverer import Recoverer
 from orchestrator.supervisor.registry_cleanup import RegistryCleanup
+from orchestrator.supervisor.service_state import watch_loops
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orchestrator.core.settings import Settings
     from orchestrator.services import Services
 
@@ -39,32 +47,61 @@ async def run_supervisor(settings: Settings) -> None:
     Raises:
         ConfigError: the server is too old, or may evict keys.
         FormatMismatch: the pool does not admit this version, or no longer.
-        StoreError: Redis does not answer.
+        StoreError: Redis refuses.
     """
-    async with open_services(settings, name="supervisor") as services:
+    notifier = Notifier.take()
+    failure: OrchestratorError | None = None
+    async with anyio.create_task_group() as group:
+        group.start_soon(_stop_on_signal, group.cancel_scope, notifier)
+        try:
+            await _serve(settings, notifier)
+        except OrchestratorError as raised:
+            failure = raised  # the group would wrap it
+        group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _serve(settings: Settings, notifier: Notifier) -> None:
+    def report(outage: ServerUnavailable) -> None:
+        _log.warning("supervisor_waits_for_redis", error=str(outage))
+        notifier.status(WAITS_FOR_REDIS)
+        notifier.extend_timeout(WAIT_REPORTED_EVERY_S * 3)
+
+    async def check(services: Services) -> None:
         for warning in await services.store.check_server(allow_eviction=settings.redis.allow_eviction):
             _log.warning("server_setting_risky", warning=warning)
+
+    async with (
+        wait_for_services(settings, name="supervisor", report=report, check=check) as services,
+        anyio.create_task_group() as group,
+    ):
+        notifier.ready("connected to Redis")
+        group.start_soon(watch_loops, notifier, services.turns)
         refused: FormatMismatch | None = None
-        async with anyio.create_task_group() as group:
-            group.start_soon(_stop_on_signal, group.cancel_scope)
-            try:
-                await supervise(services)
-            except FormatMismatch as failure:
-                refused = failure  # the group would wrap it
-            group.cancel_scope.cancel()
-        if refused is not None:
-            _log.error("program_shut_out", floor=services.store.floor.value, error=str(refused))
-            raise refused
+        try:
+            await supervise(services, on_state=notifier.status)
+        except FormatMismatch as failure:
+            refused = failure  # the group would wrap it
+        group.cancel_scope.cancel()
+    if refused is not None:
+        _log.error("program_shut_out", floor=services.store.floor.value, error=str(refused))
+        notifier.stopping("the pool does not admit this version")
+        raise refused
 
 
-async def supervise(services: Services) -> None:
+async def supervise(services: Services, *, on_state: Callable[[str], None] = lambda _: None) -> None:
     """Run the loops while this supervisor leads, until cancelled.
+
+    Args:
+        services: of the pool.
+        on_state: called with what the supervisor does now, in words.
 
     Raises:
         FormatMismatch: the pool no longer admits this version.
     """
     supervisor = new_worker_id()
-    leader = Leader(services, supervisor=supervisor)
+    leader = Leader(services, supervisor=supervisor, on_state=on_state)
 
     async def work() -> None:
         assign_wakeup, promote_wakeup, schedule_wakeup, repair_requested = Wakeup(), Wakeup(), Wakeup(), Wakeup()
@@ -88,8 +125,9 @@ async def supervise(services: Services) -> None:
     await leader.run(work)
 
 
-async def _stop_on_signal(scope: anyio.CancelScope) -> None:
+async def _stop_on_signal(scope: anyio.CancelScope, notifier: Notifier) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
         async for number in received:
             _log.info("supervisor_stop_requested", signal=signal.Signals(number).name)
+            notifier.stopping(f"stops on {signal.Signals(number).name}")
             scope.cancel()

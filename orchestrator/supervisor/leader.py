@@ -21,14 +21,25 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
 
 TRUST: Final = 0.8
+LEADS: Final = "leads"
+STANDS_BY: Final = "stands by: another supervisor leads"
+WAITS_FOR_REDIS: Final = "waits for Redis, which does not answer"
 _log = get_logger(__name__)
 
 
 class Leader:
-    """Runs the work of the supervisor while it holds the lease."""
+    """Runs the work of the supervisor while it holds the lease.
 
-    def __init__(self, services: Services, *, supervisor: str) -> None:
-        self._services, self._supervisor = services, supervisor
+    Args:
+        services: of the pool.
+        supervisor: the id of this one.
+        on_state: called with `LEADS`, `STANDS_BY` or `WAITS_FOR_REDIS` after each request for the lease.
+    """
+
+    def __init__(
+        self, services: Services, *, supervisor: str, on_state: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._services, self._supervisor, self._on_state = services, supervisor, on_state
         self._lease_s = services.settings.supervisor.leader_lease_s
         self._renew_s = self._lease_s / 3
         self._trusted_until_s = 0.0
@@ -67,10 +78,12 @@ class Leader:
             answer = await self._services.store.call(call)
         except StoreError as failure:
             _log.warning("leadership_request_failed", error=str(failure))
+            self._on_state(WAITS_FOR_REDIS)
             return False
         floor.note(answer.floor)
         if answer.leads:
             self._trusted_until_s = asked_s + self._lease_s * TRUST
+        self._on_state(LEADS if answer.leads else STANDS_BY)
         return answer.leads
 
     async def _renew(self) -> None:

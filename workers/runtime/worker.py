@@ -7,25 +7,22 @@ deregisters. A second signal skips the wait.
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import socket
-import time
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
 from orchestrator.agents import scripts as registry
-from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ConfigError, FormatMismatch, ServerUnavailable, StoreError
 from orchestrator.core.formats import FORMAT, program_version
 from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import bind_context, get_logger, set_level
 from orchestrator.core.rates import parse_rate
-from orchestrator.services import open_services
+from orchestrator.services import ServerWait, wait_for_services
 from orchestrator.workers.runtime.active_commands import interrupt
 from orchestrator.workers.runtime.attempt import StopCause
 from orchestrator.workers.runtime.executor import Executor
@@ -52,10 +49,6 @@ FLUSH_TIMEOUT_S: Final = 4.0
 
 ANNOUNCE_TIMEOUT_S: Final = 2.0
 """Time for each registry call of a drain. With `FLUSH_TIMEOUT_S` it must fit into `host.GRACE_S`."""
-
-START_PAUSE_S: Final = 1.0
-"""Longest pause between two tries of a worker that waits for Redis at its start."""
-LOG_WAIT_EVERY_S: Final = 10.0
 
 RELEASE_WITHIN_S: Final = 0.2
 """Longest time that attempts that wait for their start are held, so that the supervisor does not assign them again to
@@ -89,7 +82,7 @@ async def run_worker(
         StoreError: Redis refused the connection.
     """
     try:
-        async with _wait_for_services(settings) as services:
+        async with wait_for_services(settings, name="worker", report=_report_wait) as services:
             id_ = worker or new_worker_id()
             parts = make_parts(services, worker=id_, groups=groups)
             await Worker(services, agents, worker=id_, watchdog=watchdog, parts=parts).run()
@@ -99,38 +92,8 @@ async def run_worker(
         raise
 
 
-class _Outage:
-    """Paces the tries of a worker that starts while Redis does not answer."""
-
-    def __init__(self) -> None:
-        self._pauses = Pauses(cap_s=START_PAUSE_S)
-        self._logged_s = -math.inf
-
-    async def wait(self, failure: ServerUnavailable) -> None:
-        """Wait a moment after a try that failed, and log that now and then."""
-        if time.monotonic() - self._logged_s > LOG_WAIT_EVERY_S:
-            _log.warning("worker_waits_for_redis", error=str(failure))
-            self._logged_s = time.monotonic()
-        await anyio.sleep(self._pauses.next_s(failure))
-
-
-@asynccontextmanager
-async def _wait_for_services(settings: Settings) -> AsyncIterator[Services]:
-    """Open the services when Redis answers.
-
-    A process that ended and was started again would cost more, and its host would wait longer after each end.
-    """
-    outage = _Outage()
-    while True:
-        async with AsyncExitStack() as opened:
-            try:
-                services = await opened.enter_async_context(open_services(settings, name="worker"))
-            except ServerUnavailable as failure:
-                unreachable = failure
-            else:
-                yield services
-                return
-        await outage.wait(unreachable)
+def _report_wait(failure: ServerUnavailable) -> None:
+    _log.warning("worker_waits_for_redis", error=str(failure))
 
 
 class Worker:
@@ -234,7 +197,7 @@ class Worker:
 
     async def _enter_registry(self) -> None:
         """Read the desired state and register, when Redis answers."""
-        outage, begun = _Outage(), False
+        outage, begun = ServerWait(_report_wait), False
         try:
             while not self._in_registry:
                 try:

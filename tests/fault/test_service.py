@@ -1,0 +1,66 @@
+"""Supervisor and worker host under a service manager: READY, STATUS, pings, the stop."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from orchestrator.testing.waiting import wait_until
+from tests.faultkit.processes import ActorProcess
+from tests.faultkit.servers import RedisServer
+from tests.helpers import subprocesses
+from tests.helpers.local_team import local_settings
+from tests.helpers.service_manager import ServiceManager
+
+if TYPE_CHECKING:
+    from orchestrator.core.settings import Settings
+
+WATCHDOG_S = 0.6
+
+
+def supervisor(settings: Settings, manager: ServiceManager) -> ActorProcess:
+    """A supervisor with a watchdog."""
+    environ = subprocesses.environment(settings) | manager.environment(watchdog_s=WATCHDOG_S)
+    return ActorProcess.python("-m", "orchestrator", "supervisor", "run", name="supervisor", env=environ)
+
+
+def test_supervisor_waits_for_redis_and_says_what_it_does(prefix: str) -> None:
+    """READY comes when Redis answers, not before; pings come while Redis is away; another supervisor stands by."""
+    with RedisServer() as server, ServiceManager() as manager, ServiceManager() as second:
+        settings = local_settings(server.url, prefix, supervisor__leader_lease_s=1.0, supervisor__sweep_s=0.2)
+        server.kill()
+        with supervisor(settings, manager) as leader:
+            manager.wait_status("waits for Redis")
+            assert manager.has("EXTEND_TIMEOUT_USEC"), "the service manager ends the start"
+            assert not manager.has("READY")
+            server.start()
+            manager.wait_status("leads")
+            assert manager.count("READY") == 1
+
+            with supervisor(settings, second) as other:
+                second.wait_status("stands by")
+                other.terminate()
+                assert other.wait_exit() == 0
+
+            server.kill()
+            manager.wait_status("waits for Redis")
+            pings = manager.count("WATCHDOG")
+            wait_until(lambda: manager.count("WATCHDOG") >= pings + 3, "pings while Redis is away")
+            server.start()
+            manager.wait_status("leads")
+
+            leader.signal(signal.SIGTERM)
+            manager.wait_status("stops on SIGTERM")
+            assert leader.wait_exit() == 0, leader.output
+        assert manager.messages[-1].fields.keys() == {"STOPPING", "STATUS"}
+        assert {message.pid for message in manager.messages} == {manager.messages[0].pid}
+
+
+def test_supervisor_without_redis_obeys_sigterm(prefix: str) -> None:
+    """A supervisor that waits for Redis ends in order."""
+    settings = local_settings("redis://127.0.0.1:1/0", prefix)
+    with ServiceManager() as manager, supervisor(settings, manager) as waiting:
+        manager.wait_status("waits for Redis")
+        waiting.terminate()
+        assert waiting.wait_exit() == 0
+        assert manager.has("STOPPING")
