@@ -13,6 +13,7 @@ import anyio
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ConfigError, ServerUnavailable
 from orchestrator.core.formats import label_connection
+from orchestrator.core.live_settings import LiveSettings
 from orchestrator.core.turns import SILENT_AFTER_S, LoopTurn, LoopTurns
 from orchestrator.embedded.attachment import Attachment, EmbeddedInfo
 from orchestrator.store.failures import ReplyTooLarge
@@ -61,25 +62,35 @@ class Services:
     """The shared services of a client, a supervisor or a worker.
 
     Attributes:
+        live: the settings of the process, which a reload replaces.
         turns: the watched loops of the process.
     """
 
-    settings: Settings
+    live: LiveSettings
     endpoint: Endpoint
     keys: PoolKeys
     store: Store
     turns: LoopTurns = field(default_factory=LoopTurns)
 
-    def watch_loop(self, name: str, *, waits_s: float = 0.0) -> LoopTurn:
+    @property
+    def settings(self) -> Settings:
+        """The settings of now. Read a `Live` one at each use, and do not keep it."""
+        return self.live.current
+
+    def watch_loop(self, name: str, *, waits_s: float | Callable[[Settings], float] = 0.0) -> LoopTurn:
         """Watch a loop whose turn is at most one wait and a few calls to Redis.
 
         Args:
             name: of the loop.
-            waits_s: the longest wait of a turn, for a time or an event.
+            waits_s: the longest wait of a turn, for a time or an event; a function if it depends on a `Live` setting.
         """
         redis = self.settings.redis
-        calls_s = 3 * (redis.connect_timeout_s + redis.command_timeout_s)
-        return self.turns.loop(name, max(SILENT_AFTER_S, calls_s) + waits_s)
+        calls_s = max(SILENT_AFTER_S, 3 * (redis.connect_timeout_s + redis.command_timeout_s))
+        if not callable(waits_s):
+            return self.turns.loop(name, calls_s + waits_s)
+        turn = self.turns.loop(name, calls_s)
+        turn.waits_s = lambda: waits_s(self.settings)
+        return turn
 
 
 def pool_keys(settings: Settings) -> PoolKeys:
@@ -109,24 +120,27 @@ def reach_server(settings: Settings) -> Iterator[Endpoint]:
 
 
 @asynccontextmanager
-async def open_services(settings: Settings, *, name: str, floor: Floor | None = None) -> AsyncIterator[Services]:
+async def open_services(
+    settings: Settings | LiveSettings, *, name: str, floor: Floor | None = None
+) -> AsyncIterator[Services]:
     """Connect, check the data format, load the scripts.
 
     Args:
-        settings: all settings.
+        settings: all settings; live ones in a process that reloads them.
         name: shown in CLIENT LIST, with the pool and the format of this program.
         floor: of a worker that has checked the format, and acts on changes itself.
 
     Raises:
         StoreError: Redis does not answer, or the pool does not admit this version of the program.
     """
-    keys = pool_keys(settings)
-    with reach_server(settings) as where:
+    live = LiveSettings.of(settings)
+    keys = pool_keys(live.current)
+    with reach_server(live.current) as where:
         async with Store(where, keys, name=label_connection(name, keys.root), floor=floor) as store:
             if floor is None:
                 await store.check_format()
             await store.load_scripts()
-            yield Services(settings, where, keys, store)
+            yield Services(live, where, keys, store)
 
 
 class ServerWait:
@@ -151,7 +165,7 @@ class ServerWait:
 
 @asynccontextmanager
 async def wait_for_services(
-    settings: Settings,
+    settings: Settings | LiveSettings,
     *,
     name: str,
     report: Callable[[ServerUnavailable], None],
@@ -162,7 +176,7 @@ async def wait_for_services(
     A process that ended and was started again would cost more, and what starts it would give up after a few ends.
 
     Args:
-        settings: all settings.
+        settings: as for `open_services`.
         name: as for `open_services`.
         report: called while Redis does not answer; see `ServerWait`.
         check: further requests that must be answered.

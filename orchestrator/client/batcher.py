@@ -32,8 +32,6 @@ class Batcher:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._max_tasks = services.settings.queue.max_tasks
-        self._max_wait_s = round(services.settings.queue.max_wait_s)
         self._retry_for_s = services.settings.redis.command_timeout_s
         self._commits: GroupCommit[SubmitRow, SubmitAnswer] = GroupCommit("client", self.send, size=_size)
         self.run, self.close = self._commits.run, self._commits.close
@@ -52,7 +50,10 @@ class Batcher:
         return answers
 
     async def _send_once(self, rows: Sequence[SubmitRow]) -> list[SubmitAnswer]:
-        call = scripts.submit(self._services.keys, rows=rows, max_tasks=self._max_tasks, max_wait_s=self._max_wait_s)
+        queue = self._services.settings.queue
+        call = scripts.submit(
+            self._services.keys, rows=rows, max_tasks=queue.max_tasks, max_wait_s=round(queue.max_wait_s)
+        )
         return await self._services.store.call(call, retry_for_s=self._retry_for_s)
 
     @asynccontextmanager

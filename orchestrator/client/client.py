@@ -35,6 +35,7 @@ from orchestrator.core.errors import (
     SubmitRefused,
 )
 from orchestrator.core.ids import TaskIds, check_task_id
+from orchestrator.core.live_settings import LiveSettings
 from orchestrator.limits.limits import Limits
 from orchestrator.locks.model import POOL, parse_scope
 from orchestrator.locks.named import Locks
@@ -84,7 +85,7 @@ class Orchestrator:
         prefix: str | None = None,
         settings: Settings | None = None,
     ) -> None:
-        self._settings = resolve_settings(url=url, pool=pool, prefix=prefix, settings=settings)
+        self._live = LiveSettings(resolve_settings(url=url, pool=pool, prefix=prefix, settings=settings))
         self._worker_floor: Floor | None = None
         self._main: asyncio.Task[None] | None = None
         self._services: Services | None = None
@@ -118,7 +119,7 @@ class Orchestrator:
     async def _run(self, opened: asyncio.Future[None]) -> None:
         try:
             with self._running:
-                async with open_services(self._settings, name="client", floor=self._worker_floor) as services:
+                async with open_services(self._live, name="client", floor=self._worker_floor) as services:
                     await self._serve(services, opened)
         except BaseException as failure:
             if opened.done():
@@ -136,7 +137,7 @@ class Orchestrator:
     async def _serve(self, services: Services, opened: asyncio.Future[None]) -> None:
         ids = TaskIds(listens=True)
         self._services = services
-        self._validator = SubmissionValidator(services.settings, ids=ids)
+        self._validator = SubmissionValidator(services.live, ids=ids)
         self._versions = SkillVersions(services)
         self._validator.accepts = self._versions.accepts
         self._floor = FloorWatch(services.store, watches=self._worker_floor is None)

@@ -18,4 +18,5 @@ class WorkerClient(Orchestrator):
 
     def __init__(self, services: Services) -> None:
         super().__init__(settings=services.settings)
+        self._live = services.live
         self._worker_floor = services.store.floor

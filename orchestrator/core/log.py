@@ -26,7 +26,19 @@ if TYPE_CHECKING:
 
     from orchestrator.core.log_output import LogOutput
 
-__all__ = ["MASK", "Format", "Level", "Logger", "bind_context", "configure_logging", "get_logger", "set_level"]
+__all__ = [
+    "MASK",
+    "Format",
+    "Level",
+    "Logger",
+    "bind_context",
+    "configure_logging",
+    "get_logger",
+    "level_in_use",
+    "mask_secrets",
+    "override_level",
+    "set_level",
+]
 
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 Format: TypeAlias = Literal["auto", "console", "json", "journal"]
@@ -138,12 +150,31 @@ def configure_logging(
         root.removeHandler(old)
         old.close()
     root.addHandler(handler)
-    root.setLevel(_LEVELS[level])
+    set_level(level)
 
 
 def set_level(level: Level) -> None:
-    """Write events of this level and above."""
-    logging.getLogger().setLevel(_LEVELS[level])
+    """Write events of this level and above, unless `override_level` has set another one."""
+    _levels.configured = level
+    _levels.apply()
+
+
+def override_level(level: Level | None) -> None:
+    """Write events of this level and above in place of the level of `set_level`; None ends that."""
+    _levels.override = level
+    _levels.apply()
+
+
+def level_in_use() -> Level:
+    """Return the level that `override_level` or else `set_level` has set."""
+    return _levels.override or _levels.configured
+
+
+def mask_secrets(secrets: Iterable[str]) -> None:
+    """Mask these values too, beside those of `configure_logging`."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _Handler):
+            handler.scrubber.add(secrets)
 
 
 _LEVELS: Final[Mapping[Level, int]] = {
@@ -154,18 +185,32 @@ _LEVELS: Final[Mapping[Level, int]] = {
 }
 
 
+class _Levels:
+    """The level of the settings, and the one that an operator has set in its place."""
+
+    configured: Level = "info"
+    override: Level | None = None
+
+    def apply(self) -> None:
+        """Set the level of the root logger."""
+        logging.getLogger().setLevel(_LEVELS[level_in_use()])
+
+
+_levels: Final = _Levels()
+
+
 class _Handler(logging.Handler):
     """Writes records to one output. Never raises, and never writes a record that is not scrubbed."""
 
     def __init__(self, output: LogOutput, scrubber: Scrubber, more: Callable[[], Mapping[str, Any]]) -> None:
         super().__init__()
-        self._output, self._scrubber, self._more = output, scrubber, more
+        self._output, self.scrubber, self._more = output, scrubber, more
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
         lost = self._output.dropped
         try:
-            self._output.write(record.levelno, self._scrubber(_event_of(record, self._more)))
+            self._output.write(record.levelno, self.scrubber(_event_of(record, self._more)))
         except Exception as failed:  # noqa: BLE001 - values are of any type, and a log line must not stop its caller
             if not isinstance(record.msg, _Message) or record.msg.event != "log_record_failed":
                 _log.error("log_record_failed", error=type(failed).__name__, source=record.name)

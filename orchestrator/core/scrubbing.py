@@ -61,13 +61,22 @@ class Scrubber:
     """
 
     def __init__(self, secrets: Iterable[str], *, keep_lines: bool) -> None:
-        # Longest first, so that a secret that contains another one is masked as a whole.
-        known = sorted({form for secret in secrets for form in _forms_of(secret)}, key=len, reverse=True)
-        self._known = re.compile("|".join(map(re.escape, known))) if known else None
-        self._margin = max(_MARGIN, len(known[0]) if known else 0)
+        self._forms: frozenset[str] = frozenset()
+        self._known: re.Pattern[str] | None = None
+        self._margin = _MARGIN
         self._unsafe = _UNSAFE if keep_lines else _UNSAFE_ON_CONSOLE
         # Names repeat on every line.
         self._name = lru_cache(2048)(self._clean_name)
+        self.add(secrets)
+
+    def add(self, secrets: Iterable[str]) -> None:
+        """Mask these values too."""
+        self._forms |= {form for secret in secrets for form in _forms_of(secret)}
+        # Longest first, so that a secret that contains another one is masked as a whole.
+        known = sorted(self._forms, key=len, reverse=True)
+        self._known = re.compile("|".join(map(re.escape, known))) if known else None
+        self._margin = max(_MARGIN, len(known[0]) if known else 0)
+        self._name.cache_clear()
 
     def __call__(self, event: Mapping[Any, Any]) -> Event:
         """Return the event as it may be written."""

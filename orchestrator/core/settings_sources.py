@@ -64,6 +64,74 @@ class _Value:
     place: str
 
 
+@dataclass(frozen=True, slots=True)
+class SettingsSources:
+    """The sources of a process: it can read them again.
+
+    Attributes:
+        file: the TOML file, if one is used.
+        overrides: options by dotted name.
+        environ: the environment at the start.
+    """
+
+    file: Path | None
+    overrides: Mapping[str, object]
+    environ: Mapping[str, str]
+
+    @classmethod
+    def of(
+        cls,
+        config: str | os.PathLike[str] | None = None,
+        overrides: Mapping[str, object] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> SettingsSources:
+        """Find the sources; see `load_settings`."""
+        environ = dict(os.environ if environ is None else environ)
+        named = config or environ.get("ORC_CONFIG")
+        if named:
+            # Absolute, because a program may change its directory before it reads the file again.
+            return cls(Path(named).absolute(), overrides or {}, environ)
+        return cls(SYSTEM_FILE if SYSTEM_FILE.is_file() else None, overrides or {}, environ)
+
+    def load(self) -> LoadedSettings:
+        """Read all sources.
+
+        Raises:
+            ConfigError: an unknown name, an invalid value, or an unreadable file.
+        """
+        merged = {value.path: value for value in self._values()}
+        try:
+            settings = Settings(**_nested(merged))
+        except ValidationError as invalid:
+            raise ConfigError("\n".join(_explain(invalid, merged))) from None
+        return LoadedSettings(settings, {".".join(value.path): value.place for value in merged.values()})
+
+    def load_again(self) -> Settings:
+        """Read all sources again, in a program that runs.
+
+        Raises:
+            ConfigError: as `load`; or the file is not one that can be read twice, such as a pipe.
+        """
+        if self.file is not None and self.file.exists() and not self.file.is_file():
+            raise ConfigError(f"configuration file {self.file} cannot be read again, because it is no regular file")
+        return self.load().settings
+
+    def _values(self) -> Iterator[_Value]:
+        """Yield the values of every source, weakest source first."""
+        if self.file is not None:
+            yield from _from_file(self.file)
+        credentials = self.environ.get("CREDENTIALS_DIRECTORY")
+        yield from _from_secrets(Path(credentials) if credentials else SYSTEM_SECRETS)
+        ours = {name: text for name, text in self.environ.items() if name.upper().startswith(ENV_PREFIX)}
+        texts = {name: text for name, text in ours.items() if name not in RESERVED_VARIABLES}
+        yield from _from_texts(texts, "environment")
+        for name, value in self.overrides.items():
+            if value is not None:
+                path = tuple(name.split("."))
+                _check_known(path, f"option {name}", lambda leaf: leaf.name)
+                yield _Value(path, value, "option")
+
+
 def load_settings(
     config: str | os.PathLike[str] | None = None,
     overrides: Mapping[str, object] | None = None,
@@ -88,15 +156,7 @@ def load_with_places(
     environ: Mapping[str, str] | None = None,
 ) -> LoadedSettings:
     """Read the settings as `load_settings` does, with the source of each value."""
-    environ = os.environ if environ is None else environ
-    merged: dict[tuple[str, ...], _Value] = {}
-    for value in _all_values(config, overrides or {}, environ):
-        merged[value.path] = value
-    try:
-        settings = Settings(**_nested(merged))
-    except ValidationError as invalid:
-        raise ConfigError("\n".join(_explain(invalid, merged))) from None
-    return LoadedSettings(settings, {".".join(value.path): value.place for value in merged.values()})
+    return SettingsSources.of(config, overrides, environ).load()
 
 
 def default_toml() -> str:
@@ -105,26 +165,6 @@ def default_toml() -> str:
     # A wheel has the file beside this module, a checkout in its config folder.
     source = shipped if shipped.is_file() else Path(__file__).parents[2] / "config" / "default.toml"
     return source.read_text(encoding="utf-8")
-
-
-def _all_values(
-    config: str | os.PathLike[str] | None, overrides: Mapping[str, object], environ: Mapping[str, str]
-) -> Iterator[_Value]:
-    """Yield the values of every source, weakest source first."""
-    file = config or environ.get("ORC_CONFIG")
-    if file:
-        yield from _from_file(Path(file))
-    elif SYSTEM_FILE.is_file():
-        yield from _from_file(SYSTEM_FILE)
-    credentials = environ.get("CREDENTIALS_DIRECTORY")
-    yield from _from_secrets(Path(credentials) if credentials else SYSTEM_SECRETS)
-    ours = {name: text for name, text in environ.items() if name.upper().startswith(ENV_PREFIX)}
-    yield from _from_texts({name: text for name, text in ours.items() if name not in RESERVED_VARIABLES}, "environment")
-    for name, value in overrides.items():
-        if value is not None:
-            path = tuple(name.split("."))
-            _check_known(path, f"option {name}", lambda leaf: leaf.name)
-            yield _Value(path, value, "option")
 
 
 def _from_file(path: Path) -> Iterator[_Value]:

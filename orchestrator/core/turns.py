@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
 SILENT_AFTER_S: Final = 30.0
@@ -22,12 +23,14 @@ class LoopTurn:
     Attributes:
         name: unique in the process among the loops that run.
         silent_after_s: seconds without a turn after which the loop counts as silent.
+        waits_s: returns seconds that the limit has in addition, because the settings of now make the loop wait.
     """
 
-    __slots__ = ("_at_s", "_turns", "name", "silent_after_s")
+    __slots__ = ("_at_s", "_turns", "name", "silent_after_s", "waits_s")
 
     def __init__(self, turns: LoopTurns, name: str, silent_after_s: float) -> None:
         self._turns, self.name, self.silent_after_s = turns, name, silent_after_s
+        self.waits_s: Callable[[], float] = lambda: 0.0
         self._at_s = time.monotonic()
 
     def record(self) -> None:
@@ -70,7 +73,7 @@ class LoopTurns:
 
     def silent(self) -> tuple[LoopTurn, ...]:
         """Return the loops that have been silent for longer than their limits."""
-        return tuple(turn for turn in tuple(self._loops) if turn.silent_s() > turn.silent_after_s)
+        return tuple(turn for turn in tuple(self._loops) if turn.silent_s() > turn.silent_after_s + turn.waits_s())
 
     def remove(self, turn: LoopTurn) -> None:
         """Stop watching a loop; see `LoopTurn.close`."""

@@ -187,7 +187,7 @@ class Schedules:
 
 
 def _validator(services: Services) -> SubmissionValidator:
-    return SubmissionValidator(services.settings, ids=TaskIds(listens=False))
+    return SubmissionValidator(services.live, ids=TaskIds(listens=False))
 
 
 def _retry_for_s(services: Services) -> float:

@@ -16,6 +16,7 @@ import anyio
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import InvalidInput, ServerRefused, StoreError
 from orchestrator.core.ids import TaskIds
+from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
 from orchestrator.core.wakeups import EVERYTHING, SCHEDULES
 from orchestrator.schedules import scripts
@@ -83,7 +84,7 @@ class Scheduler:
 
     def __init__(self, services: Services, wakeup: Wakeup, *, repair_requested: Wakeup) -> None:
         self._services, self._wakeup, self._repair_requested = services, wakeup, repair_requested
-        self._validator = SubmissionValidator(services.settings, ids=TaskIds(listens=False))
+        self._validator = SubmissionValidator(services.live, ids=TaskIds(listens=False))
         self._pauses = Pauses()
         self._wait_s: float | None = 0.0
         self._asks_at_s = 0.0
@@ -92,7 +93,7 @@ class Scheduler:
     async def run(self) -> None:
         """Fire schedules until cancelled."""
         # The sweep wakes it, so that it waits no longer than that.
-        with self._services.watch_loop("scheduler", waits_s=self._services.settings.supervisor.sweep_s) as turn:
+        with self._services.watch_loop("scheduler", waits_s=sweep_s) as turn:
             while True:
                 changed = await self._wakeup.wait(self._wait_s)
                 turn.record()

@@ -12,6 +12,7 @@ from orchestrator.agents import scripts as registry
 from orchestrator.agents.queries import agent_names, agents_of_skill
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ServerRefused, StoreError
+from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
 from orchestrator.core.queue_name import QueueName
 from orchestrator.core.wakeups import EVERYTHING, REGISTRY, changed_queue
@@ -35,14 +36,13 @@ class Assigner:
     def __init__(self, services: Services, wakeup: Wakeup, *, repair_requested: Wakeup) -> None:
         self._services, self._wakeup, self._repair_requested = services, wakeup, repair_requested
         self._pauses = Pauses()
-        self._batch = services.settings.supervisor.batch
         self._opens_s: dict[QueueName, float] = {}
         self._refused: set[QueueName] = set()
 
     async def run(self) -> None:
         """Assign until cancelled."""
         # The sweep wakes it, so that it waits no longer than that.
-        with self._services.watch_loop("assigner", waits_s=self._services.settings.supervisor.sweep_s) as turn:
+        with self._services.watch_loop("assigner", waits_s=sweep_s) as turn:
             while True:
                 changed = await self._wakeup.wait(self._until_next_s())
                 turn.record()
@@ -54,6 +54,10 @@ class Assigner:
                     turn.record()
                     await anyio.sleep(self._pauses.next_s(failure))
                     self._wakeup.notify(EVERYTHING, REGISTRY)
+
+    @property
+    def _batch(self) -> int:
+        return self._services.settings.supervisor.batch
 
     def _until_next_s(self) -> float | None:
         return max(0.0, min(self._opens_s.values()) - time.monotonic()) if self._opens_s else None

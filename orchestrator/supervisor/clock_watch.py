@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-import anyio
-
 from orchestrator.core.errors import StoreError
+from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
 from orchestrator.tasks.queries import server_ms
 
@@ -23,7 +22,6 @@ class ClockWatch:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._every_s = services.settings.supervisor.sweep_s
         self._ahead_s: float | None = None
 
     async def run(self) -> None:
@@ -33,11 +31,11 @@ class ClockWatch:
             try:
                 server_s = await server_ms(self._services.store) / 1000
             except StoreError:
-                await anyio.sleep(self._every_s)
+                await self._services.live.sleep(sweep_s)
                 continue
             answered_s = time.monotonic()
             self._note(server_s - (asked_s + answered_s) / 2, within_s=(answered_s - asked_s) / 2)
-            await anyio.sleep(self._every_s)
+            await self._services.live.sleep(sweep_s)
 
     def _note(self, ahead_s: float, *, within_s: float) -> None:
         before_s, self._ahead_s = self._ahead_s, ahead_s

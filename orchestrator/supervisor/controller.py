@@ -21,13 +21,15 @@ from orchestrator.control.signing import signer_of
 from orchestrator.control.verification import verify_desired_state
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ServerRefused, StoreError
-from orchestrator.core.log import get_logger, set_level
+from orchestrator.core.live_settings import sweep_s
+from orchestrator.core.log import get_logger, override_level
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from orchestrator.control.desired import Desired
-    from orchestrator.core.log import Level
+    from orchestrator.control.signing import Signer
+    from orchestrator.core.settings import Settings
     from orchestrator.core.turns import LoopTurn
     from orchestrator.services import Services
     from orchestrator.supervisor.jobs import Jobs
@@ -51,30 +53,41 @@ class Controller:
 
     def __init__(self, services: Services, *, jobs: Jobs) -> None:
         self._services, self._jobs = services, jobs
-        self._signer = signer_of(services.settings, place=services.keys.root)
-        self._level: Level | None = None
         self._applied_seq: int | None = None
         self._known = NOTHING
         self._may_hold = False
         self._applying = anyio.Lock()
         self._turns: list[LoopTurn] = []
 
+    @property
+    def _signer(self) -> Signer:
+        return signer_of(self._services.settings, place=self._services.keys.root)
+
     async def run(self) -> None:
         """Apply commands until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._sweep)
+            group.start_soon(self._follow_settings)
             await self._listen()
 
     async def _sweep(self) -> None:
-        sweep_s = self._services.settings.supervisor.sweep_s
         with self._watch_loop("control_sweep", waits_s=sweep_s) as turn:
             while True:
-                await anyio.sleep(sweep_s)
+                await self._services.live.sleep(sweep_s)
                 turn.record()
                 try:
                     await self._apply_desired_state()
                 except StoreError as failure:
                     _log.warning("control_sweep_failed", error=str(failure))
+
+    async def _follow_settings(self) -> None:
+        """Check the signatures of the active commands again when the settings change: the secret may be another one."""
+        while True:
+            await self._services.live.changed()
+            try:
+                await self._apply_desired_state()
+            except StoreError as failure:
+                _log.warning("control_sweep_failed", error=str(failure))
 
     async def _listen(self) -> None:
         control_key = self._services.keys.control
@@ -111,7 +124,7 @@ class Controller:
             turn.close()
             await link.close()
 
-    def _watch_loop(self, name: str, *, waits_s: float) -> LoopTurn:
+    def _watch_loop(self, name: str, *, waits_s: float | Callable[[Settings], float]) -> LoopTurn:
         turn = self._services.watch_loop(name, waits_s=waits_s)
         self._turns.append(turn)
         return turn
@@ -151,9 +164,7 @@ class Controller:
         return None if calls else reply
 
     async def _apply(self, desired: Desired) -> None:
-        if desired.log_level != self._level:
-            self._level = desired.log_level
-            set_level(desired.log_level or self._services.settings.logging.level)
+        override_level(desired.log_level)
         self._jobs.set(desired.jobs)
         # Only stops of sessions or skills suspend tasks; otherwise there is nothing to release.
         if desired.seq != self._applied_seq or self._may_hold:

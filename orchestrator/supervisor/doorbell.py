@@ -13,6 +13,7 @@ from anyio.lowlevel import checkpoint
 
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import StoreError
+from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
 from orchestrator.core.queue_name import QueueName
 from orchestrator.core.wakeups import EVERYTHING, REGISTRY, SCHEDULES
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 READ_COUNT: Final = 1000
 """The length that the stream keeps at least. After a full read, older entries may have been trimmed unread."""
+LONGEST_BLOCK_S: Final = 30.0
+"""Longest blocking read, so that a shorter `supervisor.sweep_s` soon applies to a lost connection too."""
 _log = get_logger(__name__)
 
 
@@ -36,15 +39,19 @@ class Doorbell:
 
     async def run(self) -> None:
         """Read notifications until cancelled."""
-        block_s = self._services.settings.supervisor.sweep_s
         doorbell_key = self._services.keys.doorbell
+        block_s = self._block_s()
         link = self._services.store.blocking_link(block_s, name="doorbell")
         cursor: str | None = None
         pauses = Pauses()
-        turn = self._services.watch_loop("doorbell", waits_s=block_s)
+        turn = self._services.watch_loop("doorbell", waits_s=LONGEST_BLOCK_S)
         try:
             while True:
                 turn.record()
+                if block_s != self._block_s():
+                    await link.close()
+                    block_s = self._block_s()
+                    link = self._services.store.blocking_link(block_s, name="doorbell")
                 try:
                     if cursor is None:
                         # The position is read before the full check, so that no notification in between is lost.
@@ -76,12 +83,14 @@ class Doorbell:
             turn.close()
             await link.close()
 
+    def _block_s(self) -> float:
+        return min(LONGEST_BLOCK_S, self._services.settings.supervisor.sweep_s)
+
     async def sweep(self) -> None:
         """Notify every loop every few seconds, because notifications may be lost or trimmed."""
-        sweep_s = self._services.settings.supervisor.sweep_s
         with self._services.watch_loop("sweep", waits_s=sweep_s) as turn:
             while True:
-                await anyio.sleep(sweep_s)
+                await self._services.live.sleep(sweep_s)
                 turn.record()
                 self._notify_all()
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import anyio
-
 from orchestrator.core.errors import StoreError
+from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
 from orchestrator.tasks import scripts
 from orchestrator.tasks.ends import oldest_kept
 
 if TYPE_CHECKING:
+    from orchestrator.core.settings import Settings
     from orchestrator.services import Services
 
 IDLE_SWEEPS: Final = 12
 """Sweeps between two looks while no task ends, so that a pool at rest is left alone."""
 _log = get_logger(__name__)
 _FINAL = ("succeeded", "dead", "cancelled", "expired")
+
+
+def idle_s(settings: Settings) -> float:
+    """Return the time between two looks while no task ends."""
+    return sweep_s(settings) * IDLE_SWEEPS
 
 
 class EventTrimmer:
@@ -28,17 +33,16 @@ class EventTrimmer:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._keep = services.settings.results.max_events
         self._trimmed_at: int | None = None
         self._seen: int | None = None
 
     async def run(self) -> None:
         """Sweep until cancelled."""
-        sweep_s, sweeps = self._services.settings.supervisor.sweep_s, IDLE_SWEEPS
+        idle = True
         while True:
-            await anyio.sleep(sweep_s * sweeps)
+            await self._services.live.sleep(idle_s if idle else sweep_s)
             try:
-                sweeps = 1 if await self.sweep() else IDLE_SWEEPS
+                idle = not await self.sweep()
             except StoreError as failure:
                 _log.warning("event_trim_failed", error=str(failure))
 
@@ -50,14 +54,14 @@ class EventTrimmer:
         Raises:
             StoreError: Redis does not answer, or refuses.
         """
-        store, keys = self._services.store, self._services.keys
+        store, keys, keep = self._services.store, self._services.keys, self._services.settings.results.max_events
         counts = await store.execute("HMGET", keys.stats("TOTAL"), *_FINAL)
         ended = sum(int(count or 0) for count in counts)
         any_ended, self._seen = ended != self._seen, ended
-        few = self._trimmed_at is not None and 0 <= ended - self._trimmed_at < self._keep / 2
-        if few or ended <= self._keep:
+        few = self._trimmed_at is not None and 0 <= ended - self._trimmed_at < keep / 2
+        if few or ended <= keep:
             return any_ended
-        if (oldest := await oldest_kept(store, self._keep)) is not None:
+        if (oldest := await oldest_kept(store, keep)) is not None:
             await store.call(scripts.trim_events(keys, oldest=oldest))
         self._trimmed_at = ended
         return any_ended

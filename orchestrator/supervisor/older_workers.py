@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import anyio
-
 from orchestrator.agents.programs import read_workers
 from orchestrator.control.commands import StopWorker
 from orchestrator.control.sending import send
 from orchestrator.core.errors import CommandRefused, StoreError
 from orchestrator.core.formats import OLDEST_FORMAT
+from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class OlderWorkers:
                 await self._look()
             except (StoreError, CommandRefused) as failure:
                 _log.warning("older_workers_failed", error=str(failure))
-            await anyio.sleep(self._services.settings.supervisor.sweep_s * SWEEPS)
+            await self._services.live.sleep(lambda settings: sweep_s(settings) * SWEEPS)
 
     async def _look(self) -> None:
         floor = self._services.store.floor.value

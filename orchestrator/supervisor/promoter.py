@@ -8,6 +8,7 @@ import anyio
 
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ServerRefused, StoreError
+from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
 from orchestrator.core.wakeups import EVERYTHING
 from orchestrator.tasks import scripts
@@ -32,7 +33,7 @@ class Promoter:
     async def run(self) -> None:
         """Promote until cancelled."""
         # The sweep wakes it, so that it waits no longer than that.
-        with self._services.watch_loop("promoter", waits_s=self._services.settings.supervisor.sweep_s) as turn:
+        with self._services.watch_loop("promoter", waits_s=sweep_s) as turn:
             while True:
                 await self._wakeup.wait(self._wait_s)
                 try:

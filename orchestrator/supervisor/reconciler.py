@@ -15,10 +15,12 @@ import anyio
 
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ServerRefused, StoreError
+from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
 from orchestrator.repair.scan import KeyLifetimes, PoolScan
 
 if TYPE_CHECKING:
+    from orchestrator.core.settings import Settings
     from orchestrator.core.turns import LoopTurn
     from orchestrator.core.wakeups import Wakeup
     from orchestrator.repair.findings import RepairFinding
@@ -42,15 +44,13 @@ class Reconciler:
 
     def __init__(self, services: Services, repair_requested: Wakeup) -> None:
         self._services, self._repair_requested = services, repair_requested
-        self._terms = KeyLifetimes.of(services.settings)
         self._pauses = Pauses()
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
-        sweep_s = self._services.settings.supervisor.sweep_s
-        with self._services.watch_loop("reconciler", waits_s=max(sweep_s, POLL_EVERY_S)) as turn:
+        with self._services.watch_loop("reconciler", waits_s=_longest_wait_s) as turn:
             # The other loops go first, because they correct most leftovers of a failure.
-            await anyio.sleep(sweep_s)
+            await self._services.live.sleep(sweep_s)
             while True:
                 turn.record()
                 try:
@@ -74,7 +74,7 @@ class Reconciler:
     async def _rest(self, server: str, turn: LoopTurn) -> None:
         """Wait for a reason to scan again."""
         scanned_s = time.monotonic()
-        await anyio.sleep(self._services.settings.supervisor.sweep_s)
+        await self._services.live.sleep(sweep_s)
         while time.monotonic() - scanned_s < SCAN_EVERY_S:
             turn.record()
             if await self._repair_requested.wait(POLL_EVERY_S):
@@ -87,7 +87,7 @@ class Reconciler:
         return await self._services.store.run_id()
 
     async def _scan(self, turn: LoopTurn) -> None:
-        scan = PoolScan(self._services.store, self._terms, repair=True)
+        scan = PoolScan(self._services.store, KeyLifetimes.of(self._services.settings), repair=True)
         found: list[RepairFinding] = []
         try:
             async with aclosing(scan.steps()) as steps:
@@ -103,6 +103,10 @@ class Reconciler:
                     started_s = time.monotonic()
         finally:
             _report(found, scan)
+
+
+def _longest_wait_s(settings: Settings) -> float:
+    return max(sweep_s(settings), POLL_EVERY_S)
 
 
 def _report(found: list[RepairFinding], scan: PoolScan) -> None:

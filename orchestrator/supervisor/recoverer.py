@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import anyio
-
 from orchestrator.agents.queries import inbox_lengths
 from orchestrator.core.errors import ServerRefused, StoreError
+from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
 from orchestrator.tasks import scripts
 
@@ -30,15 +29,12 @@ class Recoverer:
 
     def __init__(self, services: Services, *, repair_requested: Wakeup) -> None:
         self._services, self._repair_requested = services, repair_requested
-        settings = services.settings
-        self._every_s = settings.supervisor.sweep_s
-        self._heartbeat_ms = round(settings.worker.heartbeat_s * 1000)
-        self._dead_ttl_s = round(settings.results.dead_ttl_s)
+        self._heartbeat_ms = round(services.settings.worker.heartbeat_s * 1000)
         self._sweeps = 0
 
     async def run(self) -> None:
         """Recover until cancelled."""
-        with self._services.watch_loop("recoverer", waits_s=self._every_s) as turn:
+        with self._services.watch_loop("recoverer", waits_s=sweep_s) as turn:
             while True:
                 turn.record()
                 try:
@@ -46,7 +42,7 @@ class Recoverer:
                 except StoreError as failure:
                     _log.warning("recover_failed", error=str(failure))
                 self._sweeps += 1
-                await anyio.sleep(self._every_s)
+                await self._services.live.sleep(sweep_s)
 
     async def _recover_all(self, turn: LoopTurn) -> None:
         for agent, entries in (await inbox_lengths(self._services.store)).items():
@@ -64,13 +60,14 @@ class Recoverer:
         total, left = 0, True
         while left:
             turn.record()
+            settings = self._services.settings
             call = scripts.recover(
                 self._services.keys,
                 agent=agent,
                 limit=LIMIT,
-                every_ms=round(self._every_s * 1000),
+                every_ms=round(settings.supervisor.sweep_s * 1000),
                 heartbeat_ms=self._heartbeat_ms,
-                dead_ttl_s=self._dead_ttl_s,
+                dead_ttl_s=round(settings.results.dead_ttl_s),
                 clean=self._cleans(),
             )
             requeued, left = await self._services.store.call(call)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import anyio
-
 from orchestrator.agents import scripts as registry
 from orchestrator.control import scripts
 from orchestrator.core.errors import StoreError
+from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class RegistryCleanup:
     async def run(self) -> None:
         """Sweep until cancelled."""
         while True:
-            await anyio.sleep(self._services.settings.supervisor.sweep_s)
+            await self._services.live.sleep(sweep_s)
             try:
                 gone = await self._services.store.call(
                     registry.expire(self._services.keys, alive_s=self._alive_s, limit=LIMIT)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name, encode_foreign
+from orchestrator.core.live_settings import LiveSettings
 from orchestrator.core.payload import encode_json
 from orchestrator.core.queue_name import QueueName
 from orchestrator.store.calls import opaque
@@ -130,15 +131,20 @@ class SubmissionValidator:
         accepts: tells without waiting whether some worker takes arguments with these names; by default, it does.
     """
 
-    def __init__(self, settings: Settings, *, ids: TaskIds) -> None:
-        self._settings, self._new_id = settings, ids.next
+    def __init__(self, settings: Settings | LiveSettings, *, ids: TaskIds) -> None:
+        self._live, self._new_id = LiveSettings.of(settings), ids.next
+        self._titles: dict[str, str] = {}
+        self.accepts: Callable[[str, Collection[str], str | None], bool] = lambda *_: True
+        self._use(self._live.current)
+
+    def _use(self, settings: Settings) -> None:
+        """Keep what a submit needs of the settings, because it must be fast."""
+        self._settings = settings
         aging_s = settings.queue.aging_s
         self._aging_ms = STRICT_AGING_MS if aging_s is None else round(aging_s * 1000)
         self._ttl_s = round(settings.results.ttl_s)
         self._max_args_bytes, self._max_depth = settings.queue.max_args_bytes, settings.queue.max_depth
         self._all_unusual = 2 * self._aging_ms != USUAL_RANK or self._ttl_s != USUAL_TTL_S
-        self._titles: dict[str, str] = {}
-        self.accepts: Callable[[str, Collection[str], str | None], bool] = lambda *_: True
 
     def row(self, task: Submission, parent: Parent | None = None) -> SubmitRow:
         """Check one submission and give it an id.
@@ -167,6 +173,8 @@ class SubmissionValidator:
         Raises:
             InvalidInput: with the field and what it may be.
         """
+        if self._settings is not self._live.current:
+            self._use(self._live.current)
         skill = task.skill if isinstance(task.skill, str) else task.skill.name
         title = self._titles.get(skill) or self._title(skill)
         values = _mapping(title, task.args)
@@ -188,6 +196,8 @@ class SubmissionValidator:
         Raises:
             InvalidInput: they are no object, too large, too deep, or no JSON.
         """
+        if self._settings is not self._live.current:
+            self._use(self._live.current)
         title = self._titles.get(skill) or self._title(skill)
         return encode_json(title, _mapping(title, args), max_bytes=self._max_args_bytes, max_depth=self._max_depth)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from orchestrator.core.live_settings import LiveSettings
 from orchestrator.store.store import Store
 
 if TYPE_CHECKING:
@@ -42,4 +43,4 @@ class KillableStore(Store):
 def killable_services(services: Services, settings: Settings, *, name: str) -> tuple[Services, KillableStore]:
     """Return services of one actor with connections of their own."""
     store = KillableStore(services.endpoint, services.keys, name=name)
-    return replace(services, settings=settings, store=store), store
+    return replace(services, live=LiveSettings(settings), store=store), store

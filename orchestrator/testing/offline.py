@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.formats import FORMAT
+from orchestrator.core.live_settings import LiveSettings
 from orchestrator.services import Endpoint, Services, pool_keys
 from orchestrator.store.calls import opaque
 from orchestrator.store.store import Store
@@ -54,4 +55,4 @@ def offline_services(settings: Settings) -> Services:
     where, keys = Endpoint.at("unix:///no/server"), pool_keys(settings)
     store = NoStore(where, keys, name="offline")
     store.floor.note(FORMAT)  # no older program shares the tests
-    return Services(settings, where, keys, store)
+    return Services(LiveSettings(settings), where, keys, store)

@@ -132,7 +132,7 @@ async def test_odd_notes_are_passed_over(team: LocalTeam, garbage: list[tuple[st
 
 async def test_a_cancel_may_arrive_before_its_attempt(settings: object) -> None:
     """A note that overtakes the delivery is remembered for this attempt, and so many of them at most."""
-    in_flight = InFlight(grace_s=1.0)
+    in_flight = InFlight(grace_s=lambda: 1.0)
     overtaken, other = new_task_id(), new_task_id()
     in_flight.cancel(overtaken, "7")
 

@@ -17,6 +17,7 @@ from orchestrator.workers.skill import HandlerKind
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from orchestrator.core.live_settings import LiveSettings
     from orchestrator.core.settings import Settings
     from orchestrator.workers.agent import Agent, Middleware
     from orchestrator.workers.context import TaskContext
@@ -42,7 +43,7 @@ class HandlerCaller:
         ConfigError: a `process=True` handler cannot be imported by name.
     """
 
-    def __init__(self, agent: Agent, *, settings: Settings, groups: ProcessGroups | None = None) -> None:
+    def __init__(self, agent: Agent, *, settings: Settings | LiveSettings, groups: ProcessGroups | None = None) -> None:
         for skill in agent.skills.values():
             if skill.kind is HandlerKind.PROCESS:
                 check_found_by_name(skill)

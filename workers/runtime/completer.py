@@ -40,8 +40,6 @@ class Completer:
 
     def __init__(self, services: Services, in_flight: InFlight, timings: AttemptTimings, *, worker: str) -> None:
         self._services, self._in_flight, self._timings, self._worker = services, in_flight, timings, worker
-        results = services.settings.results
-        self._dead_ttl_s, self._max_wait_s = round(results.dead_ttl_s), round(services.settings.queue.max_wait_s)
         self._commits: GroupCommit[tuple[Delivery, Verdict], FinishStatus | None] = GroupCommit(
             "worker", self._store, size=lambda row: len(row[1].payload)
         )
@@ -53,12 +51,13 @@ class Completer:
 
     async def _store(self, batch: Sequence[tuple[Delivery, Verdict]]) -> Sequence[FinishStatus | None]:
         rows = [(delivery, self._timed(delivery, verdict)) for delivery, verdict in batch]
+        settings = self._services.settings
         call = scripts.finish(
             self._services.keys,
             rows=rows,
             worker=self._worker,
-            dead_ttl_s=self._dead_ttl_s,
-            max_wait_s=self._max_wait_s,
+            dead_ttl_s=round(settings.results.dead_ttl_s),
+            max_wait_s=round(settings.queue.max_wait_s),
         )
         try:
             finished = await self._services.store.call(call, retry_for_s=float("inf"))

@@ -34,8 +34,6 @@ class Emitter:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._max_chunks = services.settings.output.max_chunks
-        self._max_bytes, self._max_depth = services.settings.output.max_chunk_bytes, services.settings.queue.max_depth
         self._retry_for_s = services.settings.redis.command_timeout_s
         self._commits: GroupCommit[EmitRow, EmitStatus] = GroupCommit(
             "worker", self._call, size=lambda row: len(row.data), max_waiting_bytes=WAITING_BYTES
@@ -52,14 +50,15 @@ class Emitter:
         Raises:
             InvalidInput: JSON cannot represent the value, or it is too large.
         """
-        return encode_json(what, value, max_bytes=self._max_bytes, max_depth=self._max_depth)
+        settings = self._services.settings
+        return encode_json(what, value, max_bytes=settings.output.max_chunk_bytes, max_depth=settings.queue.max_depth)
 
     async def send(self, row: EmitRow) -> EmitStatus:
         """Send one row, alone or in a batch; see `GroupCommit.add`."""
         return await self._commits.add(row)
 
     async def _call(self, rows: Sequence[EmitRow]) -> list[EmitStatus]:
-        call = scripts.emit(self._services.keys, rows=rows, max_chunks=self._max_chunks)
+        call = scripts.emit(self._services.keys, rows=rows, max_chunks=self._services.settings.output.max_chunks)
         return await self._services.store.call(call, retry_for_s=self._retry_for_s)
 
 

@@ -87,16 +87,13 @@ class Executor:
     """
 
     def __init__(self, agent: Agent, parts: WorkerParts, throughput: Throughput) -> None:
-        settings = parts.services.settings
         self.slots = Slots(agent.concurrency, attempt=self._run, unbegun=self._give_back)
         parts.waiting.add_slots(agent.name, self.slots)
-        self.caller = HandlerCaller(agent, settings=settings, groups=parts.groups)
+        self.caller = HandlerCaller(agent, settings=parts.services.live, groups=parts.groups)
         self.state: Any = None
         self._agent, self._parts, self._throughput = agent, parts, throughput
         self._in_flight, self._completer, self._commands = parts.in_flight, parts.completer, parts.commands
-        self._outage_retries = OutageRetries()
-        self._backoff = Backoff(base_s=settings.retry.base_s, cap_s=settings.retry.cap_s)
-        self._max_bytes = settings.results.max_bytes
+        self._outage_retries, self._live = OutageRetries(), parts.services.live
 
     def _run(self, attempt: Attempt) -> Coroutine[Any, Any, None]:
         if attempt.delivery.deaths == 0 and not self._parts.suspects.closed_s:
@@ -356,7 +353,8 @@ class Executor:
         if isinstance(value, Serialised):
             return Verdict(VerdictKind.SUCCEEDED, value.json)
         try:
-            return Verdict(VerdictKind.SUCCEEDED, attempt.skill.dump_result(value, max_bytes=self._max_bytes))
+            max_bytes = self._live.current.results.max_bytes
+            return Verdict(VerdictKind.SUCCEEDED, attempt.skill.dump_result(value, max_bytes=max_bytes))
         except InvalidInput as unusable:
             return rejected(str(unusable))
 
@@ -381,13 +379,14 @@ class Executor:
             return rejected(str(cause))
         if isinstance(cause, ArgumentsInvalid):
             return invalid(str(cause), attempt.skill, attempt.envelope)
+        retry = self._live.current.retry
         had_outage = self._parts.client.last_outage_s() >= attempt.started_s
         return failed(
             failure,
             delivery,
             skill=attempt.skill,
             envelope=attempt.envelope,
-            backoff=self._backoff,
+            backoff=Backoff(base_s=retry.base_s, cap_s=retry.cap_s),
             outage=OutagePolicy(delivery.task_id, self._parts.services.keys.root, had_outage, self._outage_retries),
         )
 

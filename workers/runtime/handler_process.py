@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NoReturn, TypeV
 import msgspec
 
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.log import Format, Level, configure_logging
+from orchestrator.core.log import Format, Level, configure_logging, set_level
 from orchestrator.workers.runtime.verdicts import (
     ArgumentsInvalid,
     HandlerRaised,
@@ -52,13 +52,14 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """One call."""
+    """One call; `level` is the log level of the worker."""
 
     module: str
     qualname: str
     skill: str
     args: bytes
     max_bytes: int
+    level: Level
 
 
 class Begin(msgspec.Struct, frozen=True, array_like=True):
@@ -137,6 +138,7 @@ def serve(number: int) -> None:
             return
         configure_logging(level=hello.level, format=hello.format)
         while (request := _receive(frames, Request)) is not None:
+            set_level(request.level)
             call = _prepare(request, hello.main)
             if not isinstance(call, HandlerReply):
                 _send(connection, HandlerReply("ready"))

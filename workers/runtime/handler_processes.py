@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from orchestrator.core.errors import ConfigError
-from orchestrator.core.log import get_logger
+from orchestrator.core.live_settings import LiveSettings
+from orchestrator.core.log import get_logger, level_in_use
 from orchestrator.core.parent_process import end_with_parent
 from orchestrator.workers.runtime.handler_process import (
     Begin,
@@ -66,8 +67,8 @@ class _Process:
 class HandlerProcesses:
     """The processes of one agent in one worker, at most one per slot because each call is an attempt."""
 
-    def __init__(self, settings: Settings, groups: ProcessGroups | None = None) -> None:
-        self._settings, self._groups = settings, groups or ProcessGroups()
+    def __init__(self, settings: Settings | LiveSettings, groups: ProcessGroups | None = None) -> None:
+        self._live, self._groups = LiveSettings.of(settings), groups or ProcessGroups()
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
 
@@ -93,7 +94,8 @@ class HandlerProcesses:
                 qualname=skill.handler.__qualname__,
                 skill=skill.name,
                 args=args,
-                max_bytes=self._settings.results.max_bytes,
+                max_bytes=self._live.current.results.max_bytes,
+                level=level_in_use(),
             )
             answer = await self._ask(process, request, may_begin)
             alive = True
@@ -162,8 +164,7 @@ class HandlerProcesses:
         self._groups.add(child.pid)
         reader, writer = await asyncio.open_connection(sock=ours, limit=2**20)
         main = getattr(sys.modules["__main__"], "__file__", None)
-        logging = self._settings.logging
-        write_frame(writer, Hello(main=main, level=logging.level, format=logging.format))
+        write_frame(writer, Hello(main=main, level=level_in_use(), format=self._live.current.logging.format))
         _log.debug("handler_process_started", pid=child.pid)
         return _Process(child, reader, writer)
 

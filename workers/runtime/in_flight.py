@@ -24,7 +24,7 @@ MAX_EARLY_CANCELS: Final = 1000
 class InFlight:
     """All attempts by agent and entry id."""
 
-    def __init__(self, *, grace_s: float) -> None:
+    def __init__(self, *, grace_s: Callable[[], float]) -> None:
         self._grace_s = grace_s
         self._attempts: dict[tuple[str, str], Attempt] = {}
         self._emptied, self._handler_ended = anyio.Event(), anyio.Event()
@@ -44,7 +44,7 @@ class InFlight:
         key = (delivery.agent, delivery.entry)
         if key in self._attempts:
             return None
-        attempt = Attempt(delivery, self._grace_s)
+        attempt = Attempt(delivery, self._grace_s())
         self._attempts[key] = attempt
         if self._early_cancels and (delivery.task_id, delivery.generation) in self._early_cancels:
             attempt.stop(StopCause.CANCELLED)

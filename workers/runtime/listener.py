@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from orchestrator.control.desired import Desired
+    from orchestrator.control.signing import Signer
     from orchestrator.services import SyncStore
     from orchestrator.workers.runtime.control_reader import Note
     from orchestrator.workers.runtime.parts import WorkerParts
@@ -58,19 +59,22 @@ class CommandListener:
         self._parts, self._loop, self._wake = parts, loop, wake
         self._on_changed, self._on_suspects, self._on_awaited = on_changed, on_suspects, on_awaited
         self._connect_timeout_s, self._retry_cap_s = connect_timeout_s, retry_cap_s
-        self._signer = signer_of(parts.services.settings, place=parts.services.keys.root)
         self._receipts = CommandReceipts(
             keys=parts.services.keys,
             worker=parts.worker,
             in_flight=parts.in_flight,
             commands=parts.commands,
-            signer=self._signer,
+            signer=lambda: self._signer,
         )
         self._reader: ControlReader | None = None
         self._unchecked: list[tuple[str, Sequence[bytes]]] = []
         self._state_outdated = True
         self._known_until_s = 0.0
         self._notifying = False
+
+    @property
+    def _signer(self) -> Signer:
+        return signer_of(self._parts.services.settings, place=self._parts.services.keys.root)
 
     def refresh(self) -> None:
         """Read the desired state again soon; safe from any thread."""

@@ -81,7 +81,7 @@ class WorkerParts:
 
 def make_parts(services: Services, *, worker: str, groups: ProcessGroups | None = None) -> WorkerParts:
     """Return the services of a worker, without a call to Redis."""
-    in_flight, timings = InFlight(grace_s=services.settings.worker.grace_s), AttemptTimings()
+    in_flight, timings = InFlight(grace_s=lambda: services.settings.worker.grace_s), AttemptTimings()
     return WorkerParts(
         worker=worker,
         services=services,

@@ -17,7 +17,7 @@ from orchestrator.control.scripts import ReceiptRow
 from orchestrator.core.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from orchestrator.control.commands import Command
     from orchestrator.control.entries import ControlEntry
@@ -44,7 +44,13 @@ class CommandReceipts:
     """Answers the commands that are meant for one worker."""
 
     def __init__(
-        self, *, keys: PoolKeys, worker: str, in_flight: InFlight, commands: WorkerCommands, signer: Signer
+        self,
+        *,
+        keys: PoolKeys,
+        worker: str,
+        in_flight: InFlight,
+        commands: WorkerCommands,
+        signer: Callable[[], Signer],
     ) -> None:
         self._keys, self._worker, self._signer = keys, worker, signer
         self._in_flight, self._commands = in_flight, commands
@@ -64,7 +70,7 @@ class CommandReceipts:
         Raises:
             StoreError: Redis did not answer; `acknowledge_active` does not depend on that.
         """
-        verified = [read_entry(entry, fields, self._signer) for entry, fields in entries]
+        verified = [read_entry(entry, fields, self._signer()) for entry, fields in entries]
         ours = [one for one in verified if one.problem or (one.command is not None and self._is_for_us(one.command))]
         replies = [store.execute(*command) for command in nonces(self._keys, ours)]
         active_ids = self._active_ids()

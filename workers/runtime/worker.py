@@ -20,8 +20,9 @@ from orchestrator.agents import scripts as registry
 from orchestrator.core.errors import ConfigError, FormatMismatch, ServerUnavailable, StoreError
 from orchestrator.core.formats import FORMAT, program_version
 from orchestrator.core.ids import new_worker_id
-from orchestrator.core.log import bind_context, get_logger, set_level
+from orchestrator.core.log import bind_context, get_logger, level_in_use, override_level
 from orchestrator.core.rates import parse_rate
+from orchestrator.core.settings_reload import settings_digest
 from orchestrator.services import ServerWait, wait_for_services
 from orchestrator.workers.runtime.active_commands import interrupt
 from orchestrator.workers.runtime.attempt import StopCause
@@ -113,7 +114,6 @@ class Worker:
         self._services, self._agents, self._watchdog = services, agents, watchdog
         self._in_flight, self._commands = parts.in_flight, parts.commands
         self._alive_s = max(1, round(services.settings.worker.heartbeat_s * 4))
-        self._known_limits = {name: parse_rate(rate) for name, rate in services.settings.limits.items()}
         self._log_level: Level | None = None
         self._in_registry = self._shut_down_begun = False
         self._starting = anyio.CancelScope()
@@ -152,6 +152,7 @@ class Worker:
             watchdog=watchdog,
         )
         parts.commands.refresh = self._heartbeat.listener.refresh
+        services.live.on_change(self._settings_changed)
 
     async def run(self, *, listen: bool = True) -> None:
         """Run until a stop is requested.
@@ -284,6 +285,11 @@ class Worker:
             _log.info("worker_stop_requested", running=len(self._in_flight), immediately=self._stop.is_set())
             self.stop()
 
+    def _settings_changed(self) -> None:
+        # The registration has the limits; the secret decides which commands are valid.
+        self._register_soon()
+        self._commands.refresh()
+
     def _take_suspects(self) -> None:
         for taker in self._takers:
             taker.tell()
@@ -297,8 +303,8 @@ class Worker:
         interrupt(desired, self._in_flight)
         if desired.log_level != self._log_level:
             self._log_level = desired.log_level
-            set_level(desired.log_level or self._services.settings.logging.level)
-            _log.info("log_level_changed", level=desired.log_level or self._services.settings.logging.level)
+            override_level(desired.log_level)
+            _log.info("log_level_changed", level=level_in_use())
         drain = desired.drain_of(self.id)
         if drain is not None and drain.ends_process and not self._stop.is_set():
             _log.info("worker_stop_requested", running=len(self._in_flight), command=drain.issued.words)
@@ -346,10 +352,13 @@ class Worker:
             "version": program_version(),
             "format": FORMAT,
         }
+        live = self._services.live
+        about |= {"settings": f"{live.generation} {settings_digest(live.current)}"}
+        known_limits = {name: parse_rate(rate) for name, rate in live.current.limits.items()}
         call = registry.register(
             self._services.keys,
             worker=self.id,
-            spec=agent.spec(self._known_limits),
+            spec=agent.spec(known_limits),
             slots=0 if self._commands.draining else agent.concurrency,
             backlog=self._throughputs[agent.name].backlog,
             about=about,

@@ -169,11 +169,11 @@ async def _attempt(
     agent: Agent, delivery: Delivery, recording: Recording, state: object
 ) -> tuple[Verdict, BaseException | None]:
     services = recording.services
-    in_flight = InFlight(grace_s=services.settings.worker.grace_s)
+    in_flight = InFlight(grace_s=lambda: services.settings.worker.grace_s)
     verdicts = _Verdicts(services, in_flight)
     executor = _OfflineExecutor(agent, recording.parts(in_flight, verdicts), recording.record)
     executor.state = state
-    watched = executor.caller = _WatchedCaller(agent, settings=services.settings)
+    watched = executor.caller = _WatchedCaller(agent, settings=services.live)
     running = in_flight.add(delivery)
     assert running is not None
 
@@ -297,7 +297,7 @@ class RecordedContext(TaskContext):
 
     def __init__(self, delivery: Delivery, envelope: Envelope, *, state: object, recording: Recording) -> None:
         services = recording.services
-        in_flight = InFlight(grace_s=services.settings.worker.grace_s)
+        in_flight = InFlight(grace_s=lambda: services.settings.worker.grace_s)
         attempt = in_flight.add(delivery)
         assert attempt is not None
         attempt.envelope = envelope

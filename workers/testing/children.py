@@ -46,7 +46,7 @@ class ScriptedClient(Orchestrator):
         super().__init__(settings=services.settings)
         self.submitted: list[Submission] = []
         self.misuse: Exception | None = None
-        self._offline, self._checks = services, SubmissionValidator(services.settings, ids=TaskIds(listens=False))
+        self._offline, self._checks = services, SubmissionValidator(services.live, ids=TaskIds(listens=False))
         self._answers = _answers(children)
         self._keyed: dict[str, tuple[str | None, TaskHandle[Any]]] = {}
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from orchestrator.client.handle import TaskHandle
-    from orchestrator.core.settings import Settings
+    from orchestrator.core.live_settings import LiveSettings
     from orchestrator.services import Services
     from orchestrator.tasks.model import EmitStatus
     from orchestrator.tasks.scripts import EmitRow
@@ -130,7 +130,7 @@ class KillableWorker(Worker):
         store.answered = self._answered
         for agent in agents:
             executor = self._executors[agent.name]
-            executor.caller = _ProbedCaller(agent, settings=services.settings, began=self._began, reached=self._reached)
+            executor.caller = _ProbedCaller(agent, settings=services.live, began=self._began, reached=self._reached)
 
     async def run(self, *, listen: bool = False) -> None:
         """Run until `stop` or a planned crash."""
@@ -182,7 +182,7 @@ class _ProbedCaller(HandlerCaller):
     """Reports the steps `start` and `result`."""
 
     def __init__(
-        self, agent: Agent, *, settings: Settings, began: Callable[[str, str], None], reached: Reached
+        self, agent: Agent, *, settings: LiveSettings, began: Callable[[str, str], None], reached: Reached
     ) -> None:
         super().__init__(agent, settings=settings)
         self._began, self._reached = began, reached

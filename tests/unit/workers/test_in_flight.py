@@ -25,7 +25,7 @@ def hold(in_flight: InFlight, one: Delivery) -> Attempt:
 
 def test_an_entry_is_held_once() -> None:
     """The same entry handed out twice is held by the first, so that it never starts twice."""
-    in_flight = InFlight(grace_s=10)
+    in_flight = InFlight(grace_s=lambda: 10)
     held = hold(in_flight, delivery())
     assert in_flight.add(delivery()) is None
     assert in_flight.get("editor", "1-0") is held
@@ -34,7 +34,7 @@ def test_an_entry_is_held_once() -> None:
 
 def test_letting_go_knows_the_generation() -> None:
     """A late end of an older generation does not drop the entry that came back under a new one."""
-    in_flight = InFlight(grace_s=10)
+    in_flight = InFlight(grace_s=lambda: 10)
     old = delivery(generation="7")
     hold(in_flight, old)
     in_flight.drop(old)
@@ -49,7 +49,7 @@ def test_letting_go_knows_the_generation() -> None:
 
 def test_snapshots_are_by_agent() -> None:
     """Each agent's entries are listed apart."""
-    in_flight = InFlight(grace_s=10)
+    in_flight = InFlight(grace_s=lambda: 10)
     hold(in_flight, delivery("1-0"))
     hold(in_flight, delivery("1-0", agent="other"))
     assert [held.delivery.agent for held in in_flight.of("editor")] == ["editor"]
@@ -69,7 +69,7 @@ def test_snapshots_are_by_agent() -> None:
 )
 async def test_the_first_reason_stands_unless_the_entry_is_lost(causes: list[StopCause], expected: StopCause) -> None:
     """Stopping cancels the handler and tells its context; a lost entry overrides every other reason."""
-    held = hold(InFlight(grace_s=10), delivery())
+    held = hold(InFlight(grace_s=lambda: 10), delivery())
     context = make_context()
     held.resources = context._resources
     held.scope, held.running = anyio.CancelScope(), True
@@ -82,6 +82,6 @@ async def test_the_first_reason_stands_unless_the_entry_is_lost(causes: list[Sto
 
 def test_an_entry_can_be_stopped_before_it_runs() -> None:
     """Without a handler the reason is kept for whoever would start it."""
-    held = hold(InFlight(grace_s=10), delivery())
+    held = hold(InFlight(grace_s=lambda: 10), delivery())
     held.stop(StopCause.CANCELLED)
     assert held.stop_cause is StopCause.CANCELLED

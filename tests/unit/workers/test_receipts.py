@@ -42,7 +42,11 @@ def test_more_stand_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(receipts, "KNOWN", 3)
     commands, sink, keys = WorkerCommands(), Sink(), PoolKeys("a:b:c", "p")
     said = CommandReceipts(
-        keys=keys, worker="w", in_flight=InFlight(grace_s=1), commands=commands, signer=Signer("", "", keys.root)
+        keys=keys,
+        worker="w",
+        in_flight=InFlight(grace_s=lambda: 1),
+        commands=commands,
+        signer=lambda: Signer("", "", keys.root),
     )
     commands.desired = standing(10)
     said.acknowledge_active()

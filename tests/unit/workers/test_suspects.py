@@ -24,7 +24,7 @@ class Process:
     """What one worker process runs."""
 
     def __init__(self) -> None:
-        self.in_flight = InFlight(grace_s=10)
+        self.in_flight = InFlight(grace_s=lambda: 10)
         self.suspects = Suspects(self.in_flight)
         self.stack = ExitStack()
         self.entries = 0
