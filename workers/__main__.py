@@ -6,13 +6,14 @@ import argparse
 import os
 import sys
 
-from orchestrator.core.errors import OrchestratorError
-from orchestrator.core.log import configure_logging
-from orchestrator.core.settings_sources import load_settings
+from orchestrator.core.process_one import end_on_sigterm
 
 
 def main() -> int:
     """Run a host and return its exit status."""
+    end_on_sigterm()  # before slow imports
+    from orchestrator.core.errors import OrchestratorError
+
     parser = argparse.ArgumentParser(
         prog="python -m orchestrator.workers", description="Run worker processes for agents."
     )
@@ -22,6 +23,9 @@ def main() -> int:
     parser.add_argument("--config", default=None, help="settings file")
     arguments = parser.parse_args()
     try:
+        from orchestrator.core.log import configure_logging
+        from orchestrator.core.settings_sources import load_settings
+
         settings = load_settings(arguments.config, {"worker.processes": arguments.processes})
         configure_logging(level=settings.logging.level, format=settings.logging.format, secrets=settings.secrets)
         from orchestrator.workers.runtime.host import Host

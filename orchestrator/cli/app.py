@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.terminal.failures import exit_code_of
 from orchestrator.cli.terminal.parsing import Commands
+from orchestrator.core.process_one import end_on_sigterm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,6 +64,7 @@ def program() -> Commands:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    end_on_sigterm()
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     if tokens in (["--version"], ["-V"]):
         tokens = ["version"]

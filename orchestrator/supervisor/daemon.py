@@ -15,6 +15,7 @@ from orchestrator.core.errors import FormatMismatch, OrchestratorError, ServerUn
 from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import get_logger
 from orchestrator.core.notify import Notifier
+from orchestrator.core.process_one import reap_orphans
 from orchestrator.core.wakeups import Wakeup
 from orchestrator.schedules.scheduler import Scheduler
 from orchestrator.services import WAIT_REPORTED_EVERY_S, wait_for_services
@@ -49,6 +50,7 @@ async def run_supervisor(settings: Settings) -> None:
         FormatMismatch: the pool does not admit this version, or no longer.
         StoreError: Redis refuses.
     """
+    reap_orphans()
     notifier = Notifier.take()
     failure: OrchestratorError | None = None
     async with anyio.create_task_group() as group:

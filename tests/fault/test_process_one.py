@@ -1,0 +1,116 @@
+"""Supervisor and worker host as process 1 of a container: the kernel treats that process unlike all others.
+
+It drops a signal that process 1 has no handler for, and makes process 1 the parent of every orphan.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+import pytest
+
+from orchestrator.testing.waiting import wait_until
+from tests.faultkit.processes import ActorProcess
+from tests.helpers import subprocesses
+from tests.helpers.team import make_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.faultkit.servers import RedisServer
+
+ORC: Final = str(Path(sys.executable).with_name("orc"))
+AGENTS: Final = "tests.fault.slow_agents:importing"
+PID_NAMESPACE: Final = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not shutil.which("unshare")
+        or subprocess.run([*PID_NAMESPACE, "true"], capture_output=True, check=False).returncode != 0,
+        reason="this user may not make a PID namespace with unshare",
+    ),
+]
+
+
+class ProcessOne:
+    """A command as process 1 of a PID namespace."""
+
+    def __init__(self, *command: str, env: Mapping[str, str], cwd: Path = subprocesses.ROOT) -> None:
+        self.actor = ActorProcess([*PID_NAMESPACE, *command], name="process-one", env=env, cwd=cwd)
+
+    def __enter__(self) -> Self:
+        self.actor.start()
+        self.pid = wait_until(lambda: sum(children(self.actor.pid)), lambda: self.actor.describe("process 1"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.actor.close()
+
+    def run(self, script: str) -> None:
+        """Run a shell script beside process 1, as `docker exec` does."""
+        subprocess.run(["nsenter", "--target", str(self.pid), "--pid", "sh", "-c", script], check=True, timeout=10)
+
+    def terminate(self) -> int:
+        """Send SIGTERM from outside of the namespace, as a container engine does; return the exit status."""
+        os.kill(self.pid, signal.SIGTERM)
+        return self.actor.wait_exit(5)
+
+
+def children(pid: int) -> list[int]:
+    """The children of a process, zombies among them."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize(
+    ("command", "ready"),
+    [
+        pytest.param(("supervisor", "run"), "leadership_acquired", id="supervisor"),
+        pytest.param(("worker", "run", "tests.fault.parent_agents:parent"), "worker_started", id="worker"),
+    ],
+)
+def test_orphans_are_reaped(
+    redis_server: RedisServer, prefix: str, tmp_path: Path, command: tuple[str, ...], ready: str
+) -> None:
+    """A process that has lost its parent becomes a child of process 1, and no zombie of it stays."""
+    variables = subprocesses.environment(make_settings(redis_server.url, prefix))
+    gate = tmp_path / "gate"
+    with ProcessOne(ORC, *command, env=variables) as one:
+        one.actor.wait_output(ready, timeout_s=20)
+        before = set(children(one.pid))
+        one.run(f"(while [ ! -e {gate} ]; do sleep 0.01; done) >/dev/null 2>&1 &")
+        wait_until(lambda: set(children(one.pid)) - before, lambda: one.actor.describe("the orphan"))
+        gate.touch()
+        wait_until(lambda: set(children(one.pid)) == before, lambda: one.actor.describe("its zombie to go"))
+        assert one.terminate() == 0, one.actor.output
+
+
+@pytest.mark.parametrize("command", [("supervisor", "run"), ("worker", "run", "sleeping:agent")], ids=lambda c: c[0])
+def test_sigterm_while_starting(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """SIGTERM ends a supervisor that waits for Redis and a host that imports agents, as process 1 and as any other."""
+    (tmp_path / "sleeping.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(600)\n")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        variables = {"ORC_REDIS__URL": f"redis://127.0.0.1:{silent.getsockname()[1]}/0"}
+
+        def wait_until_started(actor: ActorProcess) -> None:
+            if command[0] == "worker":
+                actor.wait_output("importing")
+            else:
+                wait_until(lambda: select.select([silent], [], [], 0)[0], lambda: actor.describe("connection"), 10)
+
+        with ProcessOne(ORC, *command, env=variables, cwd=tmp_path) as one:
+            wait_until_started(one.actor)
+            assert one.terminate() == 128 + signal.SIGTERM, one.actor.output
+        while select.select([silent], [], [], 0)[0]:
+            silent.accept()[0].close()
+        with ActorProcess([ORC, *command], name="any", env=variables, cwd=tmp_path) as actor:
+            wait_until_started(actor)
+            actor.terminate()
+            assert actor.wait_exit(5) == -signal.SIGTERM, actor.output
