@@ -5,15 +5,14 @@ It drops a signal that process 1 has no handler for, and makes process 1 the par
 
 from __future__ import annotations
 
+import contextlib
 import os
-import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import IO, TYPE_CHECKING, Final, Self
 
 import pytest
 
@@ -24,7 +23,7 @@ from tests.helpers.subprocesses import children_of
 from tests.helpers.team import make_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from tests.faultkit.servers import RedisServer
 
@@ -88,25 +87,38 @@ def test_orphans_are_reaped(
         assert one.terminate() == 0, one.actor.output
 
 
-@pytest.mark.parametrize("command", [("supervisor", "run"), ("worker", "run", "sleeping:agent")], ids=lambda c: c[0])
-def test_sigterm_while_starting(tmp_path: Path, command: tuple[str, ...]) -> None:
-    """SIGTERM ends a supervisor that waits for Redis and a host that imports agents, as process 1 and as any other."""
+@pytest.mark.parametrize("role", ["supervisor", "worker"])
+def test_sigterm_while_starting(tmp_path: Path, role: str) -> None:
+    """SIGTERM ends a program that reads its settings or imports agents, as process 1 and as any other process."""
     (tmp_path / "sleeping.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(600)\n")
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        variables = {"ORC_REDIS__URL": f"redis://127.0.0.1:{silent.getsockname()[1]}/0"}
+    settings = tmp_path / "settings"
+    os.mkfifo(settings)
+    command = {
+        "supervisor": (ORC, "supervisor", "run", "--config", str(settings)),
+        "worker": (ORC, "worker", "run", "sleeping:agent"),
+    }[role]
 
-        def wait_until_started(actor: ActorProcess) -> None:
-            if command[0] == "worker":
-                actor.wait_output("importing")
-            else:
-                wait_until(lambda: select.select([silent], [], [], 0)[0], lambda: actor.describe("connection"), 10)
+    @contextlib.contextmanager
+    def started(actor: ActorProcess) -> Iterator[None]:
+        if role == "worker":
+            actor.wait_output("importing")
+            yield
+        else:
+            pipe = wait_until(lambda: _opened(settings), lambda: actor.describe("to read its settings"))
+            assert pipe is not None
+            with pipe:
+                yield
 
-        with ProcessOne(ORC, *command, env=variables, cwd=tmp_path) as one:
-            wait_until_started(one.actor)
-            assert one.terminate() == 128 + signal.SIGTERM, one.actor.output
-        while select.select([silent], [], [], 0)[0]:
-            silent.accept()[0].close()
-        with ActorProcess([ORC, *command], name="any", env=variables, cwd=tmp_path) as actor:
-            wait_until_started(actor)
-            actor.terminate()
-            assert actor.wait_exit(5) == -signal.SIGTERM, actor.output
+    with ProcessOne(*command, env={}, cwd=tmp_path) as one, started(one.actor):
+        assert one.terminate() == 128 + signal.SIGTERM, one.actor.output
+    with ActorProcess(command, name="any", cwd=tmp_path) as actor, started(actor):
+        actor.terminate()
+        assert actor.wait_exit(5) == -signal.SIGTERM, actor.output
+
+
+def _opened(pipe: Path) -> IO[bytes] | None:
+    """The writing end of a pipe that a process has opened to read it."""
+    try:
+        return os.fdopen(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK), "wb")
+    except OSError:
+        return None
