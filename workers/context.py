@@ -15,7 +15,9 @@ from orchestrator.core.errors import LeaseLapsed
 from orchestrator.core.log import get_logger
 from orchestrator.tasks.model import Progress
 from orchestrator.tasks.submission import Parent, Submission
+from orchestrator.tracing.active import active
 from orchestrator.workers.asking import NO_DEFAULT
+from orchestrator.workers.signals import Asked
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
@@ -142,8 +144,21 @@ class TaskContext:
     """
 
     __slots__ = (
-        "_children", "_delivery", "_depth", "_logger", "_resources", "agent", "attempt", "deadline",
-        "idempotency_key", "session", "state", "tags", "task_id", "worker",
+        "_children",
+        "_delivery",
+        "_depth",
+        "_logger",
+        "_resources",
+        "_trace",
+        "agent",
+        "attempt",
+        "deadline",
+        "idempotency_key",
+        "session",
+        "state",
+        "tags",
+        "task_id",
+        "worker",
     )  # fmt: skip
 
     def __init__(
@@ -166,6 +181,7 @@ class TaskContext:
         self.deadline: datetime | None = deadline
         self.state: Any = state
         self._delivery, self._depth, self._resources = delivery, envelope.depth, resources
+        self._trace = envelope.trace
         self._children = 0
         self._logger: Any = None
 
@@ -364,7 +380,9 @@ class TaskContext:
             ServerUnavailable: Redis did not answer, even after retries.
         """
         self._sign()
-        return await self._resources.asking.ask(question, options=options, deadline=deadline, default=default)
+        asking = self._resources.asking.ask(question, options=options, deadline=deadline, default=default)
+        tracing = active()
+        return await (asking if tracing is None else tracing.ask(asking, ends=Asked))
 
     async def once(self, name: str, do: Callable[..., Any], *args: Any) -> Any:
         """Call `do` once per task and keep its result with the task, which later attempts return.
@@ -425,7 +443,8 @@ class TaskContext:
             options["key"] = f"{self.task_id}/{self._children}"
         child = Submission(skill, args, **options)
         client = await self._resources.client()
-        handle = await client.submit_one(child, Parent(self.task_id, self._delivery.generation, self._depth))
+        parent = Parent(self.task_id, self._delivery.generation, self._depth, self._trace)
+        handle = await client.submit_one(child, parent)
         return handle.waiting_in(self._resources.until_ended)
 
     async def as_completed(

@@ -45,11 +45,12 @@ from orchestrator.services import Services, open_services, resolve_settings
 from orchestrator.store.keys import ScopeKeys
 from orchestrator.tasks.scripts import wake
 from orchestrator.tasks.submission import Submission, SubmissionValidator
+from orchestrator.tracing.active import active, background_context
 from orchestrator.workspace.workspace import WorkspaceView
 from orchestrator.workspace.writer import session_scope
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
     from datetime import date
 
     from orchestrator.agents.skills import SkillInfo, SkillSummary
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.options import TaskOptions
     from orchestrator.tasks.scripts import SubmitAnswer
     from orchestrator.tasks.submission import Arguments, NamedArguments, NamedSkill, Parent, TypedSkill
+    from orchestrator.tracing.spans import SubmitSpan, Tracing
 
 T = TypeVar("T")
 
@@ -107,7 +109,7 @@ class Orchestrator:
         self._loop = asyncio.get_running_loop()
         self._running = anyio.CancelScope()
         # The one task of our own: its task group may be opened and closed from different tasks of the caller.
-        self._main = asyncio.create_task(self._run(opened), name="orchestrator-client")
+        self._main = asyncio.create_task(self._run(opened), name="orchestrator-client", context=background_context())
         try:
             await opened
         except BaseException:
@@ -238,12 +240,30 @@ class Orchestrator:
         """
         return await self.submit_one(Submission(skill, args, **options))
 
-    async def submit_one(self, task: Submission, parent: Parent | None = None) -> TaskHandle[Any]:
+    def submit_one(self, task: Submission, parent: Parent | None = None) -> Coroutine[Any, Any, TaskHandle[Any]]:
         """Submit what a `Submission` says, as a child of `parent` if given."""
+        # Not a coroutine itself, because another one costs each submit a microsecond.
+        tracing = active()
+        return self._submit_one(task, parent) if tracing is None else self._submit_traced(tracing, task, parent)
+
+    async def _submit_traced(self, tracing: Tracing, task: Submission, parent: Parent | None) -> TaskHandle[Any]:
+        skill, options = getattr(task.skill, "name", task.skill), task.options
+        with tracing.submit(
+            skill,
+            pool=self._here().keys.pool,
+            agent=options.get("agent"),
+            session=options.get("session"),
+            parent=parent.task_id if parent else None,
+        ) as span:
+            return await self._submit_one(task, parent, span)
+
+    async def _submit_one(
+        self, task: Submission, parent: Parent | None, span: SubmitSpan | None = None
+    ) -> TaskHandle[Any]:
         services = self._here()
         self._floor.check()
         doubts: list[NamedArguments] = []
-        draft = self._validator.check(task, parent, doubts)
+        draft = self._validator.check(task, parent, doubts, trace="" if span is None else span.header)
         for doubt in doubts:
             await self._versions.check(doubt)
         row = self._validator.number(draft)
@@ -255,7 +275,10 @@ class Orchestrator:
             if failure.outcome_unknown:
                 raise unanswered(failure, [row.id]) from failure
             raise
-        return self._accepted(services, task, handle, answer)
+        accepted = self._accepted(services, task, handle, answer)
+        if span is not None:
+            span.note_task(accepted.id, len(row.envelope))
+        return accepted
 
     async def submit_many(self, tasks: Iterable[Submission], parent: Parent | None = None) -> list[TaskHandle[Any]]:
         """Submit many tasks in chunks, two on their way at a time; all are accepted or `SubmitRefused` tells of each.
@@ -268,11 +291,22 @@ class Orchestrator:
                 true.
             ServerUnavailable: none was, because Redis did not answer; `task_ids` are those that may have arrived.
         """
+        listed, tracing = list(tasks), active()
+        if tracing is None:
+            return await self._submit_many(listed, parent)
+        skills = [getattr(task.skill, "name", task.skill) for task in listed]
+        with tracing.submit_many(
+            skills, pool=self._here().keys.pool, parent=parent.task_id if parent else None
+        ) as span:
+            return await self._submit_many(listed, parent, span.header)
+
+    async def _submit_many(
+        self, listed: Sequence[Submission], parent: Parent | None, trace: str = ""
+    ) -> list[TaskHandle[Any]]:
         services = self._here()
         self._floor.check()
-        listed = list(tasks)
         doubts: list[NamedArguments] = []
-        drafts = [self._validator.check(task, parent, doubts) for task in listed]
+        drafts = [self._validator.check(task, parent, doubts, trace=trace) for task in listed]
         for doubt in doubts:
             await self._versions.check(doubt)
         handles: list[TaskHandle[Any]] = []

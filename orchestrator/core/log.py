@@ -22,7 +22,7 @@ from orchestrator.core.log_output import JournalOutput, LineOutput, is_journal
 from orchestrator.core.scrubbing import MASK, Scrubber, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from orchestrator.core.log_output import LogOutput
 
@@ -31,6 +31,7 @@ __all__ = [
     "Format",
     "Level",
     "Logger",
+    "add_context_source",
     "bind_context",
     "configure_logging",
     "get_logger",
@@ -44,6 +45,7 @@ Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 Format: TypeAlias = Literal["auto", "console", "json", "journal"]
 
 _context: ContextVar[Mapping[str, object]] = ContextVar("log_context", default=MappingProxyType({}))
+_sources: list[Callable[[], Mapping[str, object]]] = []
 
 
 class Logger:
@@ -86,7 +88,7 @@ class Logger:
 
     def _write(self, level: int, event: str, values: Mapping[str, object]) -> None:
         bound = {**self._values, **values}
-        for name, value in _context.get().items():
+        for name, value in _current_context():
             bound.setdefault(name, value)
         # `log` would walk the stack for a file name that is not printed.
         message = _Message(event, bound)
@@ -103,6 +105,18 @@ def get_logger(name: str) -> Logger:
 def bind_context(**values: object) -> None:
     """Add keys to every log record of this context: this task and the tasks that it starts, or this thread."""
     _context.set({**_context.get(), **values})
+
+
+def add_context_source(source: Callable[[], Mapping[str, object]]) -> None:
+    """Add the keys that `source` returns to every log record of this process; it is asked for each record."""
+    if source not in _sources:
+        _sources.append(source)
+
+
+def _current_context() -> Iterator[tuple[str, object]]:
+    yield from _context.get().items()
+    for source in _sources:
+        yield from source().items()
 
 
 def configure_logging(
@@ -270,7 +284,7 @@ def _event_of(record: logging.LogRecord, more: Callable[[], Mapping[str, Any]]) 
     elif isinstance(message, dict) and hasattr(record, "_logger"):
         name, values = message.get("event", ""), message
     else:
-        name, values = record.getMessage(), _context.get()
+        name, values = record.getMessage(), dict(_current_context())
     time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
     fixed = {"timestamp": f"{time[:-6]}Z", "level": record.levelname.lower(), "logger": record.name, "event": name}
     exc_info = record.exc_info or (_exc_info(values.get("exc_info")) if "exc_info" in values else None)
@@ -285,7 +299,7 @@ def _event_of(record: logging.LogRecord, more: Callable[[], Mapping[str, Any]]) 
 
 def _add_context(_logger: object, _method: str, event: Any) -> Any:
     """Add the keys of `bind_context` to the events of structlog."""
-    for name, value in _context.get().items():
+    for name, value in _current_context():
         event.setdefault(name, value)
     return event
 

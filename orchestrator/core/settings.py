@@ -359,6 +359,15 @@ class LoggingSettings(_Section):
     )
 
 
+class TracingSettings(_Section):
+    """Spans of OpenTelemetry."""
+
+    relation: Literal["link", "parent"] = Field(
+        default="link",
+        description="How the span of an attempt refers to the span of its submit: link (a trace of its own) or parent.",
+    )
+
+
 class Settings(BaseSettings):
     """All settings. `load_settings` reads them from the usual sources; `Settings()` holds the defaults."""
 
@@ -403,6 +412,7 @@ class Settings(BaseSettings):
     retry: RetrySettings = RetrySettings()
     control: ControlSettings = ControlSettings()
     logging: LoggingSettings = LoggingSettings()
+    tracing: TracingSettings = TracingSettings()
 
     @property
     def secrets(self) -> tuple[str, ...]:

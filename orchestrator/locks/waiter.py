@@ -19,14 +19,16 @@ from orchestrator.core.log import get_logger
 from orchestrator.locks import scripts
 from orchestrator.locks.model import DropReply, TakeReply, TakeStatus
 from orchestrator.store.keys import PoolKeys
+from orchestrator.tracing.active import active
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from orchestrator.store.calls import Call
     from orchestrator.store.keys import ScopeKeys
     from orchestrator.store.router import Router
     from orchestrator.store.store import Store
+    from orchestrator.tracing.spans import Tracing
 
 POLL_EVERY_S: Final = 1.0
 BLOCK_S: Final = 30.0
@@ -67,7 +69,7 @@ class LockWaiter:
         self._store, self._make_wake_call = store, make_wake_call
         self._idle: list[Router] = []
 
-    async def get(
+    def get(
         self,
         keys: ScopeKeys,
         lock: str,
@@ -76,7 +78,7 @@ class LockWaiter:
         ttl_ms: int,
         wait_s: float,
         make_call: MakeTakeCall,
-    ) -> TakeResult:
+    ) -> Coroutine[Any, Any, TakeResult]:
         """Take a lock, and wait for it up to `wait_s`. A cancelled caller leaves neither lock nor waiter behind.
 
         A caller that only asks for a free lock (`scripts.enter`) calls `release` after its change.
@@ -92,6 +94,13 @@ class LockWaiter:
         Raises:
             StoreError: Redis did not reply.
         """
+        getting = self._get_or_leave(keys, lock, nonce=nonce, ttl_ms=ttl_ms, wait_s=wait_s, make_call=make_call)
+        tracing = active()
+        return getting if tracing is None else _traced(tracing, keys.key(lock), getting)
+
+    async def _get_or_leave(
+        self, keys: ScopeKeys, lock: str, *, nonce: str, ttl_ms: int, wait_s: float, make_call: MakeTakeCall
+    ) -> TakeResult:
         try:
             got = await self._get(keys, lock, ttl_ms=ttl_ms, wait_s=wait_s, make_call=make_call)
         except BaseException:
@@ -211,6 +220,13 @@ class LockWaiter:
         """Close the idle connections."""
         while self._idle:
             await self._idle.pop().close()
+
+
+async def _traced(tracing: Tracing, key: str, getting: Coroutine[Any, Any, TakeResult]) -> TakeResult:
+    with tracing.lock(key) as span:
+        got = await getting
+        span.note(acquired=got.reply.status in {TakeStatus.TAKEN, TakeStatus.FREE})
+        return got
 
 
 class _WakeRead:

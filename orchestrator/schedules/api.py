@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from msgspec.structs import replace
@@ -22,12 +23,13 @@ from orchestrator.schedules.timing import fires
 from orchestrator.tasks import scripts as tasks
 from orchestrator.tasks.scripts import ScheduledFire, UnusualRow
 from orchestrator.tasks.submission import SubmissionValidator
+from orchestrator.tracing.active import active
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from orchestrator.schedules.model import Schedule, ScheduleRecord
+    from orchestrator.schedules.model import Plan, Schedule, ScheduleRecord
     from orchestrator.schedules.plans import ScheduleOptions
     from orchestrator.services import Services
     from orchestrator.tasks.submission import Arguments, NamedSkill
@@ -120,7 +122,18 @@ class Schedules:
         check_said(actor, reason)
         services = self._services()
         found = await self._existing(services, check_name("schedule", name))
-        row = _validator(services).row(submission(decode_plan(found.plan), key=None))
+        plan, tracing = decode_plan(found.plan), active()
+        with (
+            nullcontext() if tracing is None else tracing.submit(plan.skill, pool=services.keys.pool, schedule=name)
+        ) as span:
+            task = await self._submit(services, name, plan, trace="" if span is None else span.header)
+            if span is not None:
+                span.note_task(task)
+        await self._record("trigger", name, f"task {task}", reason, actor)
+        return task
+
+    async def _submit(self, services: Services, name: str, plan: Plan, *, trace: str) -> str:
+        row = _validator(services).row(submission(plan, key=None), trace=trace)
         if not isinstance(row, UnusualRow):
             row = UnusualRow(row.id, row.envelope)
         queue = services.settings.queue
@@ -136,7 +149,6 @@ class Schedules:
         # A repeated call finds the task that its first try stored.
         if answer.status not in {"created", "duplicate"}:
             raise refusal(answer, max_tasks=queue.max_tasks)
-        await self._record("trigger", name, f"task {row.id}", reason, actor)
         return row.id
 
     async def list(self) -> Sequence[Schedule]:

@@ -111,7 +111,7 @@ def submission(plan: Plan, *, key: str | None) -> Submission:
     return Submission(plan.skill, json.loads(bytes(plan.args)), key=key, **cast("RepeatableOptions", plan.options))
 
 
-def fire_row(validator: SubmissionValidator, plan: Plan, fire: ScheduledFire) -> UnusualRow:
+def fire_row(validator: SubmissionValidator, plan: Plan, fire: ScheduledFire, *, trace: str = "") -> UnusualRow:
     """Return the row that fires a schedule in `tasks/submit`.
 
     The task's key is `schedule:NAME:FIRE_MS`. The fire itself makes sure that the task is submitted once.
@@ -119,7 +119,7 @@ def fire_row(validator: SubmissionValidator, plan: Plan, fire: ScheduledFire) ->
     Raises:
         InvalidInput: the current settings do not allow the task.
     """
-    row = validator.row(submission(plan, key=f"schedule:{fire.schedule}:{fire.fired}"))
+    row = validator.row(submission(plan, key=f"schedule:{fire.schedule}:{fire.fired}"), trace=trace)
     assert isinstance(row, UnusualRow)
     return replace(row, fire=fire, idem=None, digest=None)
 

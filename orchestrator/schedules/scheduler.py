@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
@@ -28,6 +29,8 @@ from orchestrator.tasks import scripts as tasks
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.scripts import CREATED, ScheduledFire
 from orchestrator.tasks.submission import SubmissionValidator
+from orchestrator.tracing.active import active
+from orchestrator.tracing.names import SCHEDULE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from orchestrator.schedules.timing import Timing
     from orchestrator.services import Services
     from orchestrator.tasks.scripts import SubmitAnswer, SubmitRow
+    from orchestrator.tracing.spans import SubmitSpan
 
 LIMIT: Final = 100
 """Schedules per call."""
@@ -73,6 +77,7 @@ class _ReadyFire:
     plan: Plan
     row: SubmitRow
     fire: ScheduledFire
+    span: SubmitSpan | None = None
 
     def skip_row(self, outcome: FireOutcome, *, error: str = "") -> SkipRow:
         """Return the row that records a fire without a task."""
@@ -166,18 +171,35 @@ class Scheduler:
         if not ready:
             return []
         queue = self._services.settings.queue
-        call = tasks.submit(
-            self._services.keys,
-            rows=[each.row for each in ready],
-            max_tasks=queue.max_tasks,
-            max_wait_s=round(queue.max_wait_s),
-        )
-        answers = await self._services.store.call(call)
+        with ExitStack() as ending:
+            ready = [self._traced(each, ending) for each in ready]
+            call = tasks.submit(
+                self._services.keys,
+                rows=[each.row for each in ready],
+                max_tasks=queue.max_tasks,
+                max_wait_s=round(queue.max_wait_s),
+            )
+            answers = await self._services.store.call(call)
+            for each, answer in zip(ready, answers, strict=True):
+                if each.span is not None and answer != CREATED:
+                    each.span.refuse(answer.status)
         return [
             row
             for each, answer in zip(ready, answers, strict=True)
             if (row := self._skip_row_of(each, answer)) is not None
         ]
+
+    def _traced(self, each: _ReadyFire, ending: ExitStack) -> _ReadyFire:
+        """Start the span of a fire, if this process traces. It begins a trace, because no request led to the fire."""
+        if (tracing := active()) is None:
+            return each
+        span = tracing.start_submit(
+            each.plan.skill, pool=self._services.keys.pool, root=True, extra={SCHEDULE: each.due.name}
+        )
+        ending.callback(span.span.end)
+        row = fire_row(self._validator, each.plan, each.fire, trace=span.header)
+        span.note_task(row.id, len(row.envelope))
+        return replace(each, row=row, span=span)
 
     def _skip_row_of(self, each: _ReadyFire, answer: SubmitAnswer) -> SkipRow | None:
         name, task = each.due.name, each.row.id

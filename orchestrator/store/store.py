@@ -26,9 +26,10 @@ from orchestrator.store.retry import repeat, repeat_sync
 from orchestrator.store.router import Router, SyncRouter
 from orchestrator.store.script_files import all_scripts
 from orchestrator.store.server_info import OLDEST, SECTIONS, read_info
+from orchestrator.tracing.active import active
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from orchestrator.core.formats import Feature
     from orchestrator.store.calls import Argument, Call
@@ -119,7 +120,7 @@ class Store:
         for router in list(self._routers):
             router.leave_moved(slot)
 
-    async def call(self, call: Call[T], *, retry_for_s: float = 0.0) -> T:
+    def call(self, call: Call[T], *, retry_for_s: float = 0.0) -> Coroutine[Any, Any, T]:
         """Run a script.
 
         Args:
@@ -129,6 +130,12 @@ class Store:
         Raises:
             StoreError: the call failed; see `core.errors`.
         """
+        tracing = active()
+        if tracing is None or not tracing.traces_scripts():
+            return self._call(call, retry_for_s)
+        return tracing.script(call.script, self._call(call, retry_for_s))
+
+    async def _call(self, call: Call[T], retry_for_s: float) -> T:
         try:
             return call.parse(await self._run(call))
         except ServerUnavailable as failure:

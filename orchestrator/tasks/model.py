@@ -58,6 +58,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
         key: idempotency key.
         parent: task that submitted this one.
         depth: 0 for a task without parent.
+        trace: trace context of the submit (`orchestrator/tracing/header.py`); empty without one.
     """
 
     skill: str
@@ -70,6 +71,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
     key: str | None = None
     parent: str | None = None
     depth: int = 0
+    trace: str = ""
 
 
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
@@ -80,7 +82,9 @@ _NO_OPTIONS = msgspec.structs.astuple(Envelope("", b""))[2:]
 def encode_envelope(envelope: Envelope) -> bytes:
     """Pack an envelope."""
     values = msgspec.structs.astuple(envelope)
-    return _pack(values[:2] if values[2:] == _NO_OPTIONS else values)
+    if envelope.trace:
+        return _pack(values)
+    return _pack(values[:2] if values[2:] == _NO_OPTIONS else values[:-1])
 
 
 def encode_plain(skill_and_args: tuple[str, bytes]) -> bytes:

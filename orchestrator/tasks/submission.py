@@ -104,6 +104,8 @@ class Parent:
     task_id: str
     generation: str
     depth: int
+    trace: str = ""
+    """The trace context that its task carries; a worker that does not trace hands it on to the child."""
 
 
 class NamedArguments(NamedTuple):
@@ -120,7 +122,7 @@ class NamedArguments(NamedTuple):
     key: str | None
 
 
-Draft: TypeAlias = tuple[str, bytes] | UnusualRow
+Draft: TypeAlias = tuple[str, bytes] | SubmitRow
 """A submission that was checked: skill and arguments of a usual one, else its row without an id."""
 
 
@@ -146,13 +148,13 @@ class SubmissionValidator:
         self._max_args_bytes, self._max_depth = settings.queue.max_args_bytes, settings.queue.max_depth
         self._all_unusual = 2 * self._aging_ms != USUAL_RANK or self._ttl_s != USUAL_TTL_S
 
-    def row(self, task: Submission, parent: Parent | None = None) -> SubmitRow:
-        """Check one submission and give it an id.
+    def row(self, task: Submission, parent: Parent | None = None, *, trace: str = "") -> SubmitRow:
+        """Check one submission and give it an id; see `check`.
 
         Raises:
             InvalidInput: with the field and what it may be.
         """
-        return self.number(self.check(task, parent))
+        return self.number(self.check(task, parent, trace=trace))
 
     def number(self, draft: Draft) -> SubmitRow:
         """Give a checked submission an id, greater than those given before."""
@@ -161,7 +163,12 @@ class SubmissionValidator:
         return replace(draft, id=self._new_id())
 
     def check(
-        self, task: Submission, parent: Parent | None = None, doubts: list[NamedArguments] | None = None
+        self,
+        task: Submission,
+        parent: Parent | None = None,
+        doubts: list[NamedArguments] | None = None,
+        *,
+        trace: str = "",
     ) -> Draft:
         """Check one submission; of many all are checked before any is sent, and the rest is done while they are sent.
 
@@ -169,6 +176,7 @@ class SubmissionValidator:
             task: the submission.
             parent: the attempt that submits it.
             doubts: gets the names of arguments that `accepts` does not accept.
+            trace: the trace context that the task carries; by default that of the parent.
 
         Raises:
             InvalidInput: with the field and what it may be.
@@ -183,12 +191,15 @@ class SubmissionValidator:
             doubts.append(NamedArguments(skill, values, task.options.get("agent"), task.options.get("key")))
         if not isinstance(task.skill, str):
             _check(task.skill, args)
-        if parent is None and not self._all_unusual and not task.options:
+        plain = parent is None and not self._all_unusual
+        if plain and not trace and not task.options:
             return skill, args
         options = without_defaults(task.options)
-        if parent is None and not self._all_unusual and not options:
-            return skill, args
-        return self._unusual(skill, args, options, parent)
+        if plain and not options:
+            if not trace:
+                return skill, args
+            return SubmitRow("", opaque(encode_envelope(Envelope(skill, args, trace=trace))))
+        return self._unusual(skill, args, options, parent, trace or (parent.trace if parent else ""))
 
     def arguments(self, skill: str, args: Arguments) -> bytes:
         """Return the arguments of a task as JSON.
@@ -201,7 +212,9 @@ class SubmissionValidator:
         title = self._titles.get(skill) or self._title(skill)
         return encode_json(title, _mapping(title, args), max_bytes=self._max_args_bytes, max_depth=self._max_depth)
 
-    def _unusual(self, skill: str, args: bytes, options: dict[str, Any], parent: Parent | None) -> UnusualRow:
+    def _unusual(
+        self, skill: str, args: bytes, options: dict[str, Any], parent: Parent | None, trace: str
+    ) -> UnusualRow:
         queue = self._settings.queue
         depth = parent.depth + 1 if parent else 0
         if depth > queue.max_child_depth:
@@ -219,6 +232,7 @@ class SubmissionValidator:
             key=key,
             parent=parent.task_id if parent else None,
             depth=depth,
+            trace=trace,
             **{_ENVELOPE_FIELDS[name]: value for name, value in values.items() if name in _ENVELOPE_FIELDS},
         )
         rank = envelope.priority * self._aging_ms

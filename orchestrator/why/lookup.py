@@ -14,6 +14,7 @@ from orchestrator.core.errors import NotFound, StoreError
 from orchestrator.tasks.model import TaskState, decode_envelope
 from orchestrator.tasks.queries import version_scopes
 from orchestrator.tasks.records import TaskRecord, read_command, read_record
+from orchestrator.tracing.header import trace_id_of
 from orchestrator.why import scripts
 from orchestrator.why.explanation import explain
 from orchestrator.why.facts import VERSION
@@ -80,6 +81,7 @@ async def info(store: Store, id_: str) -> TaskInfo:
         children=children,
         children_dropped=record.children_dropped,
         history=record.history(state, found.worker.id if found.worker else None),
+        trace_id=trace_id_of(envelope.trace),
     )
 
 

@@ -156,6 +156,7 @@ class TaskInfo:
         history: its latest attempts, oldest first: the last 20 that ended, and the one that runs.
         children: ids of the tasks that it submitted, in order; of more than 1000 the newest.
         children_dropped: number of older children that are not listed.
+        trace_id: the trace of its submit, 32 hexadecimal digits; None if the submit was not traced.
     """
 
     id: str
@@ -186,3 +187,4 @@ class TaskInfo:
     history: tuple[TaskAttempt, ...] = ()
     children: tuple[str, ...] = ()
     children_dropped: int = 0
+    trace_id: str | None = None

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import anyio.to_thread
 import pytest
+from opentelemetry import trace
+from opentelemetry.util._once import Once
 
 from orchestrator.cli.app import program
 from tests.docs.pages import PAGES, ROOT, Block, anchors, blocks, is_generated, links, prose, read
@@ -83,6 +85,9 @@ async def test_python_runs(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ORC_REDIS__URL", redis_server.url)
     monkeypatch.setenv("ORC_PREFIX", prefix)
+    # A page may set the tracer provider, which a process can do once.
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER_SET_ONCE", Once())
     namespace: dict[str, Any] = {"__name__": "manual"}
     async with run_local_team(local_settings(redis_server.url, prefix)) as team:
         page_agents, printed = PageAgents(team), ""

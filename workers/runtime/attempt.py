@@ -14,6 +14,7 @@ import msgspec
 from orchestrator.core.log import get_logger
 from orchestrator.tasks.model import Delivery, Envelope
 from orchestrator.workers.context import AttemptResources, TaskContext
+from orchestrator.workers.runtime.attempt_traces import AttemptTrace
 from orchestrator.workers.skill import Skill
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Attempt(msgspec.Struct, eq=False):
         leased_until_s: monotonic time at which its lease lapses, counted from before the last call that renewed it.
         leave_group: gives the room of a suspect to the next one; see `Suspects`.
         lends: whether it waits for a child and lends its slot; see `Slots`.
+        trace: its spans; None in a worker that does not trace.
         leave_wait: ends the wait of a handler that wants its slot back, because the attempt is being stopped.
     """
 
@@ -97,6 +99,7 @@ class Attempt(msgspec.Struct, eq=False):
     leave_group: Callable[[], None] | None = None
     lends: bool = False
     leave_wait: Callable[[], None] | None = None
+    trace: AttemptTrace | None = None
     _abandon: Callable[[Attempt], None] | None = None
     _handler_cancelled: bool = False
     _lease_lost: bool = False
@@ -164,6 +167,8 @@ class Attempt(msgspec.Struct, eq=False):
         self.context = self.resources = self.scope = self.leave_thread = self.leave_group = self._abandon = None
         self.leave_wait = None
         self.values = _UNPREPARED
+        if self.trace is not None:
+            self.trace.leave()
 
     # ------------------------------------------------------------------------------------------------------ stopping
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio import to_thread
 
+from orchestrator.tracing.active import header_of_current_span
 from orchestrator.workers.runtime.handler_processes import HandlerProcesses, check_found_by_name
 from orchestrator.workers.skill import HandlerKind
 
@@ -89,7 +90,8 @@ class HandlerCaller:
     async def _in_process(self, attempt: Attempt) -> Any:
         skill = attempt.skill
         may_begin = attempt.begin if self.begins_later(skill) else None
-        data = await self._processes.run(skill, attempt.envelope.args, may_begin=may_begin)
+        trace = header_of_current_span(otherwise=attempt.envelope.trace)
+        data = await self._processes.run(skill, attempt.envelope.args, may_begin=may_begin, trace=trace)
         # A middleware gets the value; without one, the worker stores the bytes.
         return skill.read_result(data) if self._middleware else Serialised(data)
 

@@ -74,7 +74,9 @@ class Completer:
             if attempt is not None and attempt.delivery.generation == delivery.generation:
                 ended = VerdictKind.DEAD if place in finished.dead else verdict.kind
                 kind = None if status is FinishStatus.STALE else ended
-                self._timings.record(attempt, kind, ready_ms=finished.ready_ms.get(place))
+                waited_ms = self._timings.record(attempt, kind, ready_ms=finished.ready_ms.get(place))
+                if attempt.trace is not None and waited_ms is not None:
+                    attempt.trace.record_wait(waited_ms)
             self._in_flight.drop(delivery)
             if status is FinishStatus.STALE:
                 _log.warning(

@@ -22,6 +22,7 @@ from orchestrator.locks.execution import ExecutionLockBusy, ExecutionLockDeadloc
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import LeaseStatus, Verdict, VerdictKind, decode_envelope
 from orchestrator.tasks.queries import awaits, envelope_bytes
+from orchestrator.tracing.active import active
 from orchestrator.workers.context import TaskContext
 from orchestrator.workers.runtime.active_commands import stopped_by
 from orchestrator.workers.runtime.attempt import Attempt, StopCause, TimeLimits
@@ -105,16 +106,27 @@ class Executor:
         with self._parts.suspects.admit(attempt) as admitted:
             if not admitted:
                 await anyio.sleep(BLOCKED_PAUSE_S)
-                self._completer.put(attempt.delivery, _NO_ROOM)
+                self._put(attempt, _NO_ROOM)
             else:
                 await self._attempt(attempt, announce=attempt.delivery.deaths > 0)
 
     def _give_back(self, attempt: Attempt) -> None:
         attempt.release_handler()
         if attempt.stop_cause is StopCause.LEASE_LOST:
-            self._in_flight.drop(attempt.delivery)
+            self._drop(attempt)
         else:
-            self._completer.put(attempt.delivery, _RELEASED)
+            self._put(attempt, _RELEASED)
+
+    def _drop(self, attempt: Attempt) -> None:
+        if attempt.trace is not None:
+            attempt.trace.end_lost()
+        self._in_flight.drop(attempt.delivery)
+
+    def _put(self, attempt: Attempt, verdict: Verdict) -> None:
+        if attempt.trace is not None:
+            cause = attempt.stop_cause
+            attempt.trace.end(verdict, stopped_by=None if cause is None else cause.value)
+        self._completer.put(attempt.delivery, verdict)
 
     async def _attempt(self, attempt: Attempt, *, announce: bool = False) -> None:
         packed = attempt.delivery.envelope
@@ -139,18 +151,18 @@ class Executor:
                     if verdict is None:
                         self._parts.timings.record(attempt, None)
                 if verdict is not None:
-                    self._completer.put(attempt.delivery, verdict)
+                    self._put(attempt, verdict)
                 return
         finally:
             attempt.release_handler()
         if step is Next.DROP or attempt.stop_cause is StopCause.LEASE_LOST:
-            self._in_flight.drop(attempt.delivery)
+            self._drop(attempt)
         elif step is Next.BLOCKED:
             self._commands.refresh()
             await anyio.sleep(BLOCKED_PAUSE_S)
-            self._completer.put(attempt.delivery, Verdict(VerdictKind.RELEASED, reason=attempt.stop_reason))
+            self._put(attempt, Verdict(VerdictKind.RELEASED, reason=attempt.stop_reason))
         else:
-            self._completer.put(attempt.delivery, step)
+            self._put(attempt, step)
 
     # ------------------------------------------------------------------------------------------- before the handler
 
@@ -190,6 +202,8 @@ class Executor:
 
     def _prepare(self, attempt: Attempt) -> Next | Verdict:
         """Set what the attempt runs: skill, arguments and context. The types of the arguments may run user code."""
+        if (tracing := active()) is not None:
+            attempt.trace = self._parts.traces.begin(tracing, attempt.delivery, attempt.envelope)
         envelope = attempt.envelope
         skill = self._agent.skills.get(envelope.skill)
         if skill is None:
@@ -286,6 +300,8 @@ class Executor:
         limits = _watch(attempt)
         try:
             ended = await self._call(attempt)
+            if attempt.trace is not None:
+                attempt.trace.note_raised(ended)
         finally:
             attempt.running = False
             if self._in_flight.closed:
@@ -342,7 +358,7 @@ class Executor:
         if verdict is None:
             verdict = self._stopped(attempt, TimeoutError(f"{_overrun(attempt)}, and its handler did not stop"))
         if verdict is not None:
-            self._completer.put(delivery, verdict)
+            self._put(attempt, verdict)
         if (locks := attempt.locks_in_use) is not None:
             locks.execution.revoke()
         self.slots.give_up(attempt)
@@ -371,7 +387,7 @@ class Executor:
             if lost_lock:
                 return _lock_lost(cause.owner)
             # Another attempt owns the task: there is nothing to store.
-            self._in_flight.drop(delivery)
+            self._drop(attempt)
             return None
         if isinstance(cause, LeaseLapsed) and cause.task_id == delivery.task_id:
             return Verdict(VerdictKind.REQUEUE, reason=one_line(str(cause)))
@@ -402,7 +418,7 @@ class Executor:
             case StopCause.LOCK_LOST:
                 return _lock_lost(attempt.lock_owner)
             case StopCause.LEASE_LOST:
-                self._in_flight.drop(attempt.delivery)
+                self._drop(attempt)
                 return None
         return self._failed(attempt, raised or TimeoutError(_overrun(attempt)))
 

@@ -22,6 +22,7 @@ import msgspec
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.log import Format, Level, configure_logging, set_level
+from orchestrator.tracing.active import under
 from orchestrator.workers.runtime.verdicts import (
     ArgumentsInvalid,
     HandlerRaised,
@@ -60,6 +61,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     args: bytes
     max_bytes: int
     level: Level
+    trace: str = ""
 
 
 class Begin(msgspec.Struct, frozen=True, array_like=True):
@@ -169,18 +171,19 @@ def _prepare(request: Request, main: str | None) -> Callable[[], HandlerReply] |
         return HandlerReply("misfit", text=str(misfit))
     except BaseException as broken:  # noqa: BLE001 - an import may raise anything
         return HandlerReply("raised", data=traceback_of(broken), text=describe(broken))
-    return functools.partial(_answer, skill, values, request.max_bytes)
+    return functools.partial(_answer, skill, values, request)
 
 
-def _answer(skill: Skill[Any, Any], values: dict[str, Any], max_bytes: int) -> HandlerReply:
+def _answer(skill: Skill[Any, Any], values: dict[str, Any], request: Request) -> HandlerReply:
     try:
-        value = _call(skill.handler, values)
+        with under(request.trace):
+            value = _call(skill.handler, values)
     except BaseException as raised:  # noqa: BLE001 - also SystemExit: only a crash may end this process
         if isinstance(signal_ := sole(raised), AttemptSignal):
             return _signal_reply(signal_)
         return HandlerReply("raised", data=traceback_of(raised), text=describe(raised))
     try:
-        return HandlerReply("returned", data=skill.dump_result(value, max_bytes=max_bytes))
+        return HandlerReply("returned", data=skill.dump_result(value, max_bytes=request.max_bytes))
     except InvalidInput as invalid:
         return HandlerReply("invalid", text=str(invalid))
 

@@ -72,7 +72,14 @@ class HandlerProcesses:
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
 
-    async def run(self, skill: Skill[Any, Any], args: bytes, *, may_begin: Callable[[], bool] | None = None) -> bytes:
+    async def run(
+        self,
+        skill: Skill[Any, Any],
+        args: bytes,
+        *,
+        may_begin: Callable[[], bool] | None = None,
+        trace: str = "",
+    ) -> bytes:
         """Run the handler of a skill and return its result as JSON.
 
         Args:
@@ -80,6 +87,7 @@ class HandlerProcesses:
             args: its arguments as JSON.
             may_begin: asked when the process has imported the handler and read the arguments. If it returns False, the
                 caller is being cancelled, and the handler does not begin.
+            trace: trace context under which the handler runs; empty without one.
 
         Raises:
             HandlerProcessDied: the process ended before it replied.
@@ -96,6 +104,7 @@ class HandlerProcesses:
                 args=args,
                 max_bytes=self._live.current.results.max_bytes,
                 level=level_in_use(),
+                trace=trace,
             )
             answer = await self._ask(process, request, may_begin)
             alive = True

@@ -9,6 +9,7 @@ import anyio
 
 from orchestrator.client.worker_client import WorkerClient
 from orchestrator.workers.runtime.active_commands import WorkerCommands
+from orchestrator.workers.runtime.attempt_traces import AttemptTraces
 from orchestrator.workers.runtime.completer import Completer
 from orchestrator.workers.runtime.emitter import Emitter
 from orchestrator.workers.runtime.in_flight import InFlight
@@ -77,6 +78,7 @@ class WorkerParts:
     client: ChildClient
     groups: ProcessGroups
     waiting: Waiting
+    traces: AttemptTraces
 
 
 def make_parts(services: Services, *, worker: str, groups: ProcessGroups | None = None) -> WorkerParts:
@@ -95,4 +97,5 @@ def make_parts(services: Services, *, worker: str, groups: ProcessGroups | None 
         client=ChildClient(services),
         groups=groups or ProcessGroups(),
         waiting=Waiting(services, worker=worker),
+        traces=AttemptTraces(pool=services.keys.pool, worker=worker, relation=services.settings.tracing.relation),
     )

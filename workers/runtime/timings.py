@@ -52,8 +52,8 @@ class AttemptTimings:
 
     # ------------------------------------------------------------------------------------------------ the event loop
 
-    def record(self, attempt: Attempt, verdict: VerdictKind | None, *, ready_ms: int | None = None) -> None:
-        """Count an attempt that has ended.
+    def record(self, attempt: Attempt, verdict: VerdictKind | None, *, ready_ms: int | None = None) -> int | None:
+        """Count an attempt that has ended, and return the ms that its task was ready before; None if unknown.
 
         Args:
             attempt: the attempt.
@@ -67,23 +67,25 @@ class AttemptTimings:
             outcome = LOST if verdict is None else _OUTCOMES.get(verdict)
         delivery, skill, ran_s = attempt.delivery, attempt.envelope.skill, attempt.ran_s
         if outcome is None or not skill:
-            return
+            return None
         cells = self._cells.get((delivery.agent, skill))
         if cells is None:
             cells = self._cells[delivery.agent, skill] = [0] * CELLS
         cells[outcome] += 1
         if ran_s is None:
-            return
+            return None
         ran_ms = int(ran_s * 1000)
         cells[RAN_MS] += ran_ms
         cells[RUNS + min(ran_ms.bit_length(), LAST)] += 1
         if ready_ms is None and delivery.attempt == 1:
             ready_ms = submitted_ms(delivery.task_id)
-        if ready_ms:
-            waited_ms = int(self._clock_ms + attempt.begun_s * 1000) - ready_ms
-            waited_ms = max(waited_ms, 0)
-            cells[WAITED_MS] += waited_ms
-            cells[WAITS + min(waited_ms.bit_length(), LAST)] += 1
+        if not ready_ms:
+            return None
+        waited_ms = int(self._clock_ms + attempt.begun_s * 1000) - ready_ms
+        waited_ms = max(waited_ms, 0)
+        cells[WAITED_MS] += waited_ms
+        cells[WAITS + min(waited_ms.bit_length(), LAST)] += 1
+        return waited_ms
 
     # ------------------------------------------------------------------------------------------- the heartbeat thread
 

@@ -24,6 +24,7 @@ from orchestrator.core.log import bind_context, get_logger, level_in_use, overri
 from orchestrator.core.rates import parse_rate
 from orchestrator.core.settings_reload import settings_digest
 from orchestrator.services import ServerWait, wait_for_services
+from orchestrator.tracing.active import no_current_span
 from orchestrator.workers.runtime.active_commands import interrupt
 from orchestrator.workers.runtime.attempt import StopCause
 from orchestrator.workers.runtime.executor import Executor
@@ -164,6 +165,11 @@ class Worker:
             FormatMismatch: the pool no longer admits this version.
         """
         bind_context(worker=self.id)
+        # The tasks of the worker outlive the span of the program that runs it, if any.
+        with no_current_span():
+            await self._run_listening(listen=listen)
+
+    async def _run_listening(self, *, listen: bool) -> None:
         failure: Exception | None = None
         # The receiver outlives all else, so that no signal of the whole run falls to the default handler.
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) if listen else nullcontext() as received:

@@ -9,6 +9,7 @@ from orchestrator.core.payload import decode_json
 from orchestrator.tasks.model import EmitStatus, Progress
 from orchestrator.testing.offline import offline_services
 from orchestrator.workers.runtime.active_commands import WorkerCommands
+from orchestrator.workers.runtime.attempt_traces import AttemptTraces
 from orchestrator.workers.runtime.emitter import Emitter
 from orchestrator.workers.runtime.parts import ChildClient, WorkerParts
 from orchestrator.workers.runtime.process_groups import ProcessGroups
@@ -80,6 +81,7 @@ class Recording:
             client=_ScriptedChildClient(self.services, self.children),
             groups=ProcessGroups(),
             waiting=Waiting(self.services, worker=WORKER),
+            traces=AttemptTraces(pool=self.services.keys.pool, worker=WORKER, relation="link"),
         )
 
     @property

@@ -133,7 +133,7 @@ async def show(task: TaskId, /, *, common: Globals = DEFAULTS) -> None:
         record["history"] = history.attempt_lines(found.history)
         record["children"] = history.child_ids(found)
         record["children_dropped"] = found.children_dropped or None
-    named = ("why", "worker", "session", "tags", "key", "lane", "parent")
+    named = ("why", "worker", "session", "tags", "key", "lane", "parent", "trace_id")
     optional = (*named, "due_at", "ended_at", "reason", "errors", "deaths", "requeues")
     output.show_record(
         common.output,

@@ -67,6 +67,15 @@ def test_no_suspects(pool: Pool) -> None:
         assert not is_left(pool, limit=9)
 
 
+def test_depth_of_a_traced_task(pool: Pool) -> None:
+    """The trace context behind the depth does not hide it."""
+    pool.register()
+    packed = encode_envelope(Envelope("sum", b"{}", session="s", depth=3, trace=f"00-{1:032x}-{1:016x}-01 a=1"))
+    suspect(pool, row(envelope=opaque(packed)), groups=(2,))
+    (taken,) = pool.take_suspects("w7")
+    assert (taken.depth, taken.envelope) == (3, packed)
+
+
 def test_takes(pool: Pool) -> None:
     """The worker gets the attempt as if it had read it from the inbox, with its group and its depth."""
     pool.register()

@@ -1,0 +1,1 @@
+"""Traces tasks with OpenTelemetry where a program has configured a tracer provider."""
