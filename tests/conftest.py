@@ -17,6 +17,7 @@ import pytest
 from orchestrator.embedded.server_binary import ServerBinary, find_server_binary
 from tests.faultkit.servers import RedisServer, find_binary_of_line
 from tests.helpers.guards import LoopWatch, describe_tasks, keys_of, keys_without_ttl, running_tasks
+from tests.helpers.log_checks import checked_events
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -132,6 +133,22 @@ def _old_binary() -> ServerBinary | None:
 
 
 # -------------------------------------------------------------------------------------------------------------- guards
+
+
+@pytest.fixture(scope="session")
+def wrong_events() -> Iterator[list[str]]:
+    """What differs between the events that this process logs and their declarations."""
+    with checked_events() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def event_guard(request: pytest.FixtureRequest, wrong_events: list[str]) -> Iterator[None]:
+    """Fail a test in which an event was logged with a key, or a type of value, that is not declared."""
+    wrong_events.clear()
+    yield
+    if wrong_events and not request.node.stash.get(FAILED, False):
+        pytest.fail("logged otherwise than tools/log_events.py declares:\n" + "\n".join(wrong_events))
 
 
 @pytest.fixture(scope="session")

@@ -65,7 +65,7 @@ async def verify_desired_state(store: Store, signer: Signer, stored: Sequence[by
         )
         await store.call(call)
     if untrue and signer.wanted:
-        _log.error("desired_state_forged", slots=untrue)
+        _log.error("desired_state_forged", desired=untrue)
     return read_desired(await store.execute("HGETALL", desired_key), signer)
 
 

@@ -91,7 +91,7 @@ class Logger:
         for name, value in _current_context():
             bound.setdefault(name, value)
         # `log` would walk the stack for a file name that is not printed.
-        message = _Message(event, bound)
+        message = LogMessage(event, bound)
         exc_info = _exc_info(bound.pop("exc_info", None))
         record = self._logger.makeRecord(self._logger.name, level, "", 0, message, (), exc_info)
         self._logger.handle(record)
@@ -226,7 +226,7 @@ class _Handler(logging.Handler):
         try:
             self._output.write(record.levelno, self.scrubber(_event_of(record, self._more)))
         except Exception as failed:  # noqa: BLE001 - values are of any type, and a log line must not stop its caller
-            if not isinstance(record.msg, _Message) or record.msg.event != "log_record_failed":
+            if not isinstance(record.msg, LogMessage) or record.msg.event != "log_record_failed":
                 _log.error("log_record_failed", error=type(failed).__name__, source=record.name)
         if lost and self._output.dropped == lost:
             # Lines are written again.
@@ -252,7 +252,7 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-class _Message:
+class LogMessage:
     """An event with its keys, inside a standard log record; prints well with plain handlers."""
 
     __slots__ = ("event", "values")
@@ -279,7 +279,7 @@ def _event_of(record: logging.LogRecord, more: Callable[[], Mapping[str, Any]]) 
     """Return the event in a record of this program, of structlog, or of another library."""
     message = record.msg
     values: Mapping[Any, Any]
-    if isinstance(message, _Message):
+    if isinstance(message, LogMessage):
         name, values = message.event, message.values
     elif isinstance(message, dict) and hasattr(record, "_logger"):
         name, values = message.get("event", ""), message

@@ -318,7 +318,7 @@ def learn(locator: Locator, redirect: Redirected) -> None:
     """Tell the locator what MOVED said."""
     assert redirect.address is not None
     if locator.address(redirect.slot) != redirect.address:
-        _log.info("slot_moved", slot=redirect.slot, address=str(redirect.address))
+        _log.info("slot_moved", hash_slot=redirect.slot, address=str(redirect.address))
     # Also a known address, because the reply shows that the command went elsewhere.
     locator.moved(redirect.slot, redirect.address)
 

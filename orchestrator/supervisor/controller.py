@@ -154,7 +154,7 @@ class Controller:
             revisions = again
         merged = merge(self._known, stored)
         if merged.lost:
-            _log.error("desired_state_lost", slots=merged.lost)
+            _log.error("desired_state_lost", desired=merged.lost)
         self._known = merged.desired
         calls = merged.calls(keys, self._signer)
         for call in calls:

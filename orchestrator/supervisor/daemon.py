@@ -72,7 +72,7 @@ async def _serve(settings: Settings, notifier: Notifier) -> None:
 
     async def check(services: Services) -> None:
         for warning in await services.store.check_server(allow_eviction=settings.redis.allow_eviction):
-            _log.warning("server_setting_risky", warning=warning)
+            _log.warning("server_setting_risky", problem=warning)
 
     async with (
         wait_for_services(settings, name="supervisor", report=report, check=check) as services,

@@ -87,7 +87,7 @@ class Jobs:
             if at < total:
                 await self._note(id_, at, total, ends)
         await self._finish_job(id_, "done", in_words(ends))
-        _log.info("job_done", command=id_, kind=kind, **ends)
+        _log.info("job_done", command=id_, kind=kind, outcomes=ends)
 
     async def _selection(self, id_: str) -> list[str]:
         """Read the selected tasks once, so that the checked tasks are those that are changed."""

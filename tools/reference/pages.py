@@ -22,6 +22,7 @@ SINGLE: Final[dict[str, Callable[[], str]]] = {
     "reference/doctor-codes.md": tables.doctor,
     "reference/repair-codes.md": tables.repair,
     "reference/errors.md": tables.errors,
+    "reference/events.md": tables.events,
 }
 
 

@@ -19,12 +19,14 @@ from orchestrator.store.keys import POOL_KEYS, SCOPE_KEYS
 from orchestrator.tasks.options import REPEATABLE, TASK_OPTIONS, OnBusy
 from orchestrator.tasks.states import STEPS
 from tools.commands_table import commands_table
+from tools.log_events import LOG_KEYS, RESERVED, SECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from orchestrator.core.settings import Leaf
     from orchestrator.store.keys import KeyKind
+    from tools.log_events import LogEvent
 
 TYPES: Final[dict[object, str]] = {
     str | None: "text",
@@ -129,6 +131,37 @@ def repair() -> str:
         ("code", "damage", "repair"),
         rows,
     )
+
+
+def events() -> str:
+    """Return the page of log events: the keys, then the events of each kind of program."""
+    keys = [(f"`{name}`", key.type, key.meaning) for name, key in sorted(LOG_KEYS.items())]
+    sections = [
+        "\n".join([f"## {section.title}\n\n{section.text}\n".rstrip() + "\n", *map(_event, section.events)])
+        for section in SECTIONS
+    ]
+    lines = ", ".join(f"`{name}`" for name in RESERVED[:4])
+    table = _table(("key", "type", "meaning"), keys)
+    return f"# Log events\n\n{_EVENTS.format(lines=lines)}\n" + "\n".join(sections) + f"\n## Keys\n\n{table}"
+
+
+_EVENTS: Final = """\
+The supervisor, the worker host, the workers and the client log events: a name and keys. Names, levels and keys are
+fixed, and a key means the same in every event. [Logging](../guides/logging.md) describes the formats. Every event has
+its level and its keys in brackets, then what it tells and what to do; *Often* marks what to do when the event is
+frequent. A key in square brackets may be missing.
+
+`error`: a person should look. `warning`: the program handled a failure. Events of the level `debug` appear with
+`--debug`, or after `orc control log-level debug`. The handlers of your agents add events of their own with `ctx.log`,
+and other libraries add lines whose `event` is a sentence.
+
+Every line also has {lines}; a line with a traceback has `exception`.
+"""
+
+
+def _event(event: LogEvent) -> str:
+    keys = ", ".join(f"[`{key[:-1]}`]" if key.endswith("?") else f"`{key}`" for key in event.keys)
+    return f"- **`{event.name}`** ({event.level}{f'; {keys}' if keys else ''}): {event.text}"
 
 
 def states() -> str:

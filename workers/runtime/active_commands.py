@@ -58,7 +58,7 @@ class WorkerCommands:
         """Take over the stored state, except for what Redis has lost; the caller writes that back."""
         merged = merge(self.desired, stored)
         if merged.lost:
-            _log.error("desired_state_lost", slots=merged.lost)
+            _log.error("desired_state_lost", desired=merged.lost)
         self.desired = merged.desired
         return merged
 

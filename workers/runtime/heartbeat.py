@@ -222,7 +222,7 @@ class Heartbeat:
         stuck_s = self._probe.unanswered_s()
         if stuck_s <= self._parts.services.settings.worker.stuck_after_s:
             return False
-        _log.error("event_loop_stuck", stuck_s=round(stuck_s))
+        _log.error("event_loop_stuck", silent_s=round(stuck_s))
         return True
 
     # ---------------------------------------------------------------------------------------------------- heartbeats

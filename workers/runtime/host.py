@@ -303,7 +303,7 @@ def _abandon_and_exit(settings: Settings, agents: Sequence[Agent], dead_workers:
         abandon(settings, agents, dead_workers)
         code = 0
     except StoreError as failure:
-        _log.warning("entries_abandon_failed", workers=[dead.worker for dead in dead_workers], error=str(failure))
+        _log.warning("entries_abandon_failed", dead_workers=[dead.worker for dead in dead_workers], error=str(failure))
     except BaseException as broken:  # noqa: BLE001 - a child must not return into its parent's frames
         _log.error("abandon_exception", pid=os.getpid(), error=describe(broken), exc_info=True)
     finally:

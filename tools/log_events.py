@@ -1,0 +1,885 @@
+"""Declares every log event of the product: its name, level, keys and meaning. `reference/events.md` is made from it.
+
+A call writes the level of its event and all of its keys; a key with `?` may be missing.
+`tests/contract/test_log_events.py` compares the calls with this page. A new event is declared here first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+KeyType: TypeAlias = Literal["text", "number", "flag", "list", "table"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogKey:
+    """A key. It means the same in every event, and a duration or a time ends with its unit (`_s`, `_ms`)."""
+
+    type: KeyType
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    """An event: what it tells, and what to do."""
+
+    name: str
+    level: Literal["debug", "info", "warning", "error"]
+    keys: tuple[str, ...]
+    text: str
+
+    @property
+    def required(self) -> set[str]:
+        """The keys that every call writes."""
+        return {key for key in self.keys if not key.endswith("?")}
+
+    @property
+    def allowed(self) -> set[str]:
+        """The keys that a call may write."""
+        return {key.removesuffix("?") for key in self.keys}
+
+
+@dataclass(frozen=True, slots=True)
+class EventSection:
+    """The events of one kind of program."""
+
+    title: str
+    text: str
+    events: tuple[LogEvent, ...]
+
+
+RESERVED: Final = ("timestamp", "level", "logger", "event", "exception", "stack")
+"""Keys of every line, which no event may write itself."""
+
+LOG_KEYS: Final[dict[str, LogKey]] = {
+    "action": LogKey("text", "what a program did to tasks or schedules: `cancel`, `retry`, `delete`, `pause`"),
+    "actor": LogKey("text", "who gave a command"),
+    "address": LogKey("text", "host and port of a Redis server"),
+    "agent": LogKey("text", "name of an agent"),
+    "agents": LogKey("list", "names of agents"),
+    "at_ms": LogKey("number", "the time for which a schedule fired, in ms since 1970"),
+    "attempt": LogKey("number", "number of an attempt of `task`, from 1"),
+    "cause": LogKey("text", "what ended a worker or an attempt"),
+    "changed": LogKey("list", "settings that a reload applied"),
+    "code": LogKey("text", "code of a damage; [Repair](../guides/repair.md)"),
+    "command": LogKey("text", "id of a command"),
+    "count": LogKey("number", "number of what the event is about"),
+    "dead_workers": LogKey("list", "ids of workers that died"),
+    "desired": LogKey("list", "entries of the desired state"),
+    "done": LogKey("text", "what a repair did"),
+    "entry": LogKey("text", "id of an entry of a stream"),
+    "error": LogKey("text", "text of the exception or refusal that the event is about"),
+    "examples": LogKey("list", "some of the tasks or agents concerned"),
+    "files": LogKey("number", "number of files"),
+    "floor": LogKey("number", "the lowest format that the pool admits"),
+    "format": LogKey("number", "format of a program"),
+    "found": LogKey("text", "what a damage is"),
+    "generation": LogKey("number", "number of the settings in use; each change raises it"),
+    "hash_slot": LogKey("number", "hash slot of a Redis Cluster"),
+    "immediately": LogKey("flag", "whether running tasks are given back at once"),
+    "keys": LogKey("number", "number of Redis keys"),
+    "kind": LogKey("text", "kind of a command"),
+    "lock": LogKey("text", "name of a lock"),
+    "locks": LogKey("number", "number of locks"),
+    "loop": LogKey("text", "name of a loop"),
+    "missed": LogKey("number", "fire times that a schedule skipped"),
+    "needs_restart": LogKey("list", "settings that changed and need a restart"),
+    "new_level": LogKey("text", "level of the log from now on"),
+    "outcomes": LogKey("table", "number of tasks by outcome"),
+    "pid": LogKey("number", "process id"),
+    "places": LogKey("number", "number of queues, inboxes and sets that refer to tasks"),
+    "problem": LogKey("text", "what is wrong with a setting or a command, as a sentence"),
+    "problems": LogKey("list", "what is wrong with the settings, a sentence each"),
+    "question": LogKey("number", "number of a question of `task`"),
+    "queue": LogKey("text", "name of a queue"),
+    "reason": LogKey("text", "why an attempt failed: the exception on one line"),
+    "retry_in_ms": LogKey("number", "time until the next try"),
+    "running": LogKey("number", "number of running tasks"),
+    "schedule": LogKey("text", "name of a schedule"),
+    "scope": LogKey("text", "what a stop held: all, or an agent, session or skill"),
+    "signal": LogKey("text", "name of a signal"),
+    "silent_s": LogKey("number", "time since an event loop, or one of our loops, turned"),
+    "skipped": LogKey("number", "number of files that were not read"),
+    "source": LogKey("text", "name of a logger"),
+    "step_s": LogKey("number", "by how much a clock moved; below 0: back"),
+    "supervisor": LogKey("text", "id of a supervisor"),
+    "task": LogKey("text", "id of a task"),
+    "tasks": LogKey("number", "number of tasks"),
+    "unfinished": LogKey("number", "entries without a stored verdict"),
+    "verdict": LogKey("text", "what a worker wanted to store"),
+    "worker": LogKey("text", "id of a worker; every event of a worker process has it"),
+    "workers": LogKey("number", "number of workers"),
+    "workers_left": LogKey("number", "number of the other workers of a host"),
+}
+
+SECTIONS: Final = (
+    EventSection(
+        "Every program",
+        "",
+        (
+            LogEvent(
+                "log_lines_dropped",
+                "warning",
+                ("count",),
+                "The reader of the log did not read, or its disk was full, so `count` lines were lost before this "
+                "one. Look at the program that reads standard error.",
+            ),
+            LogEvent(
+                "log_record_failed",
+                "error",
+                ("error", "source"),
+                "A line of the logger `source` could not be written, because a value in it raised `error`. Report it "
+                "if that is a logger of this program.",
+            ),
+            LogEvent(
+                "loop_silent",
+                "error",
+                ("loop", "silent_s"),
+                "A loop of a supervisor or a worker, such as the assigner or the fetcher of an agent, has not turned "
+                "for `silent_s` seconds, although the event loop runs. Under systemd the watchdog ends the supervisor. "
+                "If it "
+                "lasts another `worker.stuck_after_s` in a worker, its own watchdog ends it, and the host starts a new "
+                "one. Report it, with the stacks that the watchdog of the worker prints.",
+            ),
+            LogEvent(
+                "notify_failed",
+                "warning",
+                ("error",),
+                "The program could not send its state to systemd. It goes on and tries again; systemd ends a program "
+                "that sends it nothing. Check that nothing hides the path in the variable NOTIFY_SOCKET from the "
+                "service.",
+            ),
+            LogEvent(
+                "settings_reload_refused",
+                "error",
+                ("generation", "problems"),
+                "The process got SIGHUP, and the new settings are invalid. It goes on with the old ones. Correct the "
+                "lines that `problems` names, then send SIGHUP again; `orc config validate` checks the settings first.",
+            ),
+            LogEvent(
+                "settings_reloaded",
+                "info",
+                ("changed", "generation", "needs_restart"),
+                "The process got SIGHUP and read its settings again. `changed` lists what it applied, `needs_restart` "
+                "what it will use after a restart. `generation` counts the changes; it is 1 at the start. No action.",
+            ),
+            LogEvent(
+                "slot_moved",
+                "info",
+                ("address", "hash_slot"),
+                "A node of a Redis Cluster answered that the hash slot is at another node. The program goes on there."
+                " No action; `orc doctor` tells whether to name another node in `redis.url`.",
+            ),
+        ),
+    ),
+    EventSection(
+        "Worker host",
+        "The parent process of the workers writes these.",
+        (
+            LogEvent(
+                "abandon_exception",
+                "error",
+                ("error", "pid"),
+                "The process that abandons the entries of dead workers ended with an exception; the traceback "
+                "follows. The host starts another one. Report it.",
+            ),
+            LogEvent(
+                "entries_abandon_failed",
+                "warning",
+                ("dead_workers", "error"),
+                "Redis did not take the entries of dead workers back. The host asks again every second. Check that "
+                "Redis is reachable: `orc doctor`. Without the host, other workers adopt the entries when the lease "
+                "ends.",
+            ),
+            LogEvent(
+                "entries_abandoned",
+                "info",
+                ("count", "worker"),
+                "The host requeued the `count` entries of a dead worker. No action.",
+            ),
+            LogEvent(
+                "host_stop_requested",
+                "info",
+                ("immediately", "signal", "workers"),
+                "The host got a signal and stops its workers. `immediately` is true for a second signal: the workers "
+                "requeue their running tasks now. No action.",
+            ),
+            LogEvent(
+                "worker_died",
+                "error",
+                ("cause", "pid", "worker"),
+                "A worker process ended unexpectedly. `cause` names the signal, the exit status or a stuck event "
+                "loop. The host requeues its tasks and starts a new worker, later each time. Look at the lines before"
+                " it; [dead letters](../guides/dead-letters.md) name tasks that do it again and again.",
+            ),
+            LogEvent(
+                "worker_exception",
+                "error",
+                ("error", "pid"),
+                "A worker process ended with an exception outside its handlers; the traceback follows. Report it.",
+            ),
+            LogEvent(
+                "worker_shutdown_timed_out",
+                "error",
+                ("pid", "worker"),
+                "A worker lived on after its time to drain. The host kills it; other workers take over its tasks. "
+                "Raise `worker.drain_s`, or make the handlers end when they are cancelled.",
+            ),
+            LogEvent(
+                "worker_stopped_by_operator",
+                "info",
+                ("pid", "worker", "workers_left"),
+                "A worker ended because an operator stopped it. The host starts no replacement; `workers_left` counts"
+                " its other workers. No action.",
+            ),
+            LogEvent(
+                "worker_stuck",
+                "error",
+                ("pid", "worker"),
+                "The event loop of a worker did not run for longer than `worker.stuck_after_s`, and its watchdog did "
+                "not end it. The host kills the process. Look for a frozen process, or for native code that holds the"
+                " interpreter.",
+            ),
+        ),
+    ),
+    EventSection(
+        "Worker",
+        "Each worker process writes these.",
+        (
+            LogEvent(
+                "attempt_failed",
+                "warning",
+                ("agent", "attempt", "reason", "retry_in_ms", "task"),
+                "A handler raised an exception. The task runs again after `retry_in_ms`. Look at `reason`.",
+            ),
+            LogEvent(
+                "attempt_fenced",
+                "warning",
+                ("agent", "attempt", "cause", "task"),
+                "A newer attempt, or another owner of its lock, replaced the attempt. Redis stores no verdict of it. "
+                "`cause` is `task_lost` or `lock_lost`. *Often*: as `lease_lost`.",
+            ),
+            LogEvent(
+                "command_listener_disconnected",
+                "warning",
+                ("error", "retry_in_ms"),
+                "The worker lost the connection on which it reads commands and cancels. It reads the desired state "
+                "and connects again after `retry_in_ms`. *Often*: look at the network.",
+            ),
+            LogEvent(
+                "command_received",
+                "info",
+                ("actor?", "command", "kind"),
+                "The process received a command of an operator. No action.",
+            ),
+            LogEvent(
+                "commands_refused",
+                "warning",
+                ("count", "entry", "problem"),
+                "The supervisor or a worker refused `count` entries of the control stream, such as entries with a "
+                "wrong signature. `entry` and `problem` belong to the first of them. Find the program that writes "
+                "them: `orc control list --refused`.",
+            ),
+            LogEvent(
+                "deregister_failed",
+                "warning",
+                ("error",),
+                "The worker could not deregister. The supervisor forgets it after four heartbeats. Check that Redis "
+                "is reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "descriptions_refused",
+                "debug",
+                ("error",),
+                "Redis did not store what the worker's skills take and return. The worker tries again after a minute."
+                " No action.",
+            ),
+            LogEvent(
+                "drain_announcement_failed",
+                "warning",
+                ("error",),
+                "The worker could not tell the registry that it drains. It drains all the same. Check that Redis is "
+                "reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "entries_adopted",
+                "info",
+                ("agent", "count"),
+                "The worker took `count` entries whose lease had ended, or that a lost read had taken. *Often*: look "
+                "for workers that die or lose their connection.",
+            ),
+            LogEvent(
+                "entry_unreadable",
+                "warning",
+                ("agent", "entry"),
+                "The inbox holds an entry that no script wrote. The worker skips it, and its next look removes it. "
+                "Find the program that writes to the key.",
+            ),
+            LogEvent(
+                "event_loop_stuck",
+                "error",
+                ("silent_s",),
+                "The event loop has not run for `silent_s` seconds, which is longer than `worker.stuck_after_s`. The "
+                "worker no longer renews its leases, and its watchdog ends it. Look for a handler that blocks: use "
+                "`def` or `process=True`.",
+            ),
+            LogEvent(
+                "fetch_failed",
+                "warning",
+                ("agent", "error"),
+                "The worker could not read the inbox or adopt entries. It tries again with growing pauses. Check that"
+                " Redis is reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "finish_failed",
+                "error",
+                ("count", "error"),
+                "Redis refused `count` verdicts. The worker keeps them and tries each alone. Look at `error`; the "
+                "tasks stay assigned until then.",
+            ),
+            LogEvent(
+                "finish_rejected",
+                "warning",
+                ("agent", "attempt", "task", "verdict"),
+                "Redis refused a verdict because another attempt owns the task. Nothing was changed. *Often*: as "
+                "`lease_lost`.",
+            ),
+            LogEvent(
+                "handler_abandoned",
+                "error",
+                ("agent", "attempt", "task"),
+                "A handler did not end within `worker.grace_s` after it was cancelled. The attempt has ended without "
+                "it, and the code still runs in the process. Make the handler end; restart the worker if many are "
+                "left.",
+            ),
+            LogEvent(
+                "handler_continued_after_asking",
+                "warning",
+                ("agent", "attempt", "task"),
+                "A handler continued after it had asked a person. The worker ignores what it did after that. Let "
+                "`Asked` pass through `except` blocks.",
+            ),
+            LogEvent(
+                "handler_process_started",
+                "debug",
+                ("pid",),
+                "The worker started a process for `process=True` handlers. No action.",
+            ),
+            LogEvent(
+                "heartbeat_failed",
+                "error",
+                ("error",),
+                "The heartbeat failed with an error of the program; the traceback follows. It goes on. Report it.",
+            ),
+            LogEvent(
+                "heartbeat_missed",
+                "warning",
+                ("error",),
+                "The heartbeat did not reach Redis and is tried again soon. Leases end if this goes on for the length"
+                " of a lease. Check that Redis is reachable: `orc doctor`. Look at the network.",
+            ),
+            LogEvent(
+                "inbox_missing",
+                "warning",
+                ("agent",),
+                "The inbox of the agent, or its consumer group, is gone. The worker makes it again. Check whether "
+                "keys are deleted or evicted.",
+            ),
+            LogEvent(
+                "lease_lost",
+                "warning",
+                ("agent", "attempt", "task"),
+                "The lease of a running attempt ended, and another process has the task. The worker cancels the "
+                "handler and stores nothing. *Often*: look for long pauses of the process, or raise `lease` of the "
+                "agent.",
+            ),
+            LogEvent(
+                "log_level_changed",
+                "info",
+                ("new_level",),
+                "A command, or its end, changed the level of the log. No action.",
+            ),
+            LogEvent(
+                "program_shut_out",
+                "error",
+                ("error", "floor"),
+                "The pool admits only programs of a newer format, `floor`. The program finishes its work and ends "
+                "with exit code 78. Install the newer version: [upgrades](../guides/upgrades.md).",
+            ),
+            LogEvent(
+                "progress_dropped",
+                "warning",
+                ("agent", "attempt", "error", "task"),
+                "A full Redis refused a progress report, and the worker dropped it. Raise `maxmemory` or remove data.",
+            ),
+            LogEvent(
+                "registration_failed",
+                "warning",
+                ("agent", "error"),
+                "The worker could not register `agent`. It tries again with its next heartbeat. Look at `error`.",
+            ),
+            LogEvent(
+                "registration_refused",
+                "error",
+                ("agent", "error"),
+                "Redis has lost a limit of `agent`, which gets no tasks until the limit is defined again. The worker "
+                "tries again with each heartbeat. Define the limit in the settings of this worker, or start the "
+                "worker that defines it.",
+            ),
+            LogEvent(
+                "shutdown_forced",
+                "error",
+                (),
+                "Handlers did not end after the drain, so the worker ends its process without them. Make the handlers"
+                " end when they are cancelled.",
+            ),
+            LogEvent(
+                "task_failed",
+                "error",
+                ("agent", "attempt", "reason", "task"),
+                "A handler raised an exception in the last attempt. The task is a [dead "
+                "letter](../guides/dead-letters.md) now. Look at `reason` and at `orc dead show`.",
+            ),
+            LogEvent(
+                "timings_refused",
+                "debug",
+                ("error",),
+                "Redis did not store the worker's counters of attempts. The next heartbeat sends them. No action.",
+            ),
+            LogEvent(
+                "unread_entries_release_failed",
+                "warning",
+                ("agent", "error"),
+                "A stopping worker could not ask Redis for entries that it had not read, to requeue them. Other "
+                "workers adopt such entries after the lease. Check that Redis is reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "unseen_entries_returned",
+                "warning",
+                ("agent", "count"),
+                "The event loop of the worker did not see `count` entries that the worker had read, so the heartbeat "
+                "returned them to their queues. *Often*: look for a handler that blocks the loop, and use `def` or "
+                "`process=True`.",
+            ),
+            LogEvent(
+                "waits_not_recorded",
+                "debug",
+                ("error",),
+                "Redis did not store for which tasks the worker's parents wait, or which slots they lend. The worker "
+                "tries again within a second.",
+            ),
+            LogEvent(
+                "worker_drain_started",
+                "info",
+                ("running",),
+                "An operator drains the worker: it finishes what runs, takes nothing new, and stays. `orc workers "
+                "resume` ends the drain.",
+            ),
+            LogEvent(
+                "worker_reregistered",
+                "info",
+                (),
+                "The registry had removed the worker, and the worker has registered again. *Often*, with "
+                "`worker_expired`: raise `worker.heartbeat_s` or look at the connection.",
+            ),
+            LogEvent(
+                "worker_resumed",
+                "info",
+                (),
+                "The drain of the worker has ended, and it takes tasks again. No action.",
+            ),
+            LogEvent(
+                "worker_started",
+                "info",
+                ("agents",),
+                "The worker is registered and reads its inboxes. No action.",
+            ),
+            LogEvent(
+                "worker_stop_requested",
+                "info",
+                ("command?", "immediately", "running"),
+                "A signal or an operator (`command`) told the worker to stop. It drains. No action.",
+            ),
+            LogEvent(
+                "worker_stopped",
+                "info",
+                ("unfinished",),
+                "The worker has deregistered. `unfinished` counts entries whose verdicts are not stored; other "
+                "workers adopt them after the lease. A number above 0 means that Redis did not answer.",
+            ),
+            LogEvent(
+                "worker_waits_for_redis",
+                "warning",
+                ("error",),
+                "The worker starts, and Redis does not answer. It tries again within a second, without end, and logs "
+                "this every 10 s. Check that Redis is reachable: `orc doctor`.",
+            ),
+        ),
+    ),
+    EventSection(
+        "Supervisor",
+        "The supervisor writes these, most of them only while it leads.",
+        (
+            LogEvent(
+                "assign_failed",
+                "warning",
+                ("error",),
+                "The supervisor could not assign. It tries again with growing pauses and then looks at everything. "
+                "Check that Redis is reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "assign_refused",
+                "error",
+                ("error", "queue"),
+                "Redis refused to assign the tasks of a skill or for one agent, mostly because of damaged data. The "
+                "supervisor then assigns for each agent of the skill apart, so that other agents go on, and the "
+                "reconciler looks at the pool. See `orc keys check`.",
+            ),
+            LogEvent(
+                "control_read_failed",
+                "warning",
+                ("error",),
+                "The supervisor could not read the control stream. It tries again. Check that Redis is reachable: "
+                "`orc doctor`.",
+            ),
+            LogEvent(
+                "control_sweep_failed",
+                "warning",
+                ("error",),
+                "The supervisor could not compare the desired state with the signatures and held tasks. It tries "
+                "again at the next sweep. Check that Redis is reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "damage_found",
+                "error",
+                ("code", "count", "examples", "found"),
+                "The reconciler found damage that it does not repair. See `orc keys check` and "
+                "[Repair](../guides/repair.md).",
+            ),
+            LogEvent(
+                "damage_repaired",
+                "warning",
+                ("code", "count", "done", "examples", "found"),
+                "The reconciler repaired what Redis had lost; `found` and `done` say what. Find out why Redis loses "
+                "data: [Repair](../guides/repair.md).",
+            ),
+            LogEvent(
+                "desired_state_forged",
+                "error",
+                ("desired",),
+                "Entries of the desired state had no true signature. The supervisor undid them, and the last signed "
+                "commands are active again. Check which users may write to the pool's keys.",
+            ),
+            LogEvent(
+                "desired_state_lost",
+                "error",
+                ("desired",),
+                "Redis has lost commands that this process knows. The process obeys them and writes them back. Find "
+                "out what Redis has lost: [Reliability](../internals/reliability.md).",
+            ),
+            LogEvent(
+                "doorbell_read_failed",
+                "warning",
+                ("error",),
+                "The supervisor lost the connection on which it waits for work. It connects again and looks at "
+                "everything. Check that Redis is reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "entries_recovered",
+                "warning",
+                ("agent", "count"),
+                "The supervisor took back `count` entries that no worker of the agent would have finished. *Often*: "
+                "look for agents without workers, or with too few slots.",
+            ),
+            LogEvent(
+                "event_trim_failed",
+                "warning",
+                ("error",),
+                "The supervisor could not trim the stream of ended tasks. It tries again at the next sweep. Check "
+                "that Redis is reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "expire_failed",
+                "warning",
+                ("error",),
+                "The supervisor could not remove silent workers from the registry. It tries again at the next sweep. "
+                "Check that Redis is reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "held_release_failed",
+                "error",
+                ("error",),
+                "Redis refused to release the tasks that a stop held. See `orc keys check`.",
+            ),
+            LogEvent(
+                "job_done",
+                "info",
+                ("command", "kind", "outcomes"),
+                "A command for many tasks is done; further keys count the tasks by outcome. No action.",
+            ),
+            LogEvent(
+                "job_interrupted",
+                "warning",
+                ("command", "error"),
+                "Redis did not answer while the supervisor ran a command for many tasks. The command goes on from "
+                "where it was. Check that Redis is reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "leadership_acquired",
+                "info",
+                ("supervisor",),
+                "This supervisor holds the leader's lease and works. No action.",
+            ),
+            LogEvent(
+                "leadership_lost",
+                "warning",
+                ("supervisor",),
+                "The supervisor could not renew the leader's lease and stops working until it has it again. *Often*: "
+                "check that Redis is reachable (`orc doctor`), and look for pauses of the process.",
+            ),
+            LogEvent(
+                "leadership_release_failed",
+                "warning",
+                ("error",),
+                "A stopping supervisor could not return the lease. It ends after `supervisor.leader_lease_s`. No "
+                "action.",
+            ),
+            LogEvent(
+                "leadership_request_failed",
+                "warning",
+                ("error",),
+                "Redis did not answer the request for the leader's lease. It is asked again. Check that Redis is "
+                "reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "leftovers_removed",
+                "info",
+                ("code", "count", "examples", "found"),
+                "The reconciler removed harmless leftovers. No action. [Repair](../guides/repair.md) explains the "
+                "codes.",
+            ),
+            LogEvent(
+                "older_worker_stopped",
+                "warning",
+                ("floor", "format", "worker"),
+                "A worker is older than the pool admits and cannot know it. The supervisor stops it, as `orc workers "
+                "stop` does. Install the newer version: [upgrades](../guides/upgrades.md).",
+            ),
+            LogEvent(
+                "older_workers_failed",
+                "warning",
+                ("error",),
+                "The supervisor could not look for workers that are older than the pool admits, or could not stop "
+                "one. It tries again. Check that Redis is reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "promote_failed",
+                "warning",
+                ("error",),
+                "The supervisor could not make due tasks ready. It tries again. Check that Redis is reachable: `orc "
+                "doctor`.",
+            ),
+            LogEvent(
+                "reconcile_failed",
+                "warning",
+                ("error",),
+                "The reconciler could not read on. It begins again. Check that Redis is reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "reconcile_finished",
+                "debug",
+                ("keys", "places"),
+                "The reconciler has looked at every task. No action.",
+            ),
+            LogEvent(
+                "reconcile_refused",
+                "error",
+                ("error",),
+                "Redis refuses what the reconciler needs. It tries again in ten minutes. `orc doctor` names the "
+                "missing rights.",
+            ),
+            LogEvent(
+                "recover_failed",
+                "warning",
+                ("error",),
+                "The supervisor could not take entries back. It tries again at the next sweep. Check that Redis is "
+                "reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "recover_refused",
+                "error",
+                ("agent", "error"),
+                "Redis refused to take back the entries of one agent. The reconciler looks at the pool. See `orc keys"
+                " check`.",
+            ),
+            LogEvent(
+                "schedule_fire_failed",
+                "warning",
+                ("error",),
+                "The supervisor could not fire schedules. It tries again. Check that Redis is reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "schedule_fired",
+                "info",
+                ("at_ms", "missed", "schedule", "task"),
+                "A schedule submitted its task. `missed` counts times that were skipped. No action.",
+            ),
+            LogEvent(
+                "schedule_invalid",
+                "error",
+                ("error", "schedule"),
+                "A schedule cannot be read or its arguments are invalid. The supervisor tries it again in a minute. "
+                "Correct it: `orc schedules add`.",
+            ),
+            LogEvent(
+                "schedule_task_refused",
+                "warning",
+                ("error", "schedule"),
+                "The task of a schedule was refused, for example by a full queue or a stop. This time leads to no "
+                "task. Look at `error`.",
+            ),
+            LogEvent(
+                "selection_mismatched",
+                "error",
+                ("command",),
+                "The list of tasks of a command is not the one that was signed. Nothing was done. Give the command "
+                "again, and check which users may write to the pool's keys.",
+            ),
+            LogEvent(
+                "server_clock_stepped",
+                "warning",
+                ("step_s",),
+                "The clock of the Redis server moved by `step_s` seconds. Forward: leases and limit windows ended "
+                "early, and holders get one lease of grace. Back: limits stay closed and scheduled tasks wait until "
+                "the clock has caught up. Look at time synchronisation.",
+            ),
+            LogEvent(
+                "server_restarted",
+                "info",
+                (),
+                "Redis was restarted. The reconciler looks at every task now. No action.",
+            ),
+            LogEvent(
+                "server_setting_risky",
+                "warning",
+                ("problem",),
+                "A setting of the Redis server is a risk; `problem` names it and says what to do. `orc doctor` shows "
+                "all of them.",
+            ),
+            LogEvent(
+                "supervisor_stop_requested",
+                "info",
+                ("signal",),
+                "The supervisor got a signal and stops. No action.",
+            ),
+            LogEvent(
+                "supervisor_waits_for_redis",
+                "warning",
+                ("error",),
+                "The supervisor has started and Redis does not answer. It tries again, at least once a second. Check "
+                "that Redis is reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "suspended_tasks_released",
+                "info",
+                ("count", "scope"),
+                "A stop ended, and `count` tasks that it held went back to their queues. No action.",
+            ),
+            LogEvent(
+                "worker_expired",
+                "warning",
+                ("worker",),
+                "A worker sent no heartbeat for four intervals. The registry forgets it, and other workers adopt its "
+                "entries. Look at its machine.",
+            ),
+        ),
+    ),
+    EventSection(
+        "Client",
+        "A program that submits, waits or takes locks writes these. A worker writes them too, for its own client and "
+        "locks.",
+        (
+            LogEvent(
+                "answer_not_recorded",
+                "warning",
+                ("error", "question", "task"),
+                "The answer to a question is stored, but it is not recorded. Look at `error`.",
+            ),
+            LogEvent(
+                "following_interrupted",
+                "warning",
+                ("error",),
+                "The client lost the connection on which it follows output. It connects again and reads on from its "
+                "place. Check that Redis is reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "hints_refused",
+                "warning",
+                ("error",),
+                "The Redis user may not subscribe to the channels of output. Output arrives a few seconds late. Give "
+                "the user the right to the channels.",
+            ),
+            LogEvent(
+                "lock_not_recorded",
+                "warning",
+                ("error", "lock"),
+                "A lock was taken from its holder, but it is not recorded. Look at `error`.",
+            ),
+            LogEvent(
+                "lock_release_failed",
+                "warning",
+                ("error", "lock"),
+                "A lock could not be released. It ends by itself after its time. Check that Redis is reachable: `orc "
+                "doctor`.",
+            ),
+            LogEvent(
+                "lock_renewal_failed",
+                "warning",
+                ("error", "locks"),
+                "Locks could not be renewed in time. The owner is told before they end. Check that Redis is "
+                "reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "replies_interrupted",
+                "warning",
+                ("error",),
+                "The client lost the connection on which results arrive. It connects again and reads the records of "
+                "the tasks it waits for. Check that Redis is reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "results_not_read",
+                "debug",
+                ("error",),
+                "The client could not read the records of tasks. It tries again within 5 s. Check that Redis is "
+                "reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "schedule_change_not_recorded",
+                "warning",
+                ("action", "error", "schedule"),
+                "A schedule was changed, but it is not recorded. Look at `error`.",
+            ),
+            LogEvent(
+                "tasks_not_recorded",
+                "warning",
+                ("action", "error", "tasks"),
+                "A program cancelled or retried `tasks` tasks, but it is not recorded. Look at `error`.",
+            ),
+        ),
+    ),
+    EventSection(
+        "Demo",
+        "The agents of `orc demo` write these.",
+        (
+            LogEvent(
+                "tree_scanned",
+                "info",
+                ("files", "skipped"),
+                "The demo has read the source tree. No action.",
+            ),
+        ),
+    ),
+)
+
+EVENTS: Final[dict[str, LogEvent]] = {event.name: event for section in SECTIONS for event in section.events}
