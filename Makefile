@@ -61,9 +61,10 @@ $(DOCS_STAMP): requirements/docs.txt pyproject.toml
 	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-generate: $(STAMP) ## write the generated code anew: the methods of orc.admin, the types of the blocking client
+generate: $(STAMP) ## write generated files anew: methods of orc.admin, types of the blocking client, dashboard
 	$(BIN)/python -m tools.admin_methods
 	$(BIN)/python -m tools.sync_stub
+	$(BIN)/python -m tools.grafana
 
 fmt: $(STAMP) ## format and apply safe fixes
 	$(BIN)/ruff format .
