@@ -28,14 +28,16 @@ def main() -> int:
 
         settings = load_settings(arguments.config, {"worker.processes": arguments.processes})
         configure_logging(level=settings.logging.level, format=settings.logging.format, secrets=settings.secrets)
+        from orchestrator.core.notify import Notifier
         from orchestrator.workers.runtime.host import Host
         from orchestrator.workers.runtime.loading import load_agents
 
+        notifier = Notifier.take()  # before the agents can start a process
         agents = load_agents(arguments.agents)
         if arguments.check:
             # Without waiting for threads and exit handlers of the agents' modules.
             os._exit(0)
-        return Host(settings, agents, processes=settings.worker.processes).run()
+        return Host(settings, agents, processes=settings.worker.processes, notifier=notifier).run()
     except OrchestratorError as refused:
         sys.stderr.write(f"error: {refused}\n")
         return refused.exit_code

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
+import pytest
+
+from orchestrator.services import pool_keys
 from orchestrator.testing.waiting import wait_until
 from tests.faultkit.processes import ActorProcess
 from tests.faultkit.servers import RedisServer
 from tests.helpers import subprocesses
 from tests.helpers.local_team import local_settings
 from tests.helpers.service_manager import ServiceManager
+from tests.helpers.team import make_settings
 
 if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
+    from tests.helpers.attempt_log import AttemptLog
 
 WATCHDOG_S = 0.6
 
@@ -64,3 +71,42 @@ def test_supervisor_without_redis_obeys_sigterm(prefix: str) -> None:
         waiting.terminate()
         assert waiting.wait_exit() == 0
         assert manager.has("STOPPING")
+
+
+@pytest.mark.slow
+def test_host_waits_for_redis_and_guards_its_workers(prefix: str, attempt_log: AttemptLog) -> None:
+    """READY comes with the first worker in the registry. A frozen worker is replaced; a frozen host sends no ping."""
+    with RedisServer() as server, ServiceManager() as manager:
+        settings = make_settings(server.url, prefix, stuck_after_s=1.0, heartbeat_s=0.2)
+        keys = pool_keys(settings)
+        server.kill()
+        with subprocesses.host(
+            settings, attempt_log, processes=2, env=manager.environment(watchdog_s=WATCHDOG_S)
+        ) as host:
+            manager.wait_status("waits for Redis")
+            assert manager.has("EXTEND_TIMEOUT_USEC"), "the service manager ends the start"
+            assert not manager.has("READY")
+            server.start()
+            manager.wait_status("runs 0 tasks in 2 workers")
+            assert manager.count("READY") == 1
+
+            with server.client() as direct:
+                frozen = next(iter(subprocesses.workers_of(direct, keys).values()))
+                os.kill(frozen, signal.SIGSTOP)
+                pings = manager.count("WATCHDOG")
+                wait_until(lambda: not subprocesses.alive(frozen), "the host to kill the frozen worker", 15)
+                manager.wait_status("runs 0 tasks in 2 workers")
+                assert manager.count("WATCHDOG") > pings + 3, "the host did not go on"
+
+            host.freeze()
+            pings = manager.count("WATCHDOG")
+            time.sleep(WATCHDOG_S)  # the limit of the watchdog
+            assert manager.count("WATCHDOG") == pings
+            host.thaw()
+            wait_until(lambda: manager.count("WATCHDOG") > pings, "pings of the host that goes on")
+
+            host.terminate()
+            assert host.wait_exit(20) == 0, host.output
+        stops = [message.fields for message in manager.messages if "STOPPING" in message.fields]
+        assert stops == [{"STOPPING": "1", "STATUS": "drains 0 tasks in 2 workers"}]
+        assert {message.pid for message in manager.messages} == {manager.messages[0].pid}

@@ -11,6 +11,8 @@ from tests.faultkit.processes import ActorProcess
 from tests.helpers.logging_agents import ATTEMPT_LOG_VARIABLE, LEASE_VARIABLE, SLOTS_VARIABLE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import redis
 
     from orchestrator.core.settings import Settings
@@ -52,8 +54,9 @@ def host(
     lease_s: float = 15.0,
     slots: int = 20,
     agents: str = "tests.helpers.logging_agents:agents",
+    env: Mapping[str, str] | None = None,
 ) -> ActorProcess:
-    """Describe a host with its worker processes, which run the noting agents."""
+    """Describe a host with its worker processes, which run the noting agents; `env`: more variables."""
     variables = {ATTEMPT_LOG_VARIABLE: str(attempt_log.path), LEASE_VARIABLE: str(lease_s), SLOTS_VARIABLE: str(slots)}
     command = [
         sys.executable,
@@ -64,7 +67,7 @@ def host(
         "--processes",
         str(processes),
     ]
-    return ActorProcess(command, name="host", env=environment(settings) | variables, cwd=ROOT)
+    return ActorProcess(command, name="host", env={**environment(settings), **variables, **(env or {})}, cwd=ROOT)
 
 
 def workers_of(direct: redis.Redis, keys: PoolKeys, agent: str = "scribe") -> dict[str, int]:

@@ -179,6 +179,8 @@ class Heartbeat:
                 pause_s = self._guarded(self._listen, store)
                 due_s = min(due_s, time.monotonic() + pause_s)
                 self._renewer.wakes_s = min(due_s, self._next_lock_s())
+                if self._watchdog is not None:
+                    self._watchdog.share_load(len(self._parts.in_flight), reachable=self._reachable)
                 self._wait(self._renewer.wakes_s)
             if self._reachable:
                 self._guarded(self.listener.process, store)

@@ -21,6 +21,7 @@ from orchestrator.core.errors import ConfigError, OrchestratorError, StoreError
 from orchestrator.core.event_loop import run_loop
 from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import bind_context, get_logger
+from orchestrator.core.notify import Notifier
 from orchestrator.core.parent_process import end_with_parent
 from orchestrator.services import SyncStore, pool_keys, reach_server
 from orchestrator.workers.runtime.dead_worker import abandon_entries
@@ -46,6 +47,11 @@ ANSWER_WITHIN_S: Final = 5.0
 LAST_TRY_S: Final = 1.0
 """Time to abandon the last entries when all workers of a stopping host have ended."""
 STUCK_MARGIN_S: Final = 5.0
+NOTIFY_EVERY_S: Final = 0.5
+"""Interval of the messages to the service manager while workers start or drain."""
+EXTEND_S: Final = 30.0
+"""Time that the host asks for while a worker waits for Redis at its start, or drains."""
+WAITS_FOR_REDIS: Final = "waits for Redis, which does not answer"
 GRACE_S: Final = 15.0
 """Time after the end of the drain before the host kills a child."""
 
@@ -91,8 +97,12 @@ class Abandoning:
 class Host:
     """Keeps `processes` workers running until SIGTERM or SIGINT."""
 
-    def __init__(self, settings: Settings, agents: Sequence[Agent], *, processes: int) -> None:
+    def __init__(
+        self, settings: Settings, agents: Sequence[Agent], *, processes: int, notifier: Notifier | None = None
+    ) -> None:
         self._settings, self._agents, self._processes = settings, agents, processes
+        self._notifier = notifier or Notifier()
+        self._ready = False
         self._children: dict[int, WorkerProcess] = {}
         self._due: list[tuple[float, int]] = []
         self._dead_workers: list[DeadWorker] = []
@@ -128,6 +138,7 @@ class Host:
             self._fork_due()
             self._kill_stuck()
             self._kill_overdue()
+            self._notify()
         signal.setitimer(signal.ITIMER_REAL, 0)
         self._abandon_last()
         return self._status
@@ -140,6 +151,10 @@ class Host:
             dues.append(self._kill_at_s)
         if self._children:
             dues.append(time.monotonic() + self._poll_every_s)
+        if self._notifier.active and (self._signals or not self._ready):
+            dues.append(time.monotonic() + NOTIFY_EVERY_S)
+        if (ping_s := self._notifier.until_ping_s()) is not None:
+            dues.append(time.monotonic() + ping_s)
         return max(0.0, min(dues) - time.monotonic()) if dues else 3600.0
 
     def _fork(self, *, failures: int) -> None:
@@ -172,10 +187,49 @@ class Host:
         )
         timeout_s = GRACE_S + (self._settings.worker.drain_s if self._signals == 1 else 0.0)
         self._kill_at_s = time.monotonic() + timeout_s
+        self._notifier.stopping(self._describe())
         # The second time another signal, because two pending signals of one kind arrive as one.
         forwarded = signal.SIGTERM if self._signals == 1 else signal.SIGINT
         for pid in self._children:
             os.kill(pid, forwarded)
+
+    def _notify(self) -> None:
+        """Tell the service manager what the workers do. Only this loop feeds the watchdog."""
+        if not self._notifier.active:
+            return
+        watchdogs = [child.watchdog for child in self._children.values()]
+        if self._signals:
+            self._notifier.status(self._describe())
+            if self._kill_at_s is not None:
+                # The drain time of the settings decides, not that of the unit.
+                left_s = max(0.0, self._kill_at_s - time.monotonic())
+                self._notifier.extend_timeout(min(left_s, EXTEND_S) + LAST_TRY_S + 1.0)
+        elif self._ready:
+            self._notifier.status(self._describe())
+        elif any(watchdog.registered for watchdog in watchdogs):
+            self._ready = True
+            self._notifier.ready(self._describe())
+        elif any(watchdog.waits_for_redis() for watchdog in watchdogs):
+            self._notifier.status(WAITS_FOR_REDIS)
+            self._notifier.extend_timeout(EXTEND_S)
+        else:
+            self._notifier.status(self._describe())
+        self._notifier.ping()
+
+    def _describe(self) -> str:
+        """Describe what the workers do, in words."""
+        children = self._children.values()
+        workers, held = _count(len(children), "worker"), sum(child.watchdog.held for child in children)
+        if self._signals:
+            return f"drains {_count(held, 'task')} in {workers}"
+        registered = [child for child in children if child.watchdog.registered]
+        if not registered:
+            return f"starts {_count(self._processes, 'worker')}"
+        if not any(child.watchdog.reachable for child in registered):
+            return WAITS_FOR_REDIS
+        if len(registered) < self._processes:
+            return f"runs {_count(held, 'task')} in {len(registered)} of {_count(self._processes, 'worker')}"
+        return f"runs {_count(held, 'task')} in {workers}"
 
     def _kill_stuck(self) -> None:
         # A stuck worker ends itself (protocol rule 13), unless it is frozen or has lost its watchdog.
@@ -294,6 +348,10 @@ class Host:
             os.kill(self._abandoning.pid, signal.SIGKILL)
             os.waitpid(self._abandoning.pid, 0)
             self._abandoning = None
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _abandon_and_exit(settings: Settings, agents: Sequence[Agent], dead_workers: Sequence[DeadWorker]) -> NoReturn:

@@ -19,6 +19,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.log import get_logger
+from orchestrator.services import WAIT_REPORTED_EVERY_S
 
 if TYPE_CHECKING:
     import asyncio
@@ -29,13 +30,18 @@ FORCE_EXIT_AFTER_S: Final = 5.0
 """Time for the handlers of a drained worker to end, before the process exits without them."""
 
 _STDERR: Final = 2
-_NUMBER = struct.Struct("d")
-_SIZE: Final = _NUMBER.size + 1
+_TURN: Final = struct.Struct("d")
+_COUNTS: Final = struct.Struct("di")
+_FLAGS: Final = _TURN.size + _COUNTS.size
+_RETIRED, _REGISTERED, _REACHABLE = range(_FLAGS, _FLAGS + 3)
 _log = get_logger(__name__)
 
 
 class LoopWatchdog:
     """Shares the time of the last turn between a worker, which writes it, and its host, which made it before the fork.
+
+    It also shares what the host tells the service manager: whether the worker has registered, whether it reaches Redis,
+    and how many attempts it holds.
 
     Args:
         stuck_after_s: time without a turn after which the loop counts as stuck.
@@ -43,18 +49,18 @@ class LoopWatchdog:
 
     def __init__(self, stuck_after_s: float) -> None:
         self.stuck_after_s = stuck_after_s
-        self._shared = mmap.mmap(-1, _SIZE)
+        self._shared = mmap.mmap(-1, _REACHABLE + 1)
         self._force_exit: threading.Timer | None = None
 
     def record_turn(self) -> None:
         """In the worker: record a turn and restart the timer."""
-        _NUMBER.pack_into(self._shared, 0, time.monotonic())
+        _TURN.pack_into(self._shared, 0, time.monotonic())
         # By file number, because a handler may have closed or replaced `sys.stderr`.
         faulthandler.dump_traceback_later(self.stuck_after_s, exit=True, file=_STDERR)
 
     def disarm(self) -> None:
         """In the worker: stop watching, because the process is about to end."""
-        _NUMBER.pack_into(self._shared, 0, 0.0)
+        _TURN.pack_into(self._shared, 0, 0.0)
         faulthandler.cancel_dump_traceback_later()
 
     def force_exit_later(self) -> None:
@@ -70,12 +76,45 @@ class LoopWatchdog:
 
     def retire(self) -> None:
         """In the worker: tell the host not to replace it."""
-        self._shared[_NUMBER.size] = 1
+        self._shared[_RETIRED] = 1
 
     @property
     def retired(self) -> bool:
         """In the host: whether it must not replace this worker."""
-        return self._shared[_NUMBER.size] == 1
+        return self._shared[_RETIRED] == 1
+
+    def note_wait(self) -> None:
+        """In the worker: record that it waits for Redis at its start."""
+        _COUNTS.pack_into(self._shared, _TURN.size, time.monotonic(), 0)
+
+    def mark_registered(self) -> None:
+        """In the worker: record that it is in the registry and fetches tasks."""
+        self._shared[_REGISTERED] = self._shared[_REACHABLE] = 1
+
+    def share_load(self, held: int, *, reachable: bool) -> None:
+        """In the worker: record the number of attempts that it holds, and whether Redis answers."""
+        _COUNTS.pack_into(self._shared, _TURN.size, 0.0, held)
+        self._shared[_REACHABLE] = reachable
+
+    @property
+    def registered(self) -> bool:
+        """In the host: True if the worker has registered."""
+        return self._shared[_REGISTERED] == 1
+
+    @property
+    def reachable(self) -> bool:
+        """In the host: True if the worker has registered and Redis answered its last heartbeat."""
+        return self._shared[_REACHABLE] == 1
+
+    @property
+    def held(self) -> int:
+        """In the host: attempts that the worker holds."""
+        return int(_COUNTS.unpack_from(self._shared, _TURN.size)[1])
+
+    def waits_for_redis(self) -> bool:
+        """In the host: True if the worker has reported lately that it waits for Redis at its start."""
+        (at_s, _) = _COUNTS.unpack_from(self._shared, _TURN.size)
+        return bool(at_s) and time.monotonic() - at_s < WAIT_REPORTED_EVERY_S * 2
 
     def cancel_force_exit(self) -> None:
         """In the worker: all handlers have ended."""
@@ -84,7 +123,7 @@ class LoopWatchdog:
 
     def silent_s(self) -> float:
         """In the host: seconds since the last callback ran; 0 before the first one and after `disarm`."""
-        (at_s,) = _NUMBER.unpack_from(self._shared, 0)
+        (at_s,) = _TURN.unpack_from(self._shared, 0)
         return time.monotonic() - at_s if at_s else 0.0
 
     def close(self) -> None:

@@ -52,6 +52,9 @@ FLUSH_TIMEOUT_S: Final = 4.0
 ANNOUNCE_TIMEOUT_S: Final = 2.0
 """Time for each registry call of a drain. With `FLUSH_TIMEOUT_S` it must fit into `host.GRACE_S`."""
 
+DRAIN_SHARED_EVERY_S: Final = 1.0
+"""Interval at which a draining worker tells its host how many attempts it holds."""
+
 RELEASE_WITHIN_S: Final = 0.2
 """Longest time that attempts that wait for their start are held, so that the supervisor does not assign them again to
 this worker. Redis answers in a millisecond, or not at all."""
@@ -84,7 +87,8 @@ async def run_worker(
         StoreError: Redis refused the connection.
     """
     try:
-        async with wait_for_services(settings, name="worker", report=_report_wait) as services:
+        report = partial(_report_wait, watchdog)
+        async with wait_for_services(settings, name="worker", report=report) as services:
             id_ = worker or new_worker_id()
             parts = make_parts(services, worker=id_, groups=groups)
             await Worker(services, agents, worker=id_, watchdog=watchdog, parts=parts).run()
@@ -94,8 +98,10 @@ async def run_worker(
         raise
 
 
-def _report_wait(failure: ServerUnavailable) -> None:
+def _report_wait(watchdog: LoopWatchdog | None, failure: ServerUnavailable) -> None:
     _log.warning("worker_waits_for_redis", error=str(failure))
+    if watchdog is not None:
+        watchdog.note_wait()
 
 
 class Worker:
@@ -204,7 +210,7 @@ class Worker:
 
     async def _enter_registry(self) -> None:
         """Read the desired state and register, when Redis answers."""
-        outage, begun = ServerWait(_report_wait), False
+        outage, begun = ServerWait(partial(_report_wait, self._watchdog)), False
         try:
             while not self._in_registry:
                 try:
@@ -214,6 +220,8 @@ class Worker:
                     begun = True
                     await self._register()
                     self._in_registry = True
+                    if self._watchdog is not None:
+                        self._watchdog.mark_registered()
                 except ServerUnavailable as failure:
                     await outage.wait(failure)
         except BaseException:
@@ -446,7 +454,16 @@ class Worker:
 
     async def _wait_for_running(self) -> None:
         with anyio.move_on_after(self._services.settings.worker.drain_s):
-            await self._in_flight.wait_handlers()
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._trigger_heartbeat_thread)
+                await self._in_flight.wait_handlers()
+                group.cancel_scope.cancel()
+
+    async def _trigger_heartbeat_thread(self) -> None:
+        """Let the host see soon how many attempts are left."""
+        while True:
+            await anyio.sleep(DRAIN_SHARED_EVERY_S)
+            self._heartbeat.poll()
 
     async def _unless_stopped_again(self, step: Callable[[], Awaitable[None]]) -> None:
         """Run a step of the drain; a second signal ends it."""
