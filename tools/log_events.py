@@ -71,6 +71,7 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "entry": LogKey("text", "id of an entry of a stream"),
     "error": LogKey("text", "text of the exception or refusal that the event is about"),
     "examples": LogKey("list", "some of the tasks or agents concerned"),
+    "exporters": LogKey("list", "exporters of spans, as OTEL_TRACES_EXPORTER names them"),
     "files": LogKey("number", "number of files"),
     "floor": LogKey("number", "the lowest format that the pool admits"),
     "format": LogKey("number", "format of a program"),
@@ -98,6 +99,7 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "running": LogKey("number", "number of running tasks"),
     "schedule": LogKey("text", "name of a schedule"),
     "scope": LogKey("text", "what a stop held: all, or an agent, session or skill"),
+    "service": LogKey("text", "name of the service in the spans of a program"),
     "signal": LogKey("text", "name of a signal"),
     "silent_s": LogKey("number", "time since an event loop, or one of our loops, turned"),
     "skipped": LogKey("number", "number of files that were not read"),
@@ -108,6 +110,7 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "tasks": LogKey("number", "number of tasks"),
     "unfinished": LogKey("number", "entries without a stored verdict"),
     "verdict": LogKey("text", "what a worker wanted to store"),
+    "waited_s": LogKey("number", "time that a program waited before it gave up"),
     "worker": LogKey("text", "id of a worker; every event of a worker process has it"),
     "workers": LogKey("number", "number of workers"),
     "workers_left": LogKey("number", "number of the other workers of a host"),
@@ -163,6 +166,26 @@ SECTIONS: Final = (
                 ("changed", "generation", "needs_restart"),
                 "The process got SIGHUP and read its settings again. `changed` lists what it applied, `needs_restart` "
                 "what it will use after a restart. `generation` counts the changes; it is 1 at the start. No action.",
+            ),
+            LogEvent(
+                "spans_lost",
+                "warning",
+                ("waited_s",),
+                "The program ended before its last spans were exported, because the collector did not take them within "
+                "`waited_s` seconds. Check that the collector is reachable.",
+            ),
+            LogEvent(
+                "tracing_started",
+                "info",
+                ("exporters", "service"),
+                "The program exports spans, because the OTEL variables of its environment ask for it. No action.",
+            ),
+            LogEvent(
+                "tracing_unavailable",
+                "warning",
+                ("error",),
+                "The OTEL variables of the environment ask for spans, but a part is missing, or the exporter refused "
+                "its configuration. The program works without spans. Install what `error` names, or unset them.",
             ),
             LogEvent(
                 "slot_moved",

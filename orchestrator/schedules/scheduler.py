@@ -204,7 +204,7 @@ class Scheduler:
     def _skip_row_of(self, each: _ReadyFire, answer: SubmitAnswer) -> SkipRow | None:
         name, task = each.due.name, each.row.id
         if answer == CREATED:
-            _log.info("schedule_fired", schedule=name, task=task, at_ms=each.fire.fired, missed=each.fire.missed)
+            _log.info("schedule_fired", schedule=name, task=task, at_ms=int(each.fire.fired), missed=each.fire.missed)
             return None
         if answer.status == "stale":  # another supervisor fired it, or it was changed
             return None

@@ -14,8 +14,8 @@ from tools.log_events import EVENTS, LOG_KEYS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-EVERYWHERE: Final = {"worker", "exc_info"}
-"""Keys of `bind_context`, and the exception of a record."""
+EVERYWHERE: Final = {"worker", "trace_id", "span_id", "exc_info"}
+"""Keys of `bind_context` and of the current span, and the exception of a record."""
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "text": (str, Enum),
     "number": (int, float),

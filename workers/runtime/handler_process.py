@@ -11,11 +11,13 @@ import asyncio
 import functools
 import importlib
 import inspect
+import os
 import runpy
 import signal
 import socket
 import sys
 import types
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NoReturn, TypeVar
 
 import msgspec
@@ -23,6 +25,7 @@ import msgspec
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.log import Format, Level, configure_logging, set_level
 from orchestrator.tracing.active import under
+from orchestrator.tracing.environment import exported_spans
 from orchestrator.workers.runtime.verdicts import (
     ArgumentsInvalid,
     HandlerRaised,
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 M = TypeVar("M")
+
+FLUSH_S: Final = 1.0
+"""Time to export the last spans. It must fit into `handler_processes.END_S`."""
 
 _HEAD: Final = 4
 _SCRIPT: Final = "__mp_main__"
@@ -132,16 +138,21 @@ def serve(number: int) -> None:
     """Answer calls on the socket with this file number until the worker closes it."""
     # The worker handles Ctrl-C and SIGTERM; it closes the socket or kills this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with socket.socket(fileno=number) as connection:
+    with socket.socket(fileno=number) as connection, ExitStack() as ending:
         connection.set_inheritable(False)
         frames = connection.makefile("rb")
         hello = _receive(frames, Hello)
         if hello is None:
             return
         configure_logging(level=hello.level, format=hello.format)
+        traced = False
         while (request := _receive(frames, Request)) is not None:
             set_level(request.level)
             call = _prepare(request, hello.main)
+            if request.trace and not traced:
+                # After the import of the handler, whose module may set a tracer provider.
+                traced = True
+                ending.enter_context(exported_spans("orc-worker", f"{os.getppid()}:{os.getpid()}", flush_s=FLUSH_S))
             if not isinstance(call, HandlerReply):
                 _send(connection, HandlerReply("ready"))
                 if _receive(frames, Begin) is None:

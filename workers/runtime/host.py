@@ -24,6 +24,7 @@ from orchestrator.core.log import bind_context, get_logger
 from orchestrator.core.notify import Notifier
 from orchestrator.core.parent_process import end_with_parent
 from orchestrator.services import SyncStore, pool_keys, reach_server
+from orchestrator.tracing.environment import exported_spans
 from orchestrator.workers.runtime.dead_worker import abandon_entries
 from orchestrator.workers.runtime.fetcher import POLLS_PER_LEASE
 from orchestrator.workers.runtime.process_groups import ProcessGroups, kill_group
@@ -166,7 +167,13 @@ class Host:
         if pid == 0:
             bind_context(worker=worker)
             run = partial(run_worker, worker=worker, watchdog=watchdog, groups=groups)
-            _become_worker(request_end, lambda: run_loop(run, self._settings, self._agents))
+
+            def work() -> None:
+                # After the fork, which no exporter with threads or channels survives.
+                with exported_spans("orc-worker", worker):
+                    run_loop(run, self._settings, self._agents)
+
+            _become_worker(request_end, work)
         self._children[pid] = WorkerProcess(pid, worker, time.monotonic(), failures, watchdog, groups)
 
     def _fork_due(self) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import Commands
 
@@ -19,7 +22,9 @@ def run(*, common: Globals = DEFAULTS) -> None:
     from orchestrator.core.event_loop import run_loop
     from orchestrator.core.log import configure_logging
     from orchestrator.supervisor.daemon import run_supervisor
+    from orchestrator.tracing.environment import exported_spans
 
     settings = common.settings()
     configure_logging(level=settings.logging.level, format=settings.logging.format, secrets=settings.secrets)
-    run_loop(run_supervisor, settings)
+    with exported_spans("orc-supervisor", f"{socket.gethostname()}:{os.getpid()}"):
+        run_loop(run_supervisor, settings)
