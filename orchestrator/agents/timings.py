@@ -31,10 +31,16 @@ BUCKETS: Final = 32
 """Bucket 0 holds times below 1 ms, bucket N those from 2^(N-1) ms to below 2^N ms, the last one all longer ones."""
 WAITED_MS: Final = 16
 RAN_MS: Final = 17
+RECENT_RUNS: Final = 18
+RECENT_US: Final = 19
 WAITS: Final = 32
 RUNS: Final = WAITS + BUCKETS
 CELLS: Final = RUNS + BUCKETS
-"""Cells: outcomes from 0, sum of the waiting times, sum of the running times, buckets from `WAITS` and `RUNS`."""
+"""Cells: outcomes from 0, sum of the waiting times, sum of the running times, buckets from `WAITS` and `RUNS`.
+
+`timings:TOTAL` has in `RECENT_RUNS` and `RECENT_US` thousandths of attempts and their microseconds, of which an earlier
+one counts half after 10 minutes.
+"""
 MAX_NAMES: Final = 200
 """Pairs of agent and skill that a pool counts by name."""
 OTHER: Final = "*"

@@ -249,6 +249,12 @@ POOL_KEYS: Final = (
         "per agent and skill the attempts that ended in one minute (unix time / 60): MessagePack, cell, count, ...",
         "a day",
     ),
+    KeyKind(
+        "timings:TOTAL",
+        "hash",
+        "the same counters per agent and skill since the first attempt, and recent running times; at most 201",
+        "30 days after the last attempt; a name as in `timings`",
+    ),
     KeyKind("control", "stream", "commands: c command, s signature", "capped at about 10,000 entries", permanent=True),
     KeyKind(
         "control:records",
@@ -571,6 +577,11 @@ class PoolKeys:
     def timed(self) -> str:
         """Key of the agents and skills that have timings."""
         return f"{self.root}:timings"
+
+    @property
+    def attempt_totals(self) -> str:
+        """Key of the timings since the first attempt."""
+        return f"{self.root}:timings:TOTAL"
 
     def timings(self, minute: int) -> str:
         """Key of the timings of one minute: the unix time in minutes."""

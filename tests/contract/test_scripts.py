@@ -33,6 +33,7 @@ from tests.helpers.cases import each_case
 LUA = Path(__file__).parents[2] / "lua"
 INCLUDES = sorted((LUA / "includes").glob("*.lua"))
 READ_ONLY = {"locks/peek", "tasks/why", "workspace/present", "workspace/tail"}
+READ_ONLY |= {name for name in all_scripts() if name.startswith("monitoring/")}
 _SHARED_STATE = {name for name in all_scripts() if name.startswith("workspace/")} - READ_ONLY
 _SHARED_STATE |= {"agent_state/change", "boards/add"}
 _SHARED_STATE -= {"workspace/clear", "workspace/acknowledge"}  # they make room

@@ -10,6 +10,7 @@ from orchestrator.control.commands import ResetLimit, RetryTasks, SetLimit, Star
 from orchestrator.core.formats import FORMAT
 from orchestrator.core.ids import encode_foreign
 from orchestrator.core.rates import Rate
+from orchestrator.monitoring import scripts as monitoring_scripts
 from orchestrator.schedules import scripts as schedule_scripts
 from orchestrator.schedules.model import FireOutcome
 from orchestrator.store.calls import opaque
@@ -66,6 +67,7 @@ def _play(pool: Pool, client: str, key: str) -> None:
     pool.promote()
     pool.watch(rows[0].id, rows[-1].id)
     assert pool.why(rows[0].id)
+    play_measures(pool)
     deliveries = pool.deliver("w1", limit=9)
     pool.emit(*[chunk(each, 1) for each in deliveries], chunk(deliveries[7], 2, b"[1,2,null]", kind="progress"))
     kinds = [kind for kind in VerdictKind if kind not in {VerdictKind.ASK, VerdictKind.AWAIT_LOCK}]
@@ -105,6 +107,13 @@ def _play(pool: Pool, client: str, key: str) -> None:
         e.id for e in rows
     }
     assert pool.delete(rows[0].id) == [(DeleteStatus.DELETED, TaskState.SUCCEEDED)]
+
+
+def play_measures(pool: Pool) -> None:
+    """The monitoring reads the pool."""
+    assert pool.call(monitoring_scripts.measure_pool(pool.keys)).agents == ["ed"]
+    assert pool.call(monitoring_scripts.measure_agents(pool.keys, agents=["ed"]))["ed"].slots == 1000
+    assert pool.call(monitoring_scripts.measure_queues(pool.keys, suffixes=["queue:skill:sum"]))
 
 
 def play_dispatch(pool: Pool) -> None:

@@ -1,0 +1,42 @@
+#!lua flags=no-writes
+-- Reads the counters and sizes of a pool, and the names of its agents.
+-- returns: now_us, leader (or nothing),
+--   counters: name, number, ...
+--   attempts: agent and skill, cells, ... (`orchestrator/agents/timings.py`)
+--   agents, longest silent first,
+--   sizes: scheduled asking dead workers supervisors schedules sessions, commands, refusals,
+--     due ms of the next schedule (left out without any)
+-- repeat: reads again
+local pool    = KEYS[1]            -- key: root of the pool's slot
+local now_arg = ARGV[1]            -- time: test override, microseconds
+--@include time: now_us, integer
+
+local now = now_us(now_arg)
+
+-- Returns names and values of a hash in turn.
+local function all_of(hash_key)
+  local found, names, values = {}, redis.call('HKEYS', hash_key), redis.call('HVALS', hash_key)
+  for i = 1, #names do found[2 * i - 1], found[2 * i] = names[i], values[i] end
+  return found
+end
+
+-- Returns how many entries a stream has ever had.
+local function added_to(stream_key)
+  if redis.call('EXISTS', stream_key) == 0 then return 0 end
+  local facts = redis.call('XINFO', 'STREAM', stream_key)
+  for i = 1, #facts, 2 do
+    if facts[i] == 'entries-added' then return facts[i + 1] end
+  end
+  return 0
+end
+
+local schedules_key = pool .. ':schedules'
+local sizes = {
+  redis.call('ZCARD', pool .. ':scheduled'), redis.call('ZCARD', pool .. ':asking'), redis.call('ZCARD', pool .. ':dead'),
+  redis.call('ZCARD', pool .. ':workers'), redis.call('ZCOUNT', pool .. ':supervisors', integer(now / 1000), '+inf'),
+  redis.call('ZCARD', schedules_key), redis.call('ZCARD', pool .. ':sessions'),
+  added_to(pool .. ':control'), added_to(pool .. ':control:refused'),
+  redis.call('ZRANGE', schedules_key, 0, 0, 'WITHSCORES')[2],
+}
+return {integer(now), redis.call('GET', pool .. ':leader') or '', all_of(pool .. ':stats:TOTAL'),
+  all_of(pool .. ':timings:TOTAL'), redis.call('ZRANGE', pool .. ':agents', 0, -1), sizes}
