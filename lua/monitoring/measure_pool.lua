@@ -2,7 +2,6 @@
 -- Reads the counters and sizes of a pool, and the names of its agents.
 -- returns: now_us, leader (or nothing),
 --   counters: name, number, ...
---   attempts: agent and skill, cells, ... (`orchestrator/agents/timings.py`)
 --   agents, longest silent first,
 --   sizes: scheduled asking dead workers supervisors schedules sessions, commands, refusals,
 --     due ms of the next schedule (left out without any)
@@ -12,13 +11,6 @@ local now_arg = ARGV[1]            -- time: test override, microseconds
 --@include time: now_us, integer
 
 local now = now_us(now_arg)
-
--- Returns names and values of a hash in turn.
-local function all_of(hash_key)
-  local found, names, values = {}, redis.call('HKEYS', hash_key), redis.call('HVALS', hash_key)
-  for i = 1, #names do found[2 * i - 1], found[2 * i] = names[i], values[i] end
-  return found
-end
 
 -- Returns how many entries a stream has ever had.
 local function added_to(stream_key)
@@ -30,6 +22,9 @@ local function added_to(stream_key)
   return 0
 end
 
+local counters, totals_key = {}, pool .. ':stats:TOTAL'
+local names, counts = redis.call('HKEYS', totals_key), redis.call('HVALS', totals_key)
+for i = 1, #names do counters[2 * i - 1], counters[2 * i] = names[i], counts[i] end
 local schedules_key = pool .. ':schedules'
 local sizes = {
   redis.call('ZCARD', pool .. ':scheduled'), redis.call('ZCARD', pool .. ':asking'), redis.call('ZCARD', pool .. ':dead'),
@@ -38,5 +33,4 @@ local sizes = {
   added_to(pool .. ':control'), added_to(pool .. ':control:refused'),
   redis.call('ZRANGE', schedules_key, 0, 0, 'WITHSCORES')[2],
 }
-return {integer(now), redis.call('GET', pool .. ':leader') or '', all_of(pool .. ':stats:TOTAL'),
-  all_of(pool .. ':timings:TOTAL'), redis.call('ZRANGE', pool .. ':agents', 0, -1), sizes}
+return {integer(now), redis.call('GET', pool .. ':leader') or '', counters, redis.call('ZRANGE', pool .. ':agents', 0, -1), sizes}

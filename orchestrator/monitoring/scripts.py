@@ -24,7 +24,6 @@ class PoolNumbers:
         now_ms: time of the server.
         leader: id of the leading supervisor, or empty.
         counters: of the scripts, since the beginning.
-        attempts: packed cells by agent and skill, separated by a blank.
         agents: names, longest silent first.
         next_fire_ms: when the next schedule is due; None without schedules.
     """
@@ -32,7 +31,6 @@ class PoolNumbers:
     now_ms: int
     leader: str
     counters: Mapping[str, int]
-    attempts: Mapping[bytes, bytes]
     agents: Sequence[str]
     scheduled: int
     asking: int
@@ -67,16 +65,23 @@ def measure_pool(keys: PoolKeys, *, now_us: str = "") -> Call[PoolNumbers]:
     """Read the numbers of a pool."""
 
     def parse(reply: list[Any]) -> PoolNumbers:
-        now, leader, counters, attempts, agents, sizes = reply
-        *counts, next_fire = sizes if len(sizes) == 10 else [*sizes, None]
+        now, leader, counters, agents, sizes = reply
+        scheduled, asking, dead, workers, supervisors, schedules, sessions, commands, refusals, *next_fire = sizes
         return PoolNumbers(
-            int(now) // 1000,
-            leader.decode(),
-            {name.decode(): int(count) for name, count in zip(counters[::2], counters[1::2], strict=True)},
-            dict(zip(attempts[::2], attempts[1::2], strict=True)),
-            [name.decode() for name in agents],
-            *counts,
-            next_fire_ms=None if next_fire is None else float(next_fire),
+            now_ms=int(now) // 1000,
+            leader=leader.decode(),
+            counters={name.decode(): int(count) for name, count in zip(counters[::2], counters[1::2], strict=True)},
+            agents=[name.decode() for name in agents],
+            scheduled=scheduled,
+            asking=asking,
+            dead=dead,
+            workers=workers,
+            supervisors=supervisors,
+            schedules=schedules,
+            sessions=sessions,
+            commands=commands,
+            refusals=refusals,
+            next_fire_ms=float(next_fire[0]) if next_fire else None,
         )
 
     return Call("monitoring/measure_pool", {"pool": keys.root, "now_arg": now_us}, parse)
@@ -86,8 +91,9 @@ def measure_agents(keys: PoolKeys, *, agents: Sequence[str]) -> Call[dict[str, A
     """Read the numbers of up to `AT_ONCE` agents."""
 
     def parse(reply: list[Any]) -> dict[str, AgentNumbers]:
-        rows = zip(agents, reply[::5], reply[1::5], reply[2::5], reply[3::5], reply[4::5], strict=True)
-        return {name: AgentNumbers(int(slots or 0), *rest) for name, slots, *rest in rows}
+        slots = [int(each or 0) for each in reply[::5]]
+        rows = map(AgentNumbers, slots, reply[1::5], reply[2::5], reply[3::5], reply[4::5])
+        return dict(zip(agents, rows, strict=True))
 
     packed = pack_rows([(agent,) for agent in agents])
     return Call("monitoring/measure_agents", {"pool": keys.root, "rows": packed}, parse)

@@ -215,6 +215,23 @@ class Store:
             self.last_outage_s = time.monotonic()
         return replies
 
+    async def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
+        """Run script calls in one round trip.
+
+        Raises:
+            StoreError: one of them failed.
+        """
+        replies = await self.pipeline([call.command() for call in calls]) if calls else []
+        answers = []
+        for call, reply in zip(calls, replies, strict=True):
+            if isinstance(reply, ScriptMissing):
+                answers.append(await self.call(call))
+            elif isinstance(reply, Exception):
+                raise reply
+            else:
+                answers.append(call.parse(reply))
+        return answers
+
     def _check_open(self, command: Sequence[Argument]) -> None:
         # A closed link would connect again and stay open.
         if self._closed.is_set():
@@ -320,6 +337,10 @@ class Store:
             if isinstance(reply, Exception):
                 raise reply
         return read_info("".join(reply.decode(errors="replace") for reply in replies))
+
+    async def info(self) -> ServerInfo:
+        """Return the same with one command, for a server that `check_server` has found new enough."""
+        return read_info((await self.execute("INFO", *SECTIONS)).decode(errors="replace"))
 
     async def run_id(self) -> str:
         """Return the server's run id, which changes with every start."""

@@ -67,7 +67,6 @@ def _play(pool: Pool, client: str, key: str) -> None:
     pool.promote()
     pool.watch(rows[0].id, rows[-1].id)
     assert pool.why(rows[0].id)
-    play_measures(pool)
     deliveries = pool.deliver("w1", limit=9)
     pool.emit(*[chunk(each, 1) for each in deliveries], chunk(deliveries[7], 2, b"[1,2,null]", kind="progress"))
     kinds = [kind for kind in VerdictKind if kind not in {VerdictKind.ASK, VerdictKind.AWAIT_LOCK}]
@@ -92,7 +91,7 @@ def _play(pool: Pool, client: str, key: str) -> None:
     pool.deregister("w3")
     assert pool.recover("bob", clean=True) == (1, False)
     pool.cancel(unread)
-    play_dispatch(pool)
+    play_measures(pool)
     play_locks(pool)
     play_lanes(pool)
     play_suspects(pool)
@@ -110,9 +109,10 @@ def _play(pool: Pool, client: str, key: str) -> None:
 
 
 def play_measures(pool: Pool) -> None:
-    """The monitoring reads the pool."""
+    """The monitoring reads the pool; then a task is dispatched."""
     assert pool.call(monitoring_scripts.measure_pool(pool.keys)).agents == ["ed"]
     assert pool.call(monitoring_scripts.measure_agents(pool.keys, agents=["ed"]))["ed"].slots == 1000
+    play_dispatch(pool)
     assert pool.call(monitoring_scripts.measure_queues(pool.keys, suffixes=["queue:skill:sum"]))
 
 

@@ -1,0 +1,284 @@
+"""Writes the numbers of a pool in Prometheus' text format.
+
+The library renders a sample in about 6 us, and a large pool has 8,000. So the text of a pair of agent and skill is made
+with one format operation, and kept until its counters change (docs/internals/adr/0032).
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from anyio.lowlevel import checkpoint
+
+from orchestrator.agents.timings import BUCKETS, CELLS, OUTCOMES, RAN_MS, RUNS, WAITED_MS, WAITS
+from orchestrator.agents.timings import OTHER as OTHER_PAIR
+from orchestrator.monitoring.backlog import RunningTimes, compute_backlogs
+from orchestrator.monitoring.catalogue import BUCKETS_S, BY_NAME, LABELLED, OTHER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from orchestrator.monitoring.backlog import Backlogs
+    from orchestrator.monitoring.catalogue import Metric
+    from orchestrator.monitoring.pool_reader import PoolReading
+
+_FINISHED: Final = "orc_tasks_finished_total"
+COUNTERS: Final = {
+    "submitted": ("orc_tasks_submitted_total", ""),
+    "assigned": ("orc_tasks_assigned_total", ""),
+    "succeeded": (_FINISHED, "succeeded"),
+    "dead": (_FINISHED, "dead"),
+    "cancelled": (_FINISHED, "cancelled"),
+    "expired": (_FINISHED, "expired"),
+    "retried": ("orc_task_retries_total", "failed"),
+    "snoozed": ("orc_task_retries_total", "snoozed"),
+    "requeued": ("orc_task_retries_total", "operator"),
+    "adopted": ("orc_task_redeliveries_total", "lease_expired"),
+    "abandoned": ("orc_task_redeliveries_total", "worker_died"),
+    "recovered": ("orc_task_redeliveries_total", "recovered"),
+    "given_back": ("orc_task_redeliveries_total", "given_back"),
+    "asked": ("orc_questions_total", "asked"),
+    "answered": ("orc_questions_total", "answered"),
+    "unanswered": ("orc_questions_total", "unanswered"),
+    "repaired": ("orc_repairs_total", "repaired"),
+    "cleaned": ("orc_repairs_total", "cleaned"),
+}
+"""Metric and label value of each counter of the scripts (`stats:TOTAL`)."""
+_EDGES: Final = tuple(round(second * 1000).bit_length() - 1 for second in BUCKETS_S)
+"""Last bucket below each upper end: bucket N holds times below 2^N ms."""
+PAIRS_AT_ONCE: Final = 50
+MOST_OPENINGS: Final = 10_000
+"""Agents and skills come and go, so texts that are kept for them must not add up for ever."""
+_decode: Final = msgspec.msgpack.Decoder(list[int]).decode
+
+
+def escape(value: str) -> str:
+    """Escape a label value."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+class Page:
+    """Collects samples of declared metrics and writes them family by family.
+
+    Args:
+        pool: value of the label `pool`.
+        openings: texts of samples up to their values, which the next page uses again.
+    """
+
+    def __init__(self, pool: str, openings: dict[tuple[str, ...], str]) -> None:
+        self._pool, self._openings = pool, openings
+        self._families: dict[str, list[str]] = {}
+
+    def add(self, name: str, value: float, *labels: str) -> None:
+        """Add one sample; `labels` are the values of the declared labels."""
+        opening = self._openings.get((name, *labels))
+        if opening is None:
+            pairs = [
+                f'{label}="{escape(text)}"'
+                for label, text in zip(("pool", *BY_NAME[name].labels), (self._pool, *labels), strict=True)
+            ]
+            opening = self._openings[name, *labels] = f"{name}{{{','.join(pairs)}}} "
+        self.add_text(name, (f"{opening}{value if value.__class__ is int else round(value, 6)}\n",))
+
+    def add_text(self, name: str, text: Iterable[str]) -> None:
+        """Add samples that are written already."""
+        lines = self._families.get(name)
+        if lines is None:
+            lines = self._families[name] = [head(BY_NAME[name])]
+        lines.extend(text)
+
+    def render(self) -> bytes:
+        """Return the text."""
+        return "".join(line for lines in self._families.values() for line in lines).encode()
+
+
+def head(metric: Metric) -> str:
+    """Return the lines that open a family."""
+    return f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {metric.type}\n"
+
+
+class _Pair:
+    """The samples of one agent and skill, made anew when its counters change."""
+
+    __slots__ = ("_templates", "attempts", "cells", "duration", "packed", "wait")
+
+    def __init__(self, pool: str, agent: str, skill: str) -> None:
+        labels = f'pool="{escape(pool)}",agent="{escape(agent)}",skill="{escape(skill)}"'.replace("%", "%%")
+        outcomes = BY_NAME["orc_task_attempts_total"].values
+        self._templates = (
+            "".join(f'orc_task_attempts_total{{{labels},outcome="{outcome}"}} %d\n' for outcome in outcomes),
+            *(
+                "".join(f'{name}_bucket{{{labels},le="{end}"}} %d\n' for end in (*BUCKETS_S, "+Inf"))
+                + f"{name}_sum{{{labels}}} %s\n{name}_count{{{labels}}} %d\n"
+                for name in ("orc_task_duration_seconds", "orc_task_wait_seconds")
+            ),
+        )
+        self.packed = b""
+        self.cells: Sequence[int] = ()
+
+    def update(self, packed: bytes) -> None:
+        """Take the counters as Redis stores them."""
+        if packed == self.packed:
+            return
+        cells, flat = [0] * CELLS, _decode(packed)
+        for cell, count in zip(flat[::2], flat[1::2], strict=True):
+            if 0 <= cell < CELLS:  # a newer program may count more
+                cells[cell] = count
+        self.packed, self.cells = packed, cells
+        attempts, duration, wait = self._templates
+        self.attempts = attempts % tuple(cells[: len(OUTCOMES)])
+        self.duration = duration % _histogram(cells, RUNS, RAN_MS)
+        self.wait = wait % _histogram(cells, WAITS, WAITED_MS)
+
+
+def _histogram(cells: Sequence[int], first: int, total_ms: int) -> tuple[object, ...]:
+    below = list(accumulate(cells[first : first + BUCKETS]))
+    return (*[below[edge] for edge in _EDGES], below[-1], cells[total_ms] / 1000, below[-1])
+
+
+class PoolExposition:
+    """Writes the readings of one pool."""
+
+    def __init__(self, pool: str) -> None:
+        self._pool = pool
+        self._pairs: dict[bytes, _Pair] = {}
+        self._openings: dict[tuple[str, ...], str] = {}
+
+    async def render(self, reading: PoolReading, *, supervisor: str) -> bytes:
+        """Return the text of a reading, for the supervisor with this id. Lets the event loop turn in between."""
+        page, numbers = Page(self._pool, self._openings), reading.numbers
+        await self._update_pairs(reading.attempts)
+        for counter, (name, label) in COUNTERS.items():
+            page.add(name, numbers.counters.get(counter, 0), *([label] if label else []))
+        pairs = list(self._pairs.values())
+        page.add_text("orc_task_attempts_total", [pair.attempts for pair in pairs])
+        page.add_text("orc_task_duration_seconds", [pair.duration for pair in pairs])
+        page.add_text("orc_task_wait_seconds", [pair.wait for pair in pairs])
+        page.add("orc_control_commands_total", numbers.commands)
+        page.add("orc_control_refusals_total", numbers.refusals)
+        self._add_queues(page, reading)
+        await checkpoint()
+        backlogs = compute_backlogs(reading, RunningTimes({key: pair.cells for key, pair in self._pairs.items()}))
+        self._add_skills(page, reading, backlogs)
+        await checkpoint()
+        self._add_agents(page, reading)
+        await checkpoint()
+        for name, value in (
+            ("orc_tasks_scheduled", numbers.scheduled),
+            ("orc_tasks_awaiting_input", numbers.asking),
+            ("orc_dead_letters", numbers.dead),
+            ("orc_pool_backlog_seconds", backlogs.pool.seconds),
+            ("orc_agents", len(numbers.agents)),
+            ("orc_workers", numbers.workers),
+            ("orc_supervisors", numbers.supervisors),
+            ("orc_leader", int(bool(numbers.leader))),
+            ("orc_supervisor_leads", int(numbers.leader == supervisor)),
+            ("orc_schedules", numbers.schedules),
+            ("orc_schedule_lateness_seconds", _age_s(numbers.now_ms, numbers.next_fire_ms)),
+            ("orc_sessions", numbers.sessions),
+            ("orc_scrape_seconds", reading.took_s),
+        ):
+            page.add(name, value)
+        _add_server(page, reading)
+        return page.render()
+
+    async def _update_pairs(self, attempts: Mapping[bytes, bytes]) -> None:
+        for key in self._pairs.keys() - attempts.keys():
+            del self._pairs[key]
+        if len(self._openings) > MOST_OPENINGS:
+            self._openings.clear()
+        for number, (key, packed) in enumerate(attempts.items()):
+            if number % PAIRS_AT_ONCE == 0:
+                await checkpoint()
+            pair = self._pairs.get(key)
+            if pair is None:
+                agent, _, skill = key.decode().partition(" ")
+                names = (OTHER if name == OTHER_PAIR else name for name in (agent, skill))
+                pair = self._pairs[key] = _Pair(self._pool, *names)
+            pair.update(packed)
+
+    def _labelled(self, names: Iterable[str], part: int) -> set[str]:
+        """Choose the names that are label values: those that have attempts of their own, then others by name."""
+        counted = {key.decode().split(" ")[part] for key in self._pairs} - {OTHER_PAIR}
+        rest = sorted(set(names) - counted)
+        return counted | set(rest[: max(0, LABELLED - len(counted))])
+
+    def _add_queues(self, page: Page, reading: PoolReading) -> None:
+        waiting = dict.fromkeys(BY_NAME["orc_queue_waiting"].values, 0)
+        oldest = dict.fromkeys(BY_NAME["orc_queue_oldest_seconds"].values, 0.0)
+        kinds = {"queue:skill": "skill", "queue:agent": "agent", "suspects": "suspect", "held": "held"}
+        for suffix, queue in reading.queues.items():
+            first, _, rest = suffix.partition(":")
+            kind = kinds[f"queue:{rest.partition(':')[0]}" if first == "queue" else first]
+            waiting[kind] += queue.tasks
+            if kind in oldest and queue.tasks:
+                oldest[kind] = max(oldest[kind], _age_s(reading.numbers.now_ms, queue.since_ms))
+        waiting["parked"] = sum(agent.parked for agent in reading.agents.values())
+        for kind, count in waiting.items():
+            page.add("orc_queue_waiting", count, kind)
+        for kind, age_s in oldest.items():
+            page.add("orc_queue_oldest_seconds", age_s, kind)
+
+    def _add_skills(self, page: Page, reading: PoolReading, backlogs: Backlogs) -> None:
+        labelled = self._labelled(backlogs.skills, 1)
+        rest: list[tuple[float, ...]] = []
+        for skill, backlog in backlogs.skills.items():
+            queue = reading.queues.get(f"queue:skill:{skill}")
+            age_s = _age_s(reading.numbers.now_ms, queue.since_ms) if queue and queue.tasks else 0.0
+            row = (backlog.waiting, age_s, backlog.slots, backlog.seconds)
+            if skill in labelled:
+                _add_skill(page, skill, row)
+            else:
+                rest.append(row)
+        if rest:
+            counts, ages, slots, seconds = zip(*rest, strict=True)
+            # Slots of a pool serve several skills; the longest backlog is the one to scale on.
+            _add_skill(page, OTHER, (sum(counts), max(ages), max(slots), max(seconds)))
+
+    def _add_agents(self, page: Page, reading: PoolReading) -> None:
+        labelled = self._labelled(reading.agents, 0)
+        sums: dict[str, list[int]] = {}
+        for name, agent in reading.agents.items():
+            row = sums.setdefault(name if name in labelled else OTHER, [0, 0, 0])
+            row[0] += agent.slots
+            row[1] += agent.running
+            row[2] += agent.unread
+        for name, (slots, running, unread) in sums.items():
+            page.add("orc_slots", slots, name)
+            page.add("orc_slots_used", running, name)
+            page.add("orc_inbox_unread", unread, name)
+
+
+def _add_skill(page: Page, skill: str, row: Sequence[float]) -> None:
+    names = ("orc_skill_waiting", "orc_skill_oldest_seconds", "orc_skill_slots", "orc_skill_backlog_seconds")
+    for name, value in zip(names, row, strict=True):
+        page.add(name, value, skill)
+
+
+def _add_server(page: Page, reading: PoolReading) -> None:
+    server = reading.server
+    for name, value in (
+        ("orc_redis_up", 1),
+        ("orc_redis_uptime_seconds", server.uptime_s),
+        ("orc_redis_memory_bytes", server.memory_bytes),
+        ("orc_redis_memory_limit_bytes", server.memory_limit_bytes),
+        ("orc_redis_clients", server.clients),
+        ("orc_redis_clients_limit", server.max_clients),
+        ("orc_redis_evicted_keys_total", server.evicted_keys),
+        ("orc_redis_aof_enabled", int(server.append_only)),
+        ("orc_redis_aof_bytes", server.aof_bytes),
+        ("orc_redis_clock_skew_seconds", reading.skew_s),
+    ):
+        page.add(name, value)
+    for kind, outcome in (
+        ("aof_write", server.aof_write),
+        ("aof_rewrite", server.aof_rewrite),
+        ("snapshot", server.snapshot),
+    ):
+        page.add("orc_redis_persistence_ok", int(outcome == "ok"), kind)
+
+
+def _age_s(now_ms: int, since_ms: float | None) -> float:
+    return 0.0 if since_ms is None else max(0.0, (now_ms - since_ms) / 1000)
