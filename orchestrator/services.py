@@ -18,6 +18,7 @@ from orchestrator.core.turns import SILENT_AFTER_S, LoopTurn, LoopTurns
 from orchestrator.embedded.attachment import Attachment, EmbeddedInfo
 from orchestrator.store.failures import ReplyTooLarge
 from orchestrator.store.keys import PoolKeys
+from orchestrator.store.links import count_reconnects
 from orchestrator.store.long_read import LongRead
 from orchestrator.store.store import Endpoint, Store, SyncStore
 
@@ -41,6 +42,7 @@ __all__ = [
     "Services",
     "SyncStore",
     "check_answers",
+    "count_reconnects",
     "describe_embedded",
     "hold_embedded",
     "hold_ephemeral",

@@ -91,7 +91,9 @@ async def _scrape(bench: Bench, filler: SyncStore) -> tuple[int, list[float], li
             async with anyio.create_task_group() as group:
                 turns = list[float]()
                 group.start_soon(_record_turns, turns)
-                size = len(await exposition.render(await reader.read(), supervisor="s"))
+                page = exposition.page()
+                await exposition.add(page, await reader.read(), supervisor="s")
+                size = len(page.render())
                 group.cancel_scope.cancel()
             if batch:  # the first one reads all agents
                 loop_ms.append((time.process_time() - started_s) * 1000)

@@ -82,6 +82,11 @@ class Page:
             opening = self._openings[name, *labels] = f"{name}{{{','.join(pairs)}}} "
         self.add_text(name, (f"{opening}{value if value.__class__ is int else round(value, 6)}\n",))
 
+    def add_part(self, name: str, part: str, value: float, label: str = "") -> None:
+        """Add one sample of a histogram without labels: `_bucket`, `_sum` or `_count`."""
+        labels = f'pool="{escape(self._pool)}"{"," if label else ""}{label}'
+        self.add_text(name, (f"{name}{part}{{{labels}}} {value}\n",))
+
     def add_text(self, name: str, text: Iterable[str]) -> None:
         """Add samples that are written already."""
         lines = self._families.get(name)
@@ -146,9 +151,15 @@ class PoolExposition:
         self._pairs: dict[bytes, _Pair] = {}
         self._openings: dict[tuple[str, ...], str] = {}
 
-    async def render(self, reading: PoolReading, *, supervisor: str) -> bytes:
-        """Return the text of a reading, for the supervisor with this id. Lets the event loop turn in between."""
-        page, numbers = Page(self._pool, self._openings), reading.numbers
+    def page(self) -> Page:
+        """Return an empty page of this pool."""
+        if len(self._openings) > MOST_OPENINGS:
+            self._openings.clear()
+        return Page(self._pool, self._openings)
+
+    async def add(self, page: Page, reading: PoolReading, *, supervisor: str) -> None:
+        """Add a reading, for the supervisor with this id. Lets the event loop turn in between."""
+        numbers = reading.numbers
         await self._update_pairs(reading.attempts)
         for counter, (name, label) in COUNTERS.items():
             page.add(name, numbers.counters.get(counter, 0), *([label] if label else []))
@@ -182,13 +193,10 @@ class PoolExposition:
         ):
             page.add(name, value)
         _add_server(page, reading)
-        return page.render()
 
     async def _update_pairs(self, attempts: Mapping[bytes, bytes]) -> None:
         for key in self._pairs.keys() - attempts.keys():
             del self._pairs[key]
-        if len(self._openings) > MOST_OPENINGS:
-            self._openings.clear()
         for number, (key, packed) in enumerate(attempts.items()):
             if number % PAIRS_AT_ONCE == 0:
                 await checkpoint()

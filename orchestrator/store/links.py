@@ -80,6 +80,17 @@ def transport_of(connection: AsyncConnection) -> asyncio.Transport:
     return writer.transport  # type: ignore[return-value]
 
 
+class _Reconnects:
+    """Counts the connections of this process that were opened again after a loss."""
+
+    count = 0
+
+
+def count_reconnects() -> int:
+    """Return how many connections of this process were opened again after a loss."""
+    return _Reconnects.count
+
+
 class Link:
     """One asyncio connection, opened on first use and again after a loss. Many callers may share it.
 
@@ -117,6 +128,7 @@ class Link:
         self._wire: Wire | None = None
         self._opening = anyio.Lock(fast_acquire=True)
         self._attempts = 0
+        self._was_open = False
         self._refusal: Exception | None = None
 
     @property
@@ -197,6 +209,8 @@ class Link:
                 if self._unreachable is not None:
                     self._unreachable(self.address)
                 raise translate(error, what=str(what), sent=False) from error
+            _Reconnects.count += self._was_open
+            self._was_open = True
             transport = transport_of(connection)
             self._connection = connection
             self._wire = Wire(

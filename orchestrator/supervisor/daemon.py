@@ -17,6 +17,7 @@ from orchestrator.core.log import get_logger
 from orchestrator.core.notify import Notifier
 from orchestrator.core.process_one import reap_orphans
 from orchestrator.core.wakeups import Wakeup
+from orchestrator.monitoring.supervisor_health import SupervisorHealth
 from orchestrator.schedules.scheduler import Scheduler
 from orchestrator.services import WAIT_REPORTED_EVERY_S, wait_for_services
 from orchestrator.supervisor.assigner import Assigner
@@ -46,17 +47,20 @@ async def run_supervisor(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT.
 
     Raises:
-        ConfigError: the server is too old, or may evict keys.
+        ConfigError: the server is too old or may evict keys, or the libraries for `supervisor.health` are missing.
         FormatMismatch: the pool does not admit this version, or no longer.
         StoreError: Redis refuses.
     """
     reap_orphans()
     notifier = Notifier.take()
+    health = None if settings.supervisor.health is None else SupervisorHealth(settings, settings.supervisor.health)
     failure: OrchestratorError | None = None
     async with anyio.create_task_group() as group:
         group.start_soon(_stop_on_signal, group.cancel_scope, notifier)
+        if health is not None:
+            group.start_soon(health.serve)
         try:
-            await _serve(settings, notifier)
+            await _serve(settings, notifier, health)
         except OrchestratorError as raised:
             failure = raised  # the group would wrap it
         group.cancel_scope.cancel()
@@ -64,7 +68,9 @@ async def run_supervisor(settings: Settings) -> None:
         raise failure
 
 
-async def _serve(settings: Settings, notifier: Notifier) -> None:
+async def _serve(settings: Settings, notifier: Notifier, health: SupervisorHealth | None) -> None:
+    supervisor = new_worker_id()
+
     def report(outage: ServerUnavailable) -> None:
         _log.warning("supervisor_waits_for_redis", error=str(outage))
         notifier.status(WAITS_FOR_REDIS)
@@ -78,11 +84,13 @@ async def _serve(settings: Settings, notifier: Notifier) -> None:
         wait_for_services(settings, name="supervisor", report=report, check=check) as services,
         anyio.create_task_group() as group,
     ):
+        if health is not None:
+            health.connected(services, supervisor)
         notifier.ready("connected to Redis")
         group.start_soon(watch_loops, notifier, services.turns)
         refused: FormatMismatch | None = None
         try:
-            await supervise(services, on_state=notifier.status)
+            await supervise(services, supervisor=supervisor, on_state=notifier.status)
         except FormatMismatch as failure:
             refused = failure  # the group would wrap it
         group.cancel_scope.cancel()
@@ -92,17 +100,20 @@ async def _serve(settings: Settings, notifier: Notifier) -> None:
         raise refused
 
 
-async def supervise(services: Services, *, on_state: Callable[[str], None] = lambda _: None) -> None:
+async def supervise(
+    services: Services, *, supervisor: str | None = None, on_state: Callable[[str], None] = lambda _: None
+) -> None:
     """Run the loops while this supervisor leads, until cancelled.
 
     Args:
         services: of the pool.
+        supervisor: its id; a new one by default.
         on_state: called with what the supervisor does now, in words.
 
     Raises:
         FormatMismatch: the pool no longer admits this version.
     """
-    supervisor = new_worker_id()
+    supervisor = supervisor or new_worker_id()
     leader = Leader(services, supervisor=supervisor, on_state=on_state)
 
     async def work() -> None:

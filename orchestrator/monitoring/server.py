@@ -1,0 +1,225 @@
+"""Serves /livez, /readyz and /metrics over HTTP/1.1, one request per connection.
+
+The server answers GET and HEAD, and ignores the Host header. A connection has a time limit, and when all places are
+taken the oldest connection gives way, so that a slow client keeps no place.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import os
+import socket
+import stat
+from collections import deque
+from contextlib import suppress
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, Protocol
+
+import anyio
+
+from orchestrator.core.errors import ConfigError
+from orchestrator.core.health_address import parse_health_address
+from orchestrator.core.log import get_logger
+from orchestrator.monitoring.checks import render_checks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import h11
+    from anyio.abc import Listener, SocketStream
+
+    from orchestrator.monitoring.checks import Check
+
+CONNECTIONS: Final = 32
+REQUEST_TIMEOUT_S: Final = 5.0
+REPLY_TIMEOUT_S: Final = 10.0
+LINGER_S: Final = 1.0
+MAX_HEADER_BYTES: Final = 8192
+RETRY_S: Final = 10.0
+"""Time between two tries to listen, as when the address belongs to a process that stops."""
+TEXT: Final = "text/plain; charset=utf-8"
+JSON: Final = "application/json"
+EXPOSITION: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_log = get_logger(__name__)
+
+
+class Health(Protocol):
+    """Answers for a process."""
+
+    def live(self) -> Sequence[Check]:
+        """Check the process itself, without Redis."""
+
+    async def ready(self) -> Sequence[Check]:
+        """Check whether the process can work."""
+
+    async def metrics(self) -> bytes:
+        """Return the metrics in Prometheus' text format."""
+
+
+def check_installed(setting: str) -> None:
+    """Check that the libraries of the server are installed.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    if any(importlib.util.find_spec(name) is None for name in ("h11", "prometheus_client")):
+        raise ConfigError(
+            f"{setting} needs the libraries h11 and prometheus-client; "
+            "run `pip install 'redis-orchestrator[monitoring]'`"
+        )
+
+
+async def serve_health(address: str, health: Health) -> None:
+    """Serve until cancelled. An address that is not free is logged once, and tried again."""
+    target, failed = parse_health_address(address), False
+    while True:
+        try:
+            listener = await _listen(target)
+        except OSError as failure:
+            if not failed:
+                _log.warning("health_server_unavailable", address=address, error=failure.strerror or str(failure))
+            failed = True
+            await anyio.sleep(RETRY_S)
+            continue
+        _log.info("health_server_started", address=address)
+        try:
+            await _Server(health).serve(listener)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await listener.aclose()
+            if isinstance(target, str):
+                with suppress(OSError):
+                    os.unlink(target)  # noqa: PTH108 - a call that does not block
+        return
+
+
+async def _listen(target: str | tuple[str, int]) -> Listener[SocketStream]:
+    if not isinstance(target, str):
+        host, port = target
+        return await anyio.create_tcp_listener(local_host=host, local_port=port)
+    _remove_stale(target)
+    # The group may connect too, as an operator's probe does.
+    return await anyio.create_unix_listener(target, mode=0o660)
+
+
+def _remove_stale(path: str) -> None:
+    """Remove a socket that no process listens at.
+
+    Raises:
+        OSError: a process listens there, or the file is no socket.
+    """
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):  # noqa: PTH116
+            raise OSError(errno.EEXIST, f"{path} exists and is no socket")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.setblocking(False)  # noqa: FBT003 - it takes no keywords
+        try:
+            caller.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            with suppress(FileNotFoundError):
+                os.unlink(path)  # noqa: PTH108
+            return
+        except BlockingIOError:
+            pass  # it listens, and its queue is full
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
+class _Server:
+    def __init__(self, health: Health) -> None:
+        self._health = health
+        self._open: deque[anyio.CancelScope] = deque()
+
+    async def serve(self, listener: Listener[SocketStream]) -> None:
+        await listener.serve(self._handle)
+
+    async def _handle(self, stream: SocketStream) -> None:
+        if len(self._open) >= CONNECTIONS:
+            self._open.popleft().cancel()
+        scope = anyio.CancelScope()
+        self._open.append(scope)
+        try:
+            with scope, suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                async with stream:
+                    await self._answer(stream)
+        except Exception as failure:  # noqa: BLE001 - a defect of one answer must not end the process
+            _log.error("health_request_failed", error=f"{type(failure).__name__}: {failure}", exc_info=True)
+        finally:
+            with suppress(ValueError):
+                self._open.remove(scope)
+
+    async def _answer(self, stream: SocketStream) -> None:
+        import h11
+
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEADER_BYTES)
+        request = None
+        try:
+            with anyio.move_on_after(REQUEST_TIMEOUT_S):
+                request = await _read_request(stream, connection)
+        except h11.RemoteProtocolError as invalid:
+            reply, sent_body = (invalid.error_status_hint, TEXT, b"invalid request\n"), True
+        else:
+            if request is None:
+                return
+            reply, sent_body = await self._respond(request), request.method != b"HEAD"
+        with anyio.move_on_after(REPLY_TIMEOUT_S):
+            await _send(stream, *reply, with_body=sent_body)
+
+    async def _respond(self, request: h11.Request) -> tuple[int, str, bytes]:
+        if request.method not in {b"GET", b"HEAD"}:
+            return 405, TEXT, b"only GET and HEAD\n"
+        path = request.target.partition(b"?")[0]
+        if path == b"/metrics":
+            return 200, EXPOSITION, await self._health.metrics()
+        if path == b"/livez":
+            checks = self._health.live()
+        elif path == b"/readyz":
+            checks = await self._health.ready()
+        else:
+            return 404, TEXT, b"/livez /readyz /metrics\n"
+        accepts = b",".join(value for name, value in request.headers if name == b"accept")
+        healthy, as_json = all(check.failure is None for check in checks), b"application/json" in accepts
+        return 200 if healthy else 503, JSON if as_json else TEXT, render_checks(checks, as_json=as_json)
+
+
+async def _read_request(stream: SocketStream, connection: h11.Connection) -> h11.Request | None:
+    """Read the head of a request; None if the client closes the connection before its end.
+
+    Raises:
+        RemoteProtocolError: it is not HTTP, or too long.
+    """
+    import h11
+
+    while True:
+        event = connection.next_event()
+        if isinstance(event, h11.Request):
+            return event
+        if event is not h11.NEED_DATA:
+            return None
+        try:
+            connection.receive_data(await stream.receive(4096))
+        except anyio.EndOfStream:
+            connection.receive_data(b"")
+
+
+async def _send(stream: SocketStream, status: int, kind: str, body: bytes, *, with_body: bool) -> None:
+    lines = [
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+        f"content-type: {kind}",
+        f"content-length: {len(body)}",
+        "cache-control: no-store",
+        "x-content-type-options: nosniff",
+        "connection: close",
+        *(["allow: GET, HEAD"] if status == HTTPStatus.METHOD_NOT_ALLOWED else []),
+    ]
+    head = "".join(f"{line}\r\n" for line in [*lines, ""]).encode()
+    await stream.send(head + body if with_body else head)
+    with suppress(OSError):
+        await stream.send_eof()
+    # A close with unread bytes would reset the connection before the client has read the answer.
+    with suppress(anyio.EndOfStream), anyio.move_on_after(LINGER_S):
+        while True:
+            await stream.receive()
