@@ -9,6 +9,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -47,6 +49,7 @@ OTHER: Final = "*"
 """Agent and skill of the pairs beyond `MAX_NAMES`."""
 KEPT_MINUTES: Final = 1440
 """Minutes that are kept."""
+_decode: Final = msgspec.msgpack.Decoder(list[int]).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +117,12 @@ def sum_cells(parts: Iterable[Sequence[int]]) -> Timings:
         Durations(sum(waits), cells[WAITED_MS], waits),
         Durations(sum(runs), cells[RAN_MS], runs),
     )
+
+
+def unpack_cells(packed: bytes) -> list[int]:
+    """Unpack one list of cells and counts into the count of each cell."""
+    cells, flat = [0] * CELLS, _decode(packed)
+    for cell, count in zip(flat[::2], flat[1::2], strict=True):
+        if 0 <= cell < CELLS:  # a newer program may count more
+            cells[cell] = count
+    return cells

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
-from orchestrator.agents.timings import RECENT_RUNS, RECENT_US
+from orchestrator.agents.timings import RECENT_RUNS, RECENT_US, unpack_cells
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +53,11 @@ class RunningTimes:
                 sums = self._sums.setdefault(key, [0, 0])
                 sums[0] += cells[RECENT_RUNS]
                 sums[1] += cells[RECENT_US]
+
+    @classmethod
+    def read(cls, attempts: Mapping[bytes, bytes]) -> Self:
+        """Take the counters as Redis stores them."""
+        return cls({key: unpack_cells(packed) for key, packed in attempts.items()})
 
     def of_skill(self, skill: str) -> float:
         """Return the mean of a skill in seconds."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 from anyio.lowlevel import checkpoint
 
-from orchestrator.agents.timings import BUCKETS, CELLS, OUTCOMES, RAN_MS, RUNS, WAITED_MS, WAITS
+from orchestrator.agents.timings import BUCKETS, OUTCOMES, RAN_MS, RUNS, WAITED_MS, WAITS, unpack_cells
 from orchestrator.agents.timings import OTHER as OTHER_PAIR
 from orchestrator.monitoring.backlog import RunningTimes, compute_backlogs
 from orchestrator.monitoring.catalogue import BUCKETS_S, BY_NAME, LABELLED, OTHER
@@ -51,7 +50,6 @@ _EDGES: Final = tuple(round(second * 1000).bit_length() - 1 for second in BUCKET
 PAIRS_AT_ONCE: Final = 50
 MOST_OPENINGS: Final = 10_000
 """Agents and skills come and go, so texts that are kept for them must not add up for ever."""
-_decode: Final = msgspec.msgpack.Decoder(list[int]).decode
 
 
 def escape(value: str) -> str:
@@ -127,10 +125,7 @@ class _Pair:
         """Take the counters as Redis stores them."""
         if packed == self.packed:
             return
-        cells, flat = [0] * CELLS, _decode(packed)
-        for cell, count in zip(flat[::2], flat[1::2], strict=True):
-            if 0 <= cell < CELLS:  # a newer program may count more
-                cells[cell] = count
+        cells = unpack_cells(packed)
         self.packed, self.cells = packed, cells
         attempts, duration, wait = self._templates
         self.attempts = attempts % tuple(cells[: len(OUTCOMES)])

@@ -6,8 +6,9 @@ taken the oldest connection gives way, so that a slow client keeps no place.
 
 from __future__ import annotations
 
+import asyncio
 import errno
-import importlib.util
+import importlib
 import os
 import socket
 import stat
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import h11
-    from anyio.abc import Listener, SocketStream
 
     from orchestrator.monitoring.checks import Check
 
@@ -59,16 +59,19 @@ class Health(Protocol):
 
 
 def check_installed(setting: str) -> None:
-    """Check that the libraries of the server are installed.
+    """Import the libraries of the server.
 
     Raises:
-        ConfigError: they are not.
+        ConfigError: they are not installed.
     """
-    if any(importlib.util.find_spec(name) is None for name in ("h11", "prometheus_client")):
+    try:
+        for name in ("h11", "prometheus_client"):
+            importlib.import_module(name)  # now, because a request must not block the event loop
+    except ImportError:
         raise ConfigError(
             f"{setting} needs the libraries h11 and prometheus-client; "
             "run `pip install 'redis-orchestrator[monitoring]'`"
-        )
+        ) from None
 
 
 async def serve_health(address: str, health: Health) -> None:
@@ -76,32 +79,37 @@ async def serve_health(address: str, health: Health) -> None:
     target, failed = parse_health_address(address), False
     while True:
         try:
-            listener = await _listen(target)
+            listening = _listen(target)
         except OSError as failure:
             if not failed:
                 _log.warning("health_server_unavailable", address=address, error=failure.strerror or str(failure))
             failed = True
             await anyio.sleep(RETRY_S)
             continue
-        _log.info("health_server_started", address=address)
         try:
-            await _Server(health).serve(listener)
+            _log.info("health_server_started", address=address)
+            await _Server(health).serve(listening)
         finally:
-            with anyio.CancelScope(shield=True):
-                await listener.aclose()
+            listening.close()
             if isinstance(target, str):
                 with suppress(OSError):
                     os.unlink(target)  # noqa: PTH108 - a call that does not block
-        return
 
 
-async def _listen(target: str | tuple[str, int]) -> Listener[SocketStream]:
+def _listen(target: str | tuple[str, int]) -> socket.socket:
     if not isinstance(target, str):
-        host, port = target
-        return await anyio.create_tcp_listener(local_host=host, local_port=port)
+        family = socket.AF_INET6 if ":" in target[0] else socket.AF_INET
+        return socket.create_server(target, family=family, backlog=CONNECTIONS)
     _remove_stale(target)
-    # The group may connect too, as an operator's probe does.
-    return await anyio.create_unix_listener(target, mode=0o660)
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        listening.bind(target)
+        os.chmod(target, 0o660)  # noqa: PTH101 - the group may connect too, as a probe of the operator does
+        listening.listen(CONNECTIONS)
+    except OSError:
+        listening.close()
+        raise
+    return listening
 
 
 def _remove_stale(path: str) -> None:
@@ -133,32 +141,40 @@ class _Server:
         self._health = health
         self._open: deque[anyio.CancelScope] = deque()
 
-    async def serve(self, listener: Listener[SocketStream]) -> None:
-        await listener.serve(self._handle)
+    async def serve(self, listening: socket.socket) -> None:
+        # Not the sockets of anyio: reading a unix socket whose other end closes raises InvalidStateError in the loop.
+        async with anyio.create_task_group() as group:
+            server = await asyncio.start_server(
+                lambda reader, writer: group.start_soon(self._handle, reader, writer), sock=listening
+            )
+            try:
+                await anyio.sleep_forever()
+            finally:
+                server.close()
 
-    async def _handle(self, stream: SocketStream) -> None:
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._open) >= CONNECTIONS:
             self._open.popleft().cancel()
         scope = anyio.CancelScope()
         self._open.append(scope)
         try:
-            with scope, suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                async with stream:
-                    await self._answer(stream)
+            with scope, suppress(OSError):
+                await self._answer(reader, writer)
         except Exception as failure:  # noqa: BLE001 - a defect of one answer must not end the process
             _log.error("health_request_failed", error=f"{type(failure).__name__}: {failure}", exc_info=True)
         finally:
             with suppress(ValueError):
                 self._open.remove(scope)
+            writer.transport.abort()
 
-    async def _answer(self, stream: SocketStream) -> None:
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         import h11
 
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEADER_BYTES)
         request = None
         try:
             with anyio.move_on_after(REQUEST_TIMEOUT_S):
-                request = await _read_request(stream, connection)
+                request = await _read_request(reader, connection)
         except h11.RemoteProtocolError as invalid:
             reply, sent_body = (invalid.error_status_hint, TEXT, b"invalid request\n"), True
         else:
@@ -166,7 +182,11 @@ class _Server:
                 return
             reply, sent_body = await self._respond(request), request.method != b"HEAD"
         with anyio.move_on_after(REPLY_TIMEOUT_S):
-            await _send(stream, *reply, with_body=sent_body)
+            await _send(writer, *reply, with_body=sent_body)
+            # A close with unread bytes would reset the connection before the client has read the answer.
+            with anyio.move_on_after(LINGER_S):
+                while await reader.read(4096):
+                    pass
 
     async def _respond(self, request: h11.Request) -> tuple[int, str, bytes]:
         if request.method not in {b"GET", b"HEAD"}:
@@ -185,7 +205,7 @@ class _Server:
         return 200 if healthy else 503, JSON if as_json else TEXT, render_checks(checks, as_json=as_json)
 
 
-async def _read_request(stream: SocketStream, connection: h11.Connection) -> h11.Request | None:
+async def _read_request(reader: asyncio.StreamReader, connection: h11.Connection) -> h11.Request | None:
     """Read the head of a request; None if the client closes the connection before its end.
 
     Raises:
@@ -199,13 +219,10 @@ async def _read_request(stream: SocketStream, connection: h11.Connection) -> h11
             return event
         if event is not h11.NEED_DATA:
             return None
-        try:
-            connection.receive_data(await stream.receive(4096))
-        except anyio.EndOfStream:
-            connection.receive_data(b"")
+        connection.receive_data(await reader.read(4096))
 
 
-async def _send(stream: SocketStream, status: int, kind: str, body: bytes, *, with_body: bool) -> None:
+async def _send(writer: asyncio.StreamWriter, status: int, kind: str, body: bytes, *, with_body: bool) -> None:
     lines = [
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
         f"content-type: {kind}",
@@ -216,10 +233,7 @@ async def _send(stream: SocketStream, status: int, kind: str, body: bytes, *, wi
         *(["allow: GET, HEAD"] if status == HTTPStatus.METHOD_NOT_ALLOWED else []),
     ]
     head = "".join(f"{line}\r\n" for line in [*lines, ""]).encode()
-    await stream.send(head + body if with_body else head)
-    with suppress(OSError):
-        await stream.send_eof()
-    # A close with unread bytes would reset the connection before the client has read the answer.
-    with suppress(anyio.EndOfStream), anyio.move_on_after(LINGER_S):
-        while True:
-            await stream.receive()
+    writer.transport.set_write_buffer_limits(0)  # so that `drain` returns when all is sent
+    writer.write(head + body if with_body else head)
+    await writer.drain()
+    writer.write_eof()

@@ -61,7 +61,7 @@ class SupervisorHealth:
         self._services: Services | None = None
         self._reader: PoolReader | None = None
         self._supervisor = ""
-        self._lag = LoopLag()
+        self.lag = LoopLag()
         self._exposition = PoolExposition(settings.pool)
         self._scraping, self._checking = anyio.Lock(), anyio.Lock()
         self._scraped: tuple[float, bytes] | None = None
@@ -71,7 +71,7 @@ class SupervisorHealth:
     async def serve(self) -> None:
         """Serve until cancelled."""
         async with anyio.create_task_group() as group:
-            group.start_soon(self._lag.run)
+            group.start_soon(self.lag.run)
             group.start_soon(serve_health, self._address, self)
 
     def connected(self, services: Services, supervisor: str) -> None:
@@ -85,7 +85,7 @@ class SupervisorHealth:
 
     async def ready(self) -> Sequence[Check]:
         """Check Redis, the scripts and the event loop."""
-        return [*self.live(), await self._check_redis(), check_lag(self._lag)]
+        return [*self.live(), await self._check_redis(), check_lag(self.lag)]
 
     async def _check_redis(self) -> Check:
         async with self._checking:
@@ -117,7 +117,7 @@ class SupervisorHealth:
         page = self._exposition.page()
         silent = self._services.turns.silent() if self._services is not None else ()
         add_process(page, "supervisor", silent_loops=len(silent))
-        add_lag(page, self._lag.counts, self._lag.sum_s)
+        add_lag(page, self.lag.counts, self.lag.sum_s)
         reading = await self._read()
         if reading is None:
             page.add("orc_redis_up", 0)

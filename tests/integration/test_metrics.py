@@ -1,0 +1,210 @@
+"""Metrics of a pool: what a live run exports, and what a scrape of a large pool costs."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from orchestrator import Agent, TaskContext
+from orchestrator.agents import scripts as registry
+from orchestrator.agents.model import AgentSpec
+from orchestrator.agents.timings import MAX_NAMES
+from orchestrator.monitoring.catalogue import LABELLED, METRICS, OTHER
+from orchestrator.monitoring.supervisor_health import SupervisorHealth
+from orchestrator.services import open_services
+from orchestrator.tasks.submission import Submission
+from orchestrator.views.backlog import read_backlog
+from tests.helpers.metrics import Samples, label_values, names, parse, value
+from tests.helpers.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import redis
+
+    from orchestrator.core.settings import Settings
+    from orchestrator.services import Services
+    from tests.helpers.local_team import LocalTeam
+
+MOST_COMMANDS = 10
+FROM_SUPERVISORS = {metric.name for metric in METRICS if metric.source != "host"}
+
+
+async def scrape(services: Services, supervisor: str = "s") -> Samples:
+    """What a supervisor that has just started exports."""
+    health = SupervisorHealth(services.settings, "unix:/unused")
+    health.connected(services, supervisor)
+    return parse((await health.metrics()).decode())
+
+
+def make_agent(name: str = "ed", *, concurrency: int = 2) -> Agent:
+    """An agent that succeeds, or fails for good."""
+    agent = Agent(name, concurrency=concurrency)
+
+    @agent.skill
+    async def sum(ctx: TaskContext, n: int = 0, pause_s: float = 0.0) -> int:  # noqa: A001
+        await anyio.sleep(pause_s)
+        if n < 0:
+            raise ValueError("negative")
+        return n
+
+    return agent
+
+
+@pytest.mark.parametrize("settings", [{"worker__heartbeat_s": 0.1}], indirect=True)
+async def test_a_live_run(team: LocalTeam) -> None:
+    """The text is valid, all that it has is declared, and it counts what happened."""
+    await team.work(make_agent())
+    await team.orc.submit_many(
+        [Submission("sum", {"n": n, "pause_s": 0.02}) for n in range(5)]
+        + [Submission("sum", {"n": -1}, max_attempts=1), Submission("sum", delay=100.0)]
+    )
+
+    async def counted() -> bool:
+        ran = "orc_task_duration_seconds_count", frozenset({("agent", "ed"), ("skill", "sum")})
+        return (await scrape(team.services)).get(ran) == 6
+
+    await wait_for(counted, "all attempts to be counted")
+    found = await scrape(team.services)
+    assert names(found) == FROM_SUPERVISORS
+    assert value(found, "orc_tasks_submitted_total") == 7
+    assert value(found, "orc_tasks_finished_total", outcome="succeeded") == 5
+    assert value(found, "orc_tasks_finished_total", outcome="dead") == 1
+    assert value(found, "orc_task_attempts_total", agent="ed", skill="sum", outcome="succeeded") == 5
+    assert value(found, "orc_task_attempts_total", agent="ed", skill="sum", outcome="dead") == 1
+    assert value(found, "orc_task_duration_seconds_bucket", agent="ed", skill="sum", le="+Inf") == 6
+    assert value(found, "orc_task_duration_seconds_bucket", agent="ed", skill="sum", le="0.016") == 1
+    assert 0.1 < value(found, "orc_task_duration_seconds_sum", agent="ed", skill="sum") < 2
+    assert value(found, "orc_tasks_scheduled") == 1
+    assert value(found, "orc_dead_letters") == 1
+    assert value(found, "orc_slots", agent="ed") == 2
+    assert value(found, "orc_workers") == 1
+    assert value(found, "orc_leader") == 1
+    assert value(found, "orc_redis_up") == 1
+    assert abs(value(found, "orc_redis_clock_skew_seconds")) < 1
+
+
+async def test_work_that_waits(team: LocalTeam) -> None:
+    """The number for autoscaling grows without a slot, falls with slots, and follows the running times."""
+    store, keys = team.services.store, team.services.keys
+    await team.orc.submit_many([Submission("sum") for _ in range(12)])
+    found = await scrape(team.services)
+    # A task that never ran counts as 1 s, and a pool without slots as one with one slot.
+    assert value(found, "orc_skill_backlog_seconds", skill="sum") == 12
+    assert value(found, "orc_pool_backlog_seconds") == 12
+    assert value(found, "orc_skill_waiting", skill="sum") == 12
+    assert value(found, "orc_skill_slots", skill="sum") == 0
+    assert 0 <= value(found, "orc_queue_oldest_seconds", kind="skill") < 5
+    spec = AgentSpec("ed", frozenset({"other"}))
+    await store.call(registry.register(keys, worker="w", spec=spec, slots=3, backlog=0, about={}, alive_s=60))
+    await store.call(registry.count(keys, worker="w", batch=1, rows=[("ed", "other", [0, 10, 17, 5000, 73, 10])]))
+    await store.call(registry.count(keys, worker="w", batch=2, rows=[("bob", "sum", [0, 10, 17, 20_000, 75, 10])]))
+    found = await scrape(team.services)
+    assert value(found, "orc_skill_backlog_seconds", skill="sum") == 12 * 2.0
+    assert value(found, "orc_pool_backlog_seconds") == 12 * 2.0 / 3
+    assert value(found, "orc_skill_backlog_seconds", skill="other") == 0
+    spec = AgentSpec("bob", frozenset({"sum"}))
+    # A draining worker has no slots; the others are those that serve.
+    await store.call(registry.register(keys, worker="v", spec=spec, slots=0, backlog=0, about={}, alive_s=60))
+    assert value(await scrape(team.services), "orc_skill_slots", skill="sum") == 0
+    backlogs = await read_backlog(team.services)
+    assert (backlogs.skills["sum"].waiting, backlogs.skills["sum"].seconds) == (12, 24.0)
+    assert backlogs.pool.seconds == 8.0
+
+
+async def test_ages(team: LocalTeam) -> None:
+    """The oldest task of a low priority is seen behind the first one of a high priority."""
+    old, new = await team.orc.submit("sum", priority="low"), await team.orc.submit("sum", priority="high")
+    queue = team.services.keys.queue("skill:sum")
+    await team.services.store.execute("ZINCRBY", queue, -60_000, old.id)
+    assert new.id.encode() == (await team.services.store.execute("ZRANGE", queue, 0, 0))[0]
+    found = await scrape(team.services)
+    assert 60 <= value(found, "orc_skill_oldest_seconds", skill="sum") < 65
+    await team.services.store.execute("ZREM", queue, old.id)
+    assert value(await scrape(team.services), "orc_skill_oldest_seconds", skill="sum") < 5
+
+
+async def test_counters_outlive_supervisors(team: LocalTeam) -> None:
+    """Every supervisor exports the same counters, so a rate of one of them goes on over a failover."""
+    await team.orc.submit_many([Submission("sum") for _ in range(3)])
+    one, other = await scrape(team.services, "one"), await scrape(team.services, "other")
+    counters = {key: count for key, count in one.items() if key[0].startswith(("orc_task", "orc_control"))}
+    assert counters.items() <= other.items()
+    assert value(one, "orc_tasks_submitted_total") == 3
+
+
+@asynccontextmanager
+async def large_pool(settings: Settings) -> AsyncIterator[Services]:
+    """A pool of 1,000 agents and 1,000 skills, without a supervisor, that has run 10^6 tasks for 1,000 pairs."""
+    async with open_services(settings, name="supervisor") as services:
+        store, keys = services.store, services.keys
+        for first in range(0, 1000, 100):
+            async with anyio.create_task_group() as group:
+                for number in range(first, first + 100):
+                    spec = AgentSpec(f"a{number:03}", frozenset({f"s{number:03}"}))
+                    call = registry.register(
+                        keys, worker=f"w{number}", spec=spec, slots=2, backlog=0, about={}, alive_s=60
+                    )
+                    group.start_soon(store.call, call)
+        cells = [0, 1000, 17, 5000, 16, 9000, 34, 500, 36, 500, 66, 900, 70, 100]
+        for batch in range(2):
+            rows = [(f"a{number:03}", f"s{number:03}", cells) for number in range(batch * 500, batch * 500 + 500)]
+            await store.call(registry.count(keys, worker="w0", batch=batch, rows=rows))
+        yield services
+
+
+class TestLargePool:
+    """Bounds."""
+
+    async def test_label_sets(self, settings: Settings) -> None:
+        """1,000 agents and 10^6 tasks have no more label values than the catalogue says; no attempt is left out."""
+        async with large_pool(settings) as services:
+            found = await scrape(services)
+            for label in ("agent", "skill"):
+                assert len(label_values(found, label) - {OTHER}) == LABELLED == MAX_NAMES
+            attempts = [count for (name, _), count in found.items() if name == "orc_task_attempts_total"]
+            assert (len(attempts), sum(attempts)) == ((LABELLED + 1) * 9, 10**6)
+            assert sum(count for (name, _), count in found.items() if name == "orc_slots") == 2000
+            rest = {"agent": OTHER, "skill": OTHER}
+            assert value(found, "orc_task_duration_seconds_count", **rest) == 800 * 1000
+            assert value(found, "orc_task_duration_seconds_sum", **rest) == 800 * 5
+            assert len(found) < 10_000
+
+    async def test_commands(self, settings: Settings, redis_client: redis.Redis) -> None:
+        """A scrape sends at most ten commands, and the requests of one second share it."""
+        async with large_pool(settings) as services:
+            health = SupervisorHealth(settings, "unix:/unused")
+            health.connected(services, "s")
+            await health.metrics()
+            health.connected(services, "s")
+            with redis_client.monitor() as monitor:  # type: ignore[no-untyped-call]
+                async with anyio.create_task_group() as group:
+                    for _ in range(5):
+                        group.start_soon(health.metrics)
+                await services.store.execute("PING")
+                sent = list[str]()
+                while (seen := monitor.next_command())["command"] != "PING":
+                    if seen["client_type"] != "lua":
+                        sent.append(seen["command"].split(" ")[0])
+            assert 5 < len(sent) <= MOST_COMMANDS, sent
+            assert sent.count("INFO") == 1
+
+    async def test_a_change_of_an_agent(self, settings: Settings) -> None:
+        """Of 1,000 agents a scrape reads 500; the next one reads the others."""
+        async with large_pool(settings) as services:
+            health = SupervisorHealth(settings, "unix:/unused")
+            health.connected(services, "s")
+            store = services.store
+            read = await health._read()
+            assert read is not None
+            for name in ("a001", "a999"):
+                await store.execute("HSET", services.keys.agent(name), "slots", 7)
+            slots = list[tuple[int, int]]()
+            for _ in range(2):
+                read = await health._read()
+                assert read is not None
+                slots.append((read.agents["a001"].slots, read.agents["a999"].slots))
+            assert slots == [(7, 2), (7, 7)]
