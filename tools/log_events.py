@@ -81,6 +81,7 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "immediately": LogKey("flag", "whether running tasks are given back at once"),
     "keys": LogKey("number", "number of Redis keys"),
     "kind": LogKey("text", "kind of a command"),
+    "listen": LogKey("text", "address of a health server"),
     "lock": LogKey("text", "name of a lock"),
     "locks": LogKey("number", "number of locks"),
     "loop": LogKey("text", "name of a loop"),
@@ -121,6 +122,25 @@ SECTIONS: Final = (
         "Every program",
         "",
         (
+            LogEvent(
+                "health_request_failed",
+                "error",
+                ("error",),
+                "The health server failed to answer a request; the traceback follows. The process goes on. Report it.",
+            ),
+            LogEvent(
+                "health_server_started",
+                "info",
+                ("listen",),
+                "The process serves its health and its metrics. No action.",
+            ),
+            LogEvent(
+                "health_server_unavailable",
+                "warning",
+                ("error", "listen"),
+                "The process could not listen at the address of `supervisor.health` or `worker.health`. It goes on, "
+                "tries again every 10 s, and logs this once. Look for another process at that address.",
+            ),
             LogEvent(
                 "log_lines_dropped",
                 "warning",
@@ -667,6 +687,13 @@ SECTIONS: Final = (
                 ("error",),
                 "A stopping supervisor could not return the lease. It ends after `supervisor.leader_lease_s`. No "
                 "action.",
+            ),
+            LogEvent(
+                "metrics_read_failed",
+                "warning",
+                ("error",),
+                "The supervisor could not read the numbers of the pool, so `/metrics` has those of the process "
+                "alone. It logs this once until a scrape succeeds. Check that Redis is reachable: `orc doctor`.",
             ),
             LogEvent(
                 "leadership_request_failed",

@@ -83,9 +83,8 @@ def compute_backlogs(reading: PoolReading, times: RunningTimes) -> Backlogs:
                 slots_of[skill] = slots_of.get(skill, 0) + agent.slots
     skills: dict[str, Backlog] = {skill: _backlog(0, count, times.of_skill(skill)) for skill, count in slots_of.items()}
     waiting, work_s = 0, 0.0
-    for suffix, queue in reading.queues.items():
-        kind, _, name = suffix.partition(":")[2].partition(":")
-        if suffix.startswith("queue:") and queue.tasks:
+    for (kind, name), queue in reading.queues.items():
+        if kind in {"skill", "agent"} and queue.tasks:
             run_s = times.of_skill(name) if kind == "skill" else times.of_agent(name)
             if kind == "skill":
                 skills[name] = _backlog(queue.tasks, slots_of.get(name, 0), run_s)

@@ -15,6 +15,7 @@ from orchestrator.agents.timings import BUCKETS, OUTCOMES, RAN_MS, RUNS, WAITED_
 from orchestrator.agents.timings import OTHER as OTHER_PAIR
 from orchestrator.monitoring.backlog import RunningTimes, compute_backlogs
 from orchestrator.monitoring.catalogue import BUCKETS_S, BY_NAME, LABELLED, OTHER
+from orchestrator.monitoring.scripts import ReadyPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -49,7 +50,7 @@ _EDGES: Final = tuple(round(second * 1000).bit_length() - 1 for second in BUCKET
 """Last bucket below each upper end: bucket N holds times below 2^N ms."""
 PAIRS_AT_ONCE: Final = 50
 MOST_OPENINGS: Final = 10_000
-"""Agents and skills come and go, so texts that are kept for them must not add up for ever."""
+"""Agents and skills come and go, so the texts that are kept for them are forgotten at this number."""
 
 
 def escape(value: str) -> str:
@@ -211,24 +212,21 @@ class PoolExposition:
     def _add_queues(self, page: Page, reading: PoolReading) -> None:
         waiting = dict.fromkeys(BY_NAME["orc_queue_waiting"].values, 0)
         oldest = dict.fromkeys(BY_NAME["orc_queue_oldest_seconds"].values, 0.0)
-        kinds = {"queue:skill": "skill", "queue:agent": "agent", "suspects": "suspect", "held": "held"}
-        for suffix, queue in reading.queues.items():
-            first, _, rest = suffix.partition(":")
-            kind = kinds[f"queue:{rest.partition(':')[0]}" if first == "queue" else first]
+        for (kind, _), queue in reading.queues.items():
             waiting[kind] += queue.tasks
             if kind in oldest and queue.tasks:
                 oldest[kind] = max(oldest[kind], _age_s(reading.numbers.now_ms, queue.since_ms))
         waiting["parked"] = sum(agent.parked for agent in reading.agents.values())
-        for kind, count in waiting.items():
-            page.add("orc_queue_waiting", count, kind)
-        for kind, age_s in oldest.items():
-            page.add("orc_queue_oldest_seconds", age_s, kind)
+        for label, count in waiting.items():
+            page.add("orc_queue_waiting", count, label)
+        for label, age_s in oldest.items():
+            page.add("orc_queue_oldest_seconds", age_s, label)
 
     def _add_skills(self, page: Page, reading: PoolReading, backlogs: Backlogs) -> None:
         labelled = self._labelled(backlogs.skills, 1)
         rest: list[tuple[float, ...]] = []
         for skill, backlog in backlogs.skills.items():
-            queue = reading.queues.get(f"queue:skill:{skill}")
+            queue = reading.queues.get(ReadyPlace("skill", skill))
             age_s = _age_s(reading.numbers.now_ms, queue.since_ms) if queue and queue.tasks else 0.0
             row = (backlog.waiting, age_s, backlog.slots, backlog.seconds)
             if skill in labelled:

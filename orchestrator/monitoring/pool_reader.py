@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,6 +18,7 @@ from orchestrator.monitoring.scripts import (
     AgentNumbers,
     PoolNumbers,
     QueueNumbers,
+    ReadyPlace,
     measure_agents,
     measure_pool,
     measure_queues,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.store.server_info import ServerInfo
     from orchestrator.store.store import Store
 
+Name = TypeVar("Name", str, ReadyPlace)
 Numbers = TypeVar("Numbers", AgentNumbers, QueueNumbers)
 
 
@@ -39,7 +42,7 @@ class PoolReading:
         numbers: counters and sizes.
         attempts: packed cells by agent and skill, separated by a blank.
         agents: numbers by agent, in the order of names.
-        queues: numbers by suffix of the key: `queue:skill:S`, `queue:agent:A`, `suspects:QUEUE`, `held:SCOPE`.
+        queues: numbers of the sets of ready tasks.
         server: facts of INFO.
         skew_s: clock of the server minus that of this machine.
         took_s: duration of the read.
@@ -48,7 +51,7 @@ class PoolReading:
     numbers: PoolNumbers
     attempts: Mapping[bytes, bytes]
     agents: Mapping[str, AgentNumbers]
-    queues: Mapping[str, QueueNumbers]
+    queues: Mapping[ReadyPlace, QueueNumbers]
     server: ServerInfo
     skew_s: float
     took_s: float
@@ -60,8 +63,9 @@ class PoolReader:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._agents: dict[str, AgentNumbers] = {}
-        self._queues: dict[str, QueueNumbers] = {}
-        self._next_agent = self._next_queue = ""
+        self._queues: dict[ReadyPlace, QueueNumbers] = {}
+        self._next_agent: str | None = None
+        self._next_place: ReadyPlace | None = None
         self._at_once = sys.maxsize
 
     async def read(self) -> PoolReading:
@@ -74,43 +78,53 @@ class PoolReader:
         started_s, asked_at_s = time.monotonic(), time.time()
         numbers = await store.call(measure_pool(keys))
         skew_s = numbers.now_ms / 1000 - (asked_at_s + (time.monotonic() - started_s) / 2)
-        indexes = (("queue", keys.queues), ("suspects", keys.suspected_queues), ("held", keys.suspended_scopes))
-        replies = await store.pipeline([("HGETALL", keys.attempt_totals), *[("SMEMBERS", key) for _, key in indexes]])
+        replies = await store.pipeline(
+            [
+                ("HGETALL", keys.attempt_totals),
+                ("SMEMBERS", keys.queues),
+                ("SMEMBERS", keys.suspected_queues),
+                ("SMEMBERS", keys.suspended_scopes),
+            ]
+        )
         for reply in replies:
             if isinstance(reply, StoreError):
                 raise reply
         server = await store.info()
-        flat, *members = replies
+        flat, queues, suspected, scopes = replies
         attempts = dict(zip(flat[::2], flat[1::2], strict=True))
-        suffixes = sorted(
-            f"{kind}:{name.decode()}" for (kind, _), names in zip(indexes, members, strict=True) for name in names
+        places = sorted(
+            [
+                *[ReadyPlace.of_queue(name.decode()) for name in queues],
+                *[ReadyPlace("suspect", name.decode()) for name in suspected],
+                *[ReadyPlace("held", name.decode()) for name in scopes],
+            ]
         )
         agents = sorted(numbers.agents)
         due_agents = _next(agents, self._next_agent, self._at_once)
-        due_queues = _next(suffixes, self._next_queue, self._at_once)
+        due_queues = _next(places, self._next_place, self._at_once)
         agent_calls = [measure_agents(keys, agents=chunk) for chunk in _split(due_agents)]
-        queue_calls = [measure_queues(keys, suffixes=chunk) for chunk in _split(due_queues)]
+        queue_calls = [measure_queues(keys, places=chunk) for chunk in _split(due_queues)]
         fresh_agents = {name: one for part in await store.call_all(agent_calls) for name, one in part.items()}
         fresh_queues = {name: one for part in await store.call_all(queue_calls) for name, one in part.items()}
         self._agents = _merged(agents, self._agents, fresh_agents)
-        self._queues = _merged(suffixes, self._queues, fresh_queues)
-        self._next_agent = due_agents[-1] if len(due_agents) < len(agents) else ""
-        self._next_queue = due_queues[-1] if len(due_queues) < len(suffixes) else ""
+        self._queues = _merged(places, self._queues, fresh_queues)
+        self._next_agent = due_agents[-1] if len(due_agents) < len(agents) else None
+        self._next_place = due_queues[-1] if len(due_queues) < len(places) else None
         self._at_once = AT_ONCE
         return PoolReading(numbers, attempts, self._agents, self._queues, server, skew_s, time.monotonic() - started_s)
 
 
-def _split(names: Sequence[str]) -> list[Sequence[str]]:
+def _split(names: Sequence[Name]) -> list[Sequence[Name]]:
     return [names[at : at + AT_ONCE] for at in range(0, len(names), AT_ONCE)]
 
 
-def _next(names: Sequence[str], after: str, limit: int) -> Sequence[str]:
+def _next(names: Sequence[Name], after: Name | None, limit: int) -> Sequence[Name]:
     """Return up to `limit` names behind `after`, and from the beginning again."""
     if len(names) <= limit:
         return names
-    at = sum(name <= after for name in names)
-    return [*names[at:], *names[:at]][:limit]
+    at = 0 if after is None else bisect_right(names, after)
+    return (list(names[at:]) + list(names[:at]))[:limit]
 
 
-def _merged(names: Iterable[str], kept: Mapping[str, Numbers], fresh: Mapping[str, Numbers]) -> dict[str, Numbers]:
+def _merged(names: Iterable[Name], kept: Mapping[Name, Numbers], fresh: Mapping[Name, Numbers]) -> dict[Name, Numbers]:
     return {name: one for name in names if (one := fresh.get(name) or kept.get(name)) is not None}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from orchestrator.core.queue_name import QueueName
 from orchestrator.store.calls import Call, pack_rows
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ AT_ONCE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class PoolNumbers:
-    """What a pool counts and holds.
+    """Counters and sizes of a pool.
 
     Attributes:
         now_ms: time of the server.
@@ -44,6 +45,30 @@ class PoolNumbers:
     next_fire_ms: float | None
 
 
+class ReadyPlace(NamedTuple):
+    """A set of ready tasks: the queue of a skill or an agent, the suspects of a queue, or the tasks that a stop holds.
+
+    Attributes:
+        kind: a value of the label `kind` of `orc_queue_waiting`.
+        name: of the skill, the agent, the queue or the scope.
+    """
+
+    kind: Literal["skill", "agent", "suspect", "held"]
+    name: str
+
+    @classmethod
+    def of_queue(cls, queue: str) -> ReadyPlace:
+        """Return the place of `skill:NAME` or `agent:NAME`."""
+        kind, name = QueueName.parse(queue)
+        return cls("skill" if kind == "skill" else "agent", name)
+
+    def key(self, keys: PoolKeys) -> str:
+        """Return the key of the set."""
+        if self.kind == "suspect":
+            return keys.suspects(self.name)
+        return keys.held(self.name) if self.kind == "held" else keys.queue(str(QueueName(self.kind, self.name)))
+
+
 class AgentNumbers(NamedTuple):
     """Slots and entries of one agent; the skills are separated by blanks."""
 
@@ -55,7 +80,7 @@ class AgentNumbers(NamedTuple):
 
 
 class QueueNumbers(NamedTuple):
-    """Length of a set of ready tasks, and since when its oldest one is ready (0: it is empty); see the script."""
+    """Length of a place, and since when its oldest one is ready (0: it is empty); see the script."""
 
     tasks: int
     since_ms: int
@@ -99,12 +124,12 @@ def measure_agents(keys: PoolKeys, *, agents: Sequence[str]) -> Call[dict[str, A
     return Call("monitoring/measure_agents", {"pool": keys.root, "rows": packed}, parse)
 
 
-def measure_queues(keys: PoolKeys, *, suffixes: Sequence[str]) -> Call[dict[str, QueueNumbers]]:
-    """Read the numbers of up to `AT_ONCE` sets of ready tasks, by the suffixes of their keys."""
+def measure_queues(keys: PoolKeys, *, places: Sequence[ReadyPlace]) -> Call[dict[ReadyPlace, QueueNumbers]]:
+    """Read the numbers of up to `AT_ONCE` places."""
 
-    def parse(reply: list[Any]) -> dict[str, QueueNumbers]:
-        rows = zip(suffixes, reply[::2], reply[1::2], strict=True)
+    def parse(reply: list[Any]) -> dict[ReadyPlace, QueueNumbers]:
+        rows = zip(places, reply[::2], reply[1::2], strict=True)
         return {name: QueueNumbers(count, int(since)) for name, count, since in rows}
 
-    packed = pack_rows([(suffix,) for suffix in suffixes])
+    packed = pack_rows([(place.key(keys).removeprefix(keys.stem),) for place in places])
     return Call("monitoring/measure_queues", {"pool": keys.root, "rows": packed}, parse)

@@ -45,7 +45,7 @@ EXPOSITION: Final = "text/plain; version=0.0.4; charset=utf-8"
 _log = get_logger(__name__)
 
 
-class Health(Protocol):
+class HealthSource(Protocol):
     """Answers for a process."""
 
     def live(self) -> Sequence[Check]:
@@ -74,7 +74,7 @@ def check_installed(setting: str) -> None:
         ) from None
 
 
-async def serve_health(address: str, health: Health) -> None:
+async def serve_health(address: str, health: HealthSource) -> None:
     """Serve until cancelled. An address that is not free is logged once, and tried again."""
     target, failed = parse_health_address(address), False
     while True:
@@ -82,12 +82,12 @@ async def serve_health(address: str, health: Health) -> None:
             listening = _listen(target)
         except OSError as failure:
             if not failed:
-                _log.warning("health_server_unavailable", address=address, error=failure.strerror or str(failure))
+                _log.warning("health_server_unavailable", listen=address, error=failure.strerror or str(failure))
             failed = True
             await anyio.sleep(RETRY_S)
             continue
         try:
-            _log.info("health_server_started", address=address)
+            _log.info("health_server_started", listen=address)
             await _Server(health).serve(listening)
         finally:
             listening.close()
@@ -137,7 +137,7 @@ def _remove_stale(path: str) -> None:
 
 
 class _Server:
-    def __init__(self, health: Health) -> None:
+    def __init__(self, health: HealthSource) -> None:
         self._health = health
         self._open: deque[anyio.CancelScope] = deque()
 

@@ -110,10 +110,12 @@ def _play(pool: Pool, client: str, key: str) -> None:
 
 def play_measures(pool: Pool) -> None:
     """The monitoring reads the pool; then a task is dispatched."""
-    assert pool.call(monitoring_scripts.measure_pool(pool.keys)).agents == ["ed"]
+    assert "ed" in pool.call(monitoring_scripts.measure_pool(pool.keys)).agents
     assert pool.call(monitoring_scripts.measure_agents(pool.keys, agents=["ed"]))["ed"].slots == 1000
     play_dispatch(pool)
-    assert pool.call(monitoring_scripts.measure_queues(pool.keys, suffixes=["queue:skill:sum"]))
+    assert pool.call(
+        monitoring_scripts.measure_queues(pool.keys, places=[monitoring_scripts.ReadyPlace("skill", "sum")])
+    )
 
 
 def play_dispatch(pool: Pool) -> None:
