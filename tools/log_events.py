@@ -174,6 +174,12 @@ SECTIONS: Final = (
                 "service.",
             ),
             LogEvent(
+                "settings_applied",
+                "info",
+                ("generation",),
+                "The worker uses the settings that its host has reloaded. No action.",
+            ),
+            LogEvent(
                 "settings_reload_refused",
                 "error",
                 ("generation", "problems"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 
 from orchestrator.core.process_one import end_on_sigterm
@@ -22,11 +23,16 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="import the agents and end")
     parser.add_argument("--config", default=None, help="settings file")
     arguments = parser.parse_args()
+    early: list[int] = []
+    if not arguments.check:
+        # A handler, not a mask: programs that the agents start while they are imported would inherit the mask.
+        signal.signal(signal.SIGHUP, lambda number, _: early.append(number))
     try:
         from orchestrator.core.log import configure_logging
-        from orchestrator.core.settings_sources import load_settings
+        from orchestrator.core.settings_sources import SettingsSources
 
-        settings = load_settings(arguments.config, {"worker.processes": arguments.processes})
+        sources = SettingsSources.of(arguments.config, {"worker.processes": arguments.processes})
+        settings = sources.load().settings
         configure_logging(level=settings.logging.level, format=settings.logging.format, secrets=settings.secrets)
         from orchestrator.core.notify import Notifier
         from orchestrator.workers.runtime.host import Host
@@ -37,7 +43,8 @@ def main() -> int:
         if arguments.check:
             # Without waiting for threads and exit handlers of the agents' modules.
             os._exit(0)
-        return Host(settings, agents, processes=settings.worker.processes, notifier=notifier).run()
+        host = Host(settings, agents, processes=settings.worker.processes, notifier=notifier, sources=sources)
+        return host.run(reload=bool(early))
     except OrchestratorError as refused:
         sys.stderr.write(f"error: {refused}\n")
         return refused.exit_code

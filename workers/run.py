@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from orchestrator.core.event_loop import run_loop
+from orchestrator.core.settings_sources import SettingsSources
 from orchestrator.services import resolve_settings
 from orchestrator.workers.runtime.watchdog import LoopWatchdog
 from orchestrator.workers.runtime.worker import run_worker
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def run(*agents: Agent, settings: Settings | None = None) -> None:
-    """Run a worker that hosts `agents` until SIGTERM or SIGINT.
+    """Run a worker that hosts `agents` until SIGTERM or SIGINT. SIGHUP reloads settings from files and environment.
 
     It waits for Redis when it starts. The process exits if its event loop is stuck for `worker.stuck_after_s`, and
     after the drain even if handlers ignore their cancellation.
@@ -29,6 +30,7 @@ def run(*agents: Agent, settings: Settings | None = None) -> None:
         ConfigError: a setting or an agent is invalid.
         StoreError: Redis refused the connection.
     """
-    resolved = resolve_settings(settings=settings)
+    sources = SettingsSources.of() if settings is None else None
+    resolved = sources.load().settings if sources is not None else resolve_settings(settings=settings)
     watchdog = LoopWatchdog(resolved.worker.stuck_after_s + resolved.worker.heartbeat_s)
-    run_loop(partial(run_worker, watchdog=watchdog), resolved, agents)
+    run_loop(partial(run_worker, watchdog=watchdog, sources=sources), resolved, agents)

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Final, TypeVar
 
 from orchestrator.cli.terminal.failures import CONFIGURATION, NOBODY_ANSWERED, USAGE
 from orchestrator.cli.terminal.output import say
+from orchestrator.core.hangup import Terminal
 from orchestrator.core.parent_process import end_with_parent
 
 if TYPE_CHECKING:
@@ -118,6 +119,11 @@ class Child:
             self._process.send_signal(signal.SIGINT if self._asked else signal.SIGTERM)
             self._asked = True
 
+    def ask_to_reload(self) -> None:
+        """Signal the child to reload its settings. It starts with SIGHUP blocked, so that the signal waits for it."""
+        if self.runs and self._process is not None:
+            self._process.send_signal(signal.SIGHUP)
+
     def kill(self) -> None:
         """Kill the child and its descendants."""
         if self.runs and self._process is not None:
@@ -143,15 +149,24 @@ def end_signals() -> tuple[signal.Signals, ...]:
 
 
 class Signals:
-    """Waits for the signals that `blocked_signals` blocks."""
+    """Waits for the signals that `blocked_signals` blocks.
+
+    Attributes:
+        on_reload: called for a SIGHUP that does not come from the end of the terminal.
+    """
 
     def __init__(self) -> None:
         self._watched = {*end_signals(), signal.SIGCHLD}
+        self._terminal = Terminal()
+        self.on_reload: Callable[[], None] = lambda: None
 
     def wait(self, timeout_s: float) -> signal.Signals | None:
         """Return the signal that ends the program, or None if the time is over or a child changed its state."""
         received = signal.sigtimedwait(self._watched, max(0.0, timeout_s))
         if received is None or received.si_signo == signal.SIGCHLD:
+            return None
+        if received.si_signo == signal.SIGHUP and not self._terminal.is_gone:
+            self.on_reload()
             return None
         return signal.Signals(received.si_signo)
 
@@ -197,7 +212,7 @@ def child_of_this_process() -> Callable[[], None]:
     ask_to_end = end_with_parent(signal.SIGTERM)  # SIGTERM, so that workers return their tasks
 
     def prepare() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGHUP})
         ask_to_end()
 
     return prepare

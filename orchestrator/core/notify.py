@@ -36,7 +36,7 @@ class Notifier:
         self._every_s = watchdog_s / PINGS_PER_LIMIT if watchdog_s is not None else None
         self._ping_at_s = time.monotonic()
         self._status = ""
-        self._failed = False
+        self._is_ready = self._failed = False
 
     @classmethod
     def take(cls, environ: MutableMapping[str, str] | None = None) -> Notifier:
@@ -63,6 +63,7 @@ class Notifier:
             status: what the process does now; by default what it last said.
         """
         self._status = _line(status) if status is not None else self._status
+        self._is_ready = True
         self._send("READY=1", f"STATUS={self._status}")
 
     def status(self, text: str) -> None:
@@ -72,11 +73,19 @@ class Notifier:
             self._send(f"STATUS={text}")
 
     def reloading(self) -> None:
-        """Report that the process reloads its settings; `ready` ends that."""
+        """Report that the process reloads its settings; `reloaded` ends that. Nothing is sent before `ready`."""
+        if not self._is_ready:
+            return
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
+
+    def reloaded(self) -> None:
+        """Report that the process has reloaded its settings and does what it did before."""
+        if self._is_ready:
+            self.ready()
 
     def stopping(self, status: str) -> None:
         """Report that the process has begun to stop."""
+        self._is_ready = False
         self._status = _line(status)
         self._send("STOPPING=1", f"STATUS={self._status}")
 

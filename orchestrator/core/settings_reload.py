@@ -6,21 +6,21 @@ they were at the start, and reports which ones need a restart. An error keeps ev
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from pydantic import SecretStr, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 
 from orchestrator.core.errors import ConfigError
 from orchestrator.core.log import MASK, get_logger
 from orchestrator.core.settings import Settings, leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from orchestrator.core.live_settings import LiveSettings
+    from orchestrator.core.notify import Notifier
     from orchestrator.core.settings import Leaf
     from orchestrator.core.settings_sources import SettingsSources
 
@@ -53,8 +53,8 @@ class SettingChange:
 class SettingsReloader:
     """Reloads the settings of one process from the sources of its start."""
 
-    def __init__(self, sources: SettingsSources, live: LiveSettings) -> None:
-        self._sources, self._live = sources, live
+    def __init__(self, sources: SettingsSources, live: LiveSettings, notifier: Notifier) -> None:
+        self._sources, self._live, self._notifier = sources, live, notifier
 
     def reload(self) -> bool:
         """Read the sources again, apply what may change, and log it.
@@ -62,6 +62,13 @@ class SettingsReloader:
         Returns:
             False if the new settings are invalid and the old ones stay.
         """
+        self._notifier.reloading()
+        try:
+            return self._reload()
+        finally:
+            self._notifier.reloaded()
+
+    def _reload(self) -> bool:
         current, generation = self._live.current, self._live.generation
         try:
             read = self._sources.load_again()
@@ -161,7 +168,9 @@ def _plain(value: Any, *, mask: bool) -> Any:
     """Return a value that JSON can represent."""
     if isinstance(value, SecretStr):
         return MASK if mask else value.get_secret_value()
-    return value
+    if isinstance(value, Mapping):
+        return {name: _plain(entry, mask=mask) for name, entry in value.items()}
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
 
 
 def _text(value: object) -> str:

@@ -183,17 +183,16 @@ def _from_file(path: Path) -> Iterator[_Value]:
 
 def _from_secrets(directory: Path) -> Iterator[_Value]:
     """Read the files that are named like a variable; ignore others."""
+    texts: dict[str, str] = {}
+    entry = directory
     try:
-        entries = sorted(directory.iterdir()) if directory.is_dir() else []
-        texts = {
-            entry.name: entry.read_text(encoding="utf-8").strip()
-            for entry in entries
-            if entry.name.upper().startswith(ENV_PREFIX) and entry.is_file()
-        }
+        for entry in sorted(directory.iterdir()) if directory.is_dir() else []:
+            if entry.name.upper().startswith(ENV_PREFIX) and not entry.is_dir():
+                texts[entry.name] = entry.read_text(encoding="utf-8").strip()
     except OSError as failed:
-        raise ConfigError(f"secret file {failed.filename or directory} cannot be read: {failed.strerror}") from None
+        raise ConfigError(f"secret file {entry} cannot be read: {failed.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"a secret file in {directory} is not UTF-8 text") from None
+        raise ConfigError(f"secret file {entry} is not UTF-8 text") from None
     return _from_texts(texts, f"secret file {directory}/")
 
 

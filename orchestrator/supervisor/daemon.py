@@ -7,15 +7,19 @@ gets READY when Redis has answered and knows the scripts.
 from __future__ import annotations
 
 import signal
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import anyio
 
 from orchestrator.core.errors import FormatMismatch, OrchestratorError, ServerUnavailable
+from orchestrator.core.hangup import Terminal, hangup_received
 from orchestrator.core.ids import new_worker_id
+from orchestrator.core.live_settings import LiveSettings
 from orchestrator.core.log import get_logger
 from orchestrator.core.notify import Notifier
 from orchestrator.core.process_one import reap_orphans
+from orchestrator.core.settings_reload import SettingsReloader
 from orchestrator.core.wakeups import Wakeup
 from orchestrator.monitoring.supervisor_health import SupervisorHealth
 from orchestrator.schedules.scheduler import Scheduler
@@ -35,16 +39,21 @@ from orchestrator.supervisor.registry_cleanup import RegistryCleanup
 from orchestrator.supervisor.service_state import watch_loops
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from orchestrator.core.settings import Settings
+    from orchestrator.core.settings_sources import SettingsSources
     from orchestrator.services import Services
 
 _log = get_logger(__name__)
 
 
-async def run_supervisor(settings: Settings) -> None:
-    """Run until SIGTERM or SIGINT.
+async def run_supervisor(settings: Settings, sources: SettingsSources | None = None) -> None:
+    """Run until SIGTERM or SIGINT. SIGHUP reloads the settings.
+
+    Args:
+        settings: all settings.
+        sources: where they come from; without them, SIGHUP is not handled.
 
     Raises:
         ConfigError: the server is too old or may evict keys, or the libraries for `supervisor.health` are missing.
@@ -52,23 +61,30 @@ async def run_supervisor(settings: Settings) -> None:
         StoreError: Redis refuses.
     """
     reap_orphans()
-    notifier = Notifier.take()
+    live, notifier = LiveSettings(settings), Notifier.take()
     health = None if settings.supervisor.health is None else SupervisorHealth(settings, settings.supervisor.health)
+    reloader = SettingsReloader(sources, live, notifier) if sources is not None else None
+    hangup = [signal.SIGHUP] if sources is not None else []
     failure: OrchestratorError | None = None
-    async with anyio.create_task_group() as group:
-        group.start_soon(_stop_on_signal, group.cancel_scope, notifier)
-        if health is not None:
-            group.start_soon(health.serve)
-        try:
-            await _serve(settings, notifier, health)
-        except OrchestratorError as raised:
-            failure = raised  # the group would wrap it
-        group.cancel_scope.cancel()
+    # The receiver outlives all else, so that no signal of the whole run falls to the default handler.
+    with (
+        anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *hangup) as received,
+        hangup_received() if hangup else nullcontext(),
+    ):
+        async with anyio.create_task_group() as group:
+            group.start_soon(_obey_signals, received, group.cancel_scope, reloader, notifier)
+            if health is not None:
+                group.start_soon(health.serve)
+            try:
+                await _serve(live, notifier, health)
+            except OrchestratorError as raised:
+                failure = raised  # the group would wrap it
+            group.cancel_scope.cancel()
     if failure is not None:
         raise failure
 
 
-async def _serve(settings: Settings, notifier: Notifier, health: SupervisorHealth | None) -> None:
+async def _serve(live: LiveSettings, notifier: Notifier, health: SupervisorHealth | None) -> None:
     supervisor = new_worker_id()
 
     def report(outage: ServerUnavailable) -> None:
@@ -77,11 +93,11 @@ async def _serve(settings: Settings, notifier: Notifier, health: SupervisorHealt
         notifier.extend_timeout(WAIT_REPORTED_EVERY_S * 3)
 
     async def check(services: Services) -> None:
-        for warning in await services.store.check_server(allow_eviction=settings.redis.allow_eviction):
+        for warning in await services.store.check_server(allow_eviction=live.current.redis.allow_eviction):
             _log.warning("server_setting_risky", problem=warning)
 
     async with (
-        wait_for_services(settings, name="supervisor", report=report, check=check) as services,
+        wait_for_services(live, name="supervisor", report=report, check=check) as services,
         anyio.create_task_group() as group,
     ):
         if health is not None:
@@ -138,9 +154,17 @@ async def supervise(
     await leader.run(work)
 
 
-async def _stop_on_signal(scope: anyio.CancelScope, notifier: Notifier) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
-        async for number in received:
-            _log.info("supervisor_stop_requested", signal=signal.Signals(number).name)
-            notifier.stopping(f"stops on {signal.Signals(number).name}")
-            scope.cancel()
+async def _obey_signals(
+    received: AsyncIterator[signal.Signals],
+    scope: anyio.CancelScope,
+    reloader: SettingsReloader | None,
+    notifier: Notifier,
+) -> None:
+    terminal = Terminal()
+    async for number in received:
+        if number is signal.SIGHUP and reloader is not None and not terminal.is_gone:
+            reloader.reload()
+            continue
+        _log.info("supervisor_stop_requested", signal=signal.Signals(number).name)
+        notifier.stopping(f"stops on {signal.Signals(number).name}")
+        scope.cancel()

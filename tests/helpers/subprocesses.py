@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 _SUPERVISOR = (
-    "from anyio import run; from orchestrator.core.settings_sources import load_settings; "
-    "from orchestrator.supervisor.daemon import run_supervisor; run(run_supervisor, load_settings())"
+    "from anyio import run; from orchestrator.core.settings_sources import SettingsSources; "
+    "from orchestrator.supervisor.daemon import run_supervisor; "
+    "sources = SettingsSources.of(); run(run_supervisor, sources.load().settings, sources)"
 )
 
 

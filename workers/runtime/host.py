@@ -19,15 +19,19 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from orchestrator.core.backoff import Backoff
 from orchestrator.core.errors import ConfigError, OrchestratorError, StoreError
 from orchestrator.core.event_loop import run_loop
+from orchestrator.core.hangup import Terminal, ignore_hangup
 from orchestrator.core.ids import new_worker_id
+from orchestrator.core.live_settings import LiveSettings
 from orchestrator.core.log import bind_context, get_logger
 from orchestrator.core.notify import Notifier
 from orchestrator.core.parent_process import end_with_parent
+from orchestrator.core.settings_reload import SettingsReloader
 from orchestrator.services import SyncStore, pool_keys, reach_server
 from orchestrator.tracing.environment import exported_spans
 from orchestrator.workers.runtime.dead_worker import abandon_entries
 from orchestrator.workers.runtime.fetcher import POLLS_PER_LEASE
 from orchestrator.workers.runtime.process_groups import ProcessGroups, kill_group
+from orchestrator.workers.runtime.settings_feed import SettingsFeed
 from orchestrator.workers.runtime.verdicts import describe
 from orchestrator.workers.runtime.watchdog import LoopWatchdog
 from orchestrator.workers.runtime.worker import run_worker
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from orchestrator.core.settings import Settings
+    from orchestrator.core.settings_sources import SettingsSources
     from orchestrator.workers.agent import Agent
 
 HEALTHY_AFTER_S: Final = 30.0
@@ -69,6 +74,7 @@ class WorkerProcess:
     failures: int
     watchdog: LoopWatchdog
     groups: ProcessGroups
+    feed: SettingsFeed
 
 
 @dataclass(slots=True)
@@ -96,14 +102,30 @@ class Abandoning:
 
 
 class Host:
-    """Keeps `processes` workers running until SIGTERM or SIGINT."""
+    """Keeps `processes` workers running until SIGTERM or SIGINT.
+
+    Args:
+        settings: all settings.
+        agents: the agents of each worker.
+        processes: number of workers.
+        sources: of the settings; without them, SIGHUP is not handled.
+        notifier: tells the service manager what the workers do.
+    """
 
     def __init__(
-        self, settings: Settings, agents: Sequence[Agent], *, processes: int, notifier: Notifier | None = None
+        self,
+        settings: Settings,
+        agents: Sequence[Agent],
+        *,
+        processes: int,
+        sources: SettingsSources | None = None,
+        notifier: Notifier | None = None,
     ) -> None:
-        self._settings, self._agents, self._processes = settings, agents, processes
+        self._live, self._agents, self._processes = LiveSettings(settings), agents, processes
         self._notifier = notifier or Notifier()
         self._ready = False
+        self._reloader = SettingsReloader(sources, self._live, self._notifier) if sources is not None else None
+        self._terminal = Terminal()
         self._children: dict[int, WorkerProcess] = {}
         self._due: list[tuple[float, int]] = []
         self._dead_workers: list[DeadWorker] = []
@@ -118,22 +140,33 @@ class Host:
         self._status = 0
         self._backoff = Backoff(base_s=0.05, cap_s=30.0)
 
-    def run(self) -> int:
+    def run(self, *, reload: bool = False) -> int:
         """Run until all workers have ended.
+
+        Args:
+            reload: reload the settings first, because SIGHUP came while the agents were imported.
 
         Returns:
             The exit status: 0 after an orderly stop.
         """
         handled = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM}
+        if self._reloader is not None:
+            handled.add(signal.SIGHUP)
         signal.pthread_sigmask(signal.SIG_BLOCK, handled)
+        if reload:
+            self._reload()
         for _ in range(self._processes):
             self._fork(failures=0)
         while self._children or (self._due and not self._signals):
             # An alarm bounds the wait, because `sigtimedwait` returns garbage when a suspended host continues late.
             signal.setitimer(signal.ITIMER_REAL, max(0.001, self._until_due_s()))
             received = signal.sigwait(handled)
-            if received not in {signal.SIGCHLD, signal.SIGALRM}:
+            if received == signal.SIGHUP and not self._terminal.is_gone:
+                self._reload()
+            elif received not in {signal.SIGCHLD, signal.SIGALRM}:
                 self._stop_children(received)
+            for child in self._children.values():
+                child.feed.flush()
             self._reap()
             self._abandon_due()
             self._fork_due()
@@ -162,19 +195,21 @@ class Host:
         worker = new_worker_id()
         _flush()
         request_end = end_with_parent(signal.SIGTERM)
-        watchdog, groups = LoopWatchdog(self._stuck_after_s), ProcessGroups()
+        watchdog, groups, feed = LoopWatchdog(self._stuck_after_s), ProcessGroups(), SettingsFeed()
         pid = os.fork()
         if pid == 0:
+            for child in self._children.values():
+                child.feed.close()
             bind_context(worker=worker)
-            run = partial(run_worker, worker=worker, watchdog=watchdog, groups=groups)
+            run = partial(run_worker, worker=worker, watchdog=watchdog, groups=groups, feed=feed)
 
             def work() -> None:
                 # After the fork, which no exporter with threads or channels survives.
                 with exported_spans("orc-worker", worker):
-                    run_loop(run, self._settings, self._agents)
+                    run_loop(run, self._live, self._agents)
 
             _become_worker(request_end, work)
-        self._children[pid] = WorkerProcess(pid, worker, time.monotonic(), failures, watchdog, groups)
+        self._children[pid] = WorkerProcess(pid, worker, time.monotonic(), failures, watchdog, groups, feed)
 
     def _fork_due(self) -> None:
         now_s = time.monotonic()
@@ -184,6 +219,13 @@ class Host:
             for failures in ready:
                 self._fork(failures=failures)
 
+    def _reload(self) -> None:
+        """Reload the settings, and send them to the workers; those that are forked later have them."""
+        generation = self._live.generation
+        if self._reloader is not None and self._reloader.reload() and self._live.generation != generation:
+            for child in self._children.values():
+                child.feed.send(self._live)
+
     def _stop_children(self, number: int) -> None:
         self._signals += 1
         _log.info(
@@ -192,7 +234,7 @@ class Host:
             workers=len(self._children),
             immediately=self._signals > 1,
         )
-        timeout_s = GRACE_S + (self._settings.worker.drain_s if self._signals == 1 else 0.0)
+        timeout_s = GRACE_S + (self._live.current.worker.drain_s if self._signals == 1 else 0.0)
         self._kill_at_s = time.monotonic() + timeout_s
         self._notifier.stopping(self._describe())
         # The second time another signal, because two pending signals of one kind arrive as one.
@@ -266,6 +308,7 @@ class Host:
                 child.watchdog.close()
                 child.groups.kill_all()
                 child.groups.close()
+                child.feed.close()
                 self._handle_end(child, os.waitstatus_to_exitcode(raw_status), silent_s=silent_s, retired=retired)
 
     def _handle_end(self, child: WorkerProcess, code: int, *, silent_s: float, retired: bool) -> None:
@@ -318,7 +361,7 @@ class Host:
         pid = os.fork()
         if pid == 0:
             end_with_host()
-            _abandon_and_exit(self._settings, self._agents, dead_workers)
+            _abandon_and_exit(self._live.current, self._agents, dead_workers)
         self._abandoning = Abandoning(pid, dead_workers, time.monotonic())
 
     def _settle_abandoned(self, code: int) -> None:
@@ -407,6 +450,8 @@ def _become_worker(request_end: Callable[[], None], work: Callable[[], None]) ->
         # The worker holds no task before it handles signals itself, so until then a signal may end it at once.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: os._exit(0))
+        # The host sends the settings. A SIGHUP to all processes of the unit must not end a worker.
+        ignore_hangup()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM})
         work()
         code = 0

@@ -7,6 +7,7 @@ deregisters. A second signal skips the wait.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -19,10 +20,13 @@ import anyio
 from orchestrator.agents import scripts as registry
 from orchestrator.core.errors import ConfigError, FormatMismatch, ServerUnavailable, StoreError
 from orchestrator.core.formats import FORMAT, program_version
+from orchestrator.core.hangup import Terminal
 from orchestrator.core.ids import new_worker_id
+from orchestrator.core.live_settings import LiveSettings
 from orchestrator.core.log import bind_context, get_logger, level_in_use, override_level
+from orchestrator.core.notify import Notifier
 from orchestrator.core.rates import parse_rate
-from orchestrator.core.settings_reload import settings_digest
+from orchestrator.core.settings_reload import SettingsReloader, settings_digest
 from orchestrator.services import ServerWait, wait_for_services
 from orchestrator.tracing.active import no_current_span
 from orchestrator.workers.runtime.active_commands import interrupt
@@ -40,10 +44,12 @@ if TYPE_CHECKING:
 
     from orchestrator.core.log import Level
     from orchestrator.core.settings import Settings
+    from orchestrator.core.settings_sources import SettingsSources
     from orchestrator.services import Services
     from orchestrator.workers.agent import Agent
     from orchestrator.workers.runtime.parts import WorkerParts
     from orchestrator.workers.runtime.process_groups import ProcessGroups
+    from orchestrator.workers.runtime.settings_feed import SettingsFeed
     from orchestrator.workers.runtime.watchdog import LoopWatchdog
 
 FLUSH_TIMEOUT_S: Final = 4.0
@@ -65,12 +71,14 @@ _log = get_logger(__name__)
 
 
 async def run_worker(
-    settings: Settings,
+    settings: Settings | LiveSettings,
     agents: Sequence[Agent],
     *,
     worker: str | None = None,
     watchdog: LoopWatchdog | None = None,
     groups: ProcessGroups | None = None,
+    feed: SettingsFeed | None = None,
+    sources: SettingsSources | None = None,
 ) -> None:
     """Run a worker until SIGTERM or SIGINT. It waits for Redis when it starts.
 
@@ -80,15 +88,22 @@ async def run_worker(
         worker: its id; a new one by default.
         watchdog: records the turns of the event loop for the host.
         groups: records the process groups of handlers for the host.
+        feed: brings the settings that the host has reloaded.
+        sources: of the settings, in a process without a host; SIGHUP reloads them.
 
     Raises:
         ConfigError: the registry refused an agent.
         FormatMismatch: the pool does not admit this version, or no longer.
         StoreError: Redis refused the connection.
     """
+    live = LiveSettings.of(settings)
+    if feed is not None:
+        feed.follow(live)
+    if sources is not None:
+        _reload_on_hangup(SettingsReloader(sources, live, Notifier()))
     try:
         report = partial(_report_wait, watchdog)
-        async with wait_for_services(settings, name="worker", report=report) as services:
+        async with wait_for_services(live, name="worker", report=report) as services:
             id_ = worker or new_worker_id()
             parts = make_parts(services, worker=id_, groups=groups)
             await Worker(services, agents, worker=id_, watchdog=watchdog, parts=parts).run()
@@ -96,6 +111,18 @@ async def run_worker(
         if watchdog is not None:
             watchdog.retire()  # the host's next worker would have the same version
         raise
+
+
+def _reload_on_hangup(reloader: SettingsReloader) -> None:
+    terminal = Terminal()
+
+    def reload() -> None:
+        if terminal.is_gone:
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            reloader.reload()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
 
 
 def _report_wait(watchdog: LoopWatchdog | None, failure: ServerUnavailable) -> None:

@@ -18,13 +18,20 @@ app = commands.app
 
 @commands.command("run", "orc supervisor run", "ORC_REDIS__URL=redis://localhost:6379/0 orc supervisor run")
 def run(*, common: Globals = DEFAULTS) -> None:
-    """Run a supervisor until SIGTERM or Ctrl-C. Of several supervisors one leads and the rest stand by."""
+    """Run a supervisor until SIGTERM or Ctrl-C. Of several supervisors one leads and the rest stand by.
+
+    SIGHUP reloads the settings.
+    """
+    from orchestrator.core.hangup import block_hangup
+
+    block_hangup()
     from orchestrator.core.event_loop import run_loop
     from orchestrator.core.log import configure_logging
     from orchestrator.supervisor.daemon import run_supervisor
     from orchestrator.tracing.environment import exported_spans
 
-    settings = common.settings()
+    sources = common.sources()
+    settings = sources.load().settings
     configure_logging(level=settings.logging.level, format=settings.logging.format, secrets=settings.secrets)
     with exported_spans("orc-supervisor", f"{socket.gethostname()}:{os.getpid()}"):
-        run_loop(run_supervisor, settings)
+        run_loop(run_supervisor, settings, sources)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 from orchestrator.cli.commands.worker import check_agents, worker_command
@@ -11,7 +12,7 @@ from orchestrator.cli.processes import Child, ChildFailed, Part, blocked_signals
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import Commands, option, positional
-from orchestrator.core.errors import InvalidInput
+from orchestrator.core.errors import ConfigError, InvalidInput
 
 if TYPE_CHECKING:
     import signal
@@ -26,6 +27,8 @@ STOP_TIMEOUT_S: Final = 40.0
 SUPERVISOR_TIMEOUT_S: Final = 15.0
 DRAIN_MARGIN_S: Final = 20.0
 """How long a worker host may take beyond the drain time of its workers, which it kills before that."""
+
+HOST: Final = "worker host"
 
 commands = Commands(
     "up",
@@ -64,7 +67,7 @@ def up(
             redis = held.enter_context(_hold_redis())
         else:
             _check_redis(settings)  # one error here instead of one from every process
-        parts = [Part("worker host", host, settings.worker.drain_s + DRAIN_MARGIN_S)] if apps else []
+        parts = [Part(HOST, host, settings.worker.drain_s + DRAIN_MARGIN_S)] if apps else []
         parts.append(Part("supervisor", supervisor_command(), SUPERVISOR_TIMEOUT_S))
         _print_banner(redis, settings, apps, reload=reload)
         with blocked_signals() as signals:
@@ -84,6 +87,7 @@ def _run(parts: list[Part], redis: Attachment | None, signals: Signals, common: 
     environ = common.environ() if redis is None else {**common.environ(), "ORC_DATA_DIR": str(redis.data_dir)}
     children: list[Child] = []
     exit_code, orderly = 0, True
+    signals.on_reload = lambda: _reload(children, common)
     try:
         # The supervisor is ready when the first worker registers.
         children = [Child(part, environ) for part in reversed(parts)][::-1]
@@ -94,6 +98,19 @@ def _run(parts: list[Part], redis: Attachment | None, signals: Signals, common: 
     finally:
         orderly = end_in_order(children, signals)
     return exit_code if orderly else exit_code or 130
+
+
+def _reload(children: list[Child], common: Globals) -> None:
+    """Let the children reload their settings, which log what changed; keep the time that the workers need to drain."""
+    for child in children:
+        child.ask_to_reload()
+    try:
+        drain_s = common.settings().worker.drain_s
+    except ConfigError:
+        return  # the children refuse the settings too, and say why
+    for child in children:
+        if child.part.name == HOST:
+            child.part = replace(child.part, timeout_s=drain_s + DRAIN_MARGIN_S)
 
 
 def _watch(children: list[Child], redis: Attachment | None, signals: Signals) -> signal.Signals:

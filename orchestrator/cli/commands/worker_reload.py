@@ -55,6 +55,7 @@ class Reloader:
         targets = arguments[arguments.index("--") + 1 :]
         self._import_command = [sys.executable, "-B", "-P", "-m", "orchestrator.workers.runtime.sources", *targets]
         self._watch, self._signals = watch, signals
+        signals.on_reload = self._reload_settings
         self._folders = {Path.cwd()}
         self._host: Child | None = None
         self._changed: set[Path] = set()
@@ -79,6 +80,10 @@ class Reloader:
             if self._host is not None:
                 orderly = end_in_order([self._host], self._signals)
         return DONE if orderly else INTERRUPTED
+
+    def _reload_settings(self) -> None:
+        if self._host is not None:
+            self._host.ask_to_reload()
 
     def _poll(self) -> None:
         """Poll changes, the host and signals once."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from orchestrator.client.client import Orchestrator
     from orchestrator.core.settings import Settings
-    from orchestrator.core.settings_sources import LoadedSettings
+    from orchestrator.core.settings_sources import LoadedSettings, SettingsSources
     from orchestrator.services import Services
 
 Form: TypeAlias = Literal["table", "json", "jsonl", "id"]
@@ -65,19 +65,23 @@ class Globals:
 
     def loaded(self, **overrides: object) -> LoadedSettings:
         """Read the settings with the source of each."""
-        from orchestrator.core.settings_sources import load_with_places
+        loaded = self.sources(**overrides).load()
+        if self.debug:
+            from orchestrator.core.log import configure_logging
+
+            configure_logging("debug", secrets=loaded.settings.secrets)
+        return loaded
+
+    def sources(self, **overrides: object) -> SettingsSources:
+        """Return the sources of the settings, for a program that reads them again."""
+        from orchestrator.core.settings_sources import SettingsSources
 
         self.name_data_dir()
         given: dict[str, Any] = {"redis.url": self.url, "prefix": self.prefix, "pool": self.pool}
         given |= {name.replace("__", "."): value for name, value in overrides.items()}
         if self.debug:
             given["logging.level"] = "debug"
-        loaded = load_with_places(self.config, given)
-        if self.debug:
-            from orchestrator.core.log import configure_logging
-
-            configure_logging("debug", secrets=loaded.settings.secrets)
-        return loaded
+        return SettingsSources.of(self.config, given)
 
     def services(self) -> AbstractAsyncContextManager[Services]:
         """Open the pool that these options name."""

@@ -1,0 +1,38 @@
+"""Agents of the tests of SIGHUP."""
+
+from __future__ import annotations
+
+import anyio
+
+from orchestrator import Agent
+from orchestrator.core.log import get_logger
+
+agent = Agent("clerk", concurrency=4, limits=["shared"])
+free = Agent("free", concurrency=4)
+
+_log = get_logger(__name__)
+
+
+@agent.skill
+async def stamp() -> str:
+    """Do nothing; the limit decides when."""
+    _log.debug("stamped")
+    return "done"
+
+
+@free.skill
+async def fail() -> None:
+    """Fail."""
+    raise ValueError("as always")
+
+
+@free.skill
+async def hold(seconds: float) -> None:
+    """Take a while."""
+    await anyio.sleep(seconds)
+
+
+@free.skill
+async def size(length: int) -> str:
+    """Return a text of this length."""
+    return "x" * length
