@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import LockBusy as LockBusy
     from orchestrator.core.errors import LockError as LockError
     from orchestrator.core.errors import LockLost as LockLost
+    from orchestrator.core.errors import NotDurable as NotDurable
     from orchestrator.core.errors import NotFound as NotFound
     from orchestrator.core.errors import NotHeld as NotHeld
     from orchestrator.core.errors import Occupied as Occupied

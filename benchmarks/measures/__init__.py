@@ -10,6 +10,7 @@ from benchmarks.measures import (
     delivery,
     dispatch,
     drain,
+    durability,
     lanes,
     latency,
     limits,
@@ -52,7 +53,8 @@ MEASURES: dict[str, Callable[[Bench], Iterable[Figure]]] = {
     "scale": scale.measure,
     "blocked": blocked.measure,
     "dispatch": dispatch.measure,
+    "durability": durability.measure,
 }
 # Only on request, because they take minutes.
-ON_REQUEST = {"scale", "blocked", "dispatch"}
+ON_REQUEST = {"scale", "blocked", "dispatch", "durability"}
 BY_DEFAULT = [name for name in MEASURES if name not in ON_REQUEST]

@@ -33,7 +33,7 @@ class Batcher:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._retry_for_s = services.settings.redis.command_timeout_s
-        self._commits: GroupCommit[SubmitRow, SubmitAnswer] = GroupCommit("client", self.send, size=_size)
+        self._commits: GroupCommit[SubmitRow, SubmitAnswer] = GroupCommit("client", self.send, size=row_size)
         self.run, self.close = self._commits.run, self._commits.close
 
     def add(self, row: SubmitRow) -> Coroutine[Any, Any, SubmitAnswer]:
@@ -74,7 +74,7 @@ class Sending:
 
     async def send(self, rows: Sequence[SubmitRow]) -> None:
         """Send the next chunk when there is room; none after a failure."""
-        for part in split_to_fit(rows, _size):
+        for part in split_to_fit(rows, row_size):
             # Two chunks in flight may overtake each other, so rows with a lane are sent alone.
             room = 2 if any(isinstance(row, UnusualRow) and row.lane for row in part) else 1
             for _ in range(room):
@@ -91,7 +91,7 @@ class Sending:
             if self._failure is None:
                 self._outcomes[place] = await self._batcher.send(rows)
             else:
-                self._outcomes[place] = [_unsent(self._failure)] * len(rows)
+                self._outcomes[place] = [not_sent(self._failure)] * len(rows)
         except StoreError as failure:
             self._failure = failure
             lost = failure.outcome_unknown
@@ -105,7 +105,8 @@ class Sending:
         return chain.from_iterable(self._outcomes)
 
 
-def _size(row: SubmitRow) -> int:
+def row_size(row: SubmitRow) -> int:
+    """Return the bytes that a row adds to a call."""
     return len(row.envelope)
 
 
@@ -120,7 +121,7 @@ def unanswered(failure: BaseException | None, ids: Sequence[str]) -> StoreError:
     return lost
 
 
-def _unsent(failure: StoreError) -> StoreError:
+def not_sent(failure: StoreError) -> StoreError:
     """Make the error of rows behind a failed chunk."""
     if not failure.outcome_unknown:
         return failure

@@ -17,6 +17,7 @@ from orchestrator.boards.boards import Board, BoardView
 from orchestrator.client.action_records import ActionRecorder, record_lock
 from orchestrator.client.batcher import CHUNK_ROWS, Batcher, unanswered
 from orchestrator.client.completion import as_completed
+from orchestrator.client.durable_submits import DurableSubmits
 from orchestrator.client.floor_watch import FloorWatch
 from orchestrator.client.following import Following
 from orchestrator.client.handle import TaskHandle
@@ -24,9 +25,11 @@ from orchestrator.client.replies import Replies
 from orchestrator.client.shared_config import SharedConfig
 from orchestrator.client.skill_versions import SkillVersions
 from orchestrator.client.tasks import Tasks
+from orchestrator.core.durability import DEFAULT
 from orchestrator.core.errors import (
     KeyConflict,
     LaneBusy,
+    NotDurable,
     OrchestratorError,
     QueueFull,
     ServerUnavailable,
@@ -56,12 +59,13 @@ if TYPE_CHECKING:
     from orchestrator.agents.skills import SkillInfo, SkillSummary
     from orchestrator.agents.stats import AttemptStats, By
     from orchestrator.client.admin import Admin
+    from orchestrator.core.durability import Level
     from orchestrator.core.durations import Duration
     from orchestrator.core.formats import Floor
     from orchestrator.core.settings import Settings
     from orchestrator.tasks.options import TaskOptions
     from orchestrator.tasks.scripts import SubmitAnswer
-    from orchestrator.tasks.submission import Arguments, NamedArguments, NamedSkill, Parent, TypedSkill
+    from orchestrator.tasks.submission import Arguments, Draft, NamedArguments, NamedSkill, Parent, TypedSkill
     from orchestrator.tracing.spans import SubmitSpan, Tracing
 
 T = TypeVar("T")
@@ -133,6 +137,7 @@ class Orchestrator:
             if self._services is not None:
                 self._services = None
                 self._batcher.close()
+                self._durable.close()
                 self._replies.fail_all(OrchestratorError("the client was closed while a result was awaited"))
                 self._following.fail_all(OrchestratorError("the client was closed while a task was followed"))
 
@@ -143,7 +148,7 @@ class Orchestrator:
         self._versions = SkillVersions(services)
         self._validator.accepts = self._versions.accepts
         self._floor = FloorWatch(services.store, watches=self._worker_floor is None)
-        self._batcher = Batcher(services)
+        self._batcher, self._durable = Batcher(services), DurableSubmits(services)
         self._replies = Replies(services, client=ids.node)
         self._following = Following(services)
         self._recorder = ActionRecorder(services)
@@ -152,6 +157,7 @@ class Orchestrator:
         async with anyio.create_task_group() as group:
             group.start_soon(self._floor.run)
             group.start_soon(self._batcher.run)
+            group.start_soon(self._durable.run)
             group.start_soon(self._replies.run)
             group.start_soon(self._following.run)
             group.start_soon(self._recorder.run)
@@ -233,6 +239,8 @@ class Orchestrator:
         Raises:
             InvalidInput: an argument is invalid; nothing was sent.
             KeyConflict, QueueFull, LaneBusy, Stopped: the server refused the task; nothing was stored.
+            NotDurable: the task was accepted, but its durability was not reached in time.
+            ConfigError: the server cannot reach the durability; nothing was stored.
             FormatMismatch: the pool no longer admits this version of the program.
             ServerUnavailable: Redis did not answer, even after retries. If `outcome_unknown` is true, the task may have
                 been stored; `task_ids` has its id.
@@ -269,8 +277,12 @@ class Orchestrator:
         row = self._validator.number(draft)
         # Known before it is sent: its reply may be read before the answer to the submit.
         handle = self._handle(row.id, own=True, skill=task.skill)
+        level, durability = task.options.get("durability") or services.settings.queue.durability, None
         try:
-            answer = await self._batcher.add(row)
+            if level == DEFAULT:
+                answer = await self._batcher.add(row)
+            else:
+                answer, durability = await self._durable.add(level, row)
         except StoreError as failure:
             if failure.outcome_unknown:
                 raise unanswered(failure, [row.id]) from failure
@@ -278,6 +290,10 @@ class Orchestrator:
         accepted = self._accepted(services, task, handle, answer)
         if span is not None:
             span.note_task(accepted.id, len(row.envelope))
+        if durability is not None:
+            accepted.note_durability(durability)
+            if durability.missed:
+                raise NotDurable(durability, accepted, [accepted])
         return accepted
 
     async def submit_many(self, tasks: Iterable[Submission], parent: Parent | None = None) -> list[TaskHandle[Any]]:
@@ -288,7 +304,9 @@ class Orchestrator:
             FormatMismatch: the pool no longer admits this version of the program.
             SubmitRefused: some were not accepted; `outcomes` has a handle or an exception for each, in order. That of a
                 task that may have arrived is a `ServerUnavailable` or a `ServerRefused` whose `outcome_unknown` is
-                true.
+                true. That of a task that was accepted, but not as durable as asked, is a `NotDurable`.
+            NotDurable: all were accepted, and some are not as durable as asked; `handles` has all of them.
+            ConfigError: the server cannot reach their durability; nothing was stored.
             ServerUnavailable: none was, because Redis did not answer; `task_ids` are those that may have arrived.
         """
         listed, tracing = list(tasks), active()
@@ -309,6 +327,9 @@ class Orchestrator:
         drafts = [self._validator.check(task, parent, doubts, trace=trace) for task in listed]
         for doubt in doubts:
             await self._versions.check(doubt)
+        levels = [task.options.get("durability") or services.settings.queue.durability for task in listed]
+        if levels.count(DEFAULT) < len(levels):
+            return await self._submit_durably(services, listed, drafts, levels)
         handles: list[TaskHandle[Any]] = []
         async with self._batcher.sending() as sending:
             for start in range(0, len(drafts), CHUNK_ROWS):
@@ -318,8 +339,38 @@ class Orchestrator:
                     for row, task in zip(rows, listed[start : start + CHUNK_ROWS], strict=True)
                 ]
                 await sending.send(rows)
+        return self._all_accepted(self._outcomes(services, listed, handles, sending.outcomes()))
+
+    async def _submit_durably(
+        self, services: Services, listed: Sequence[Submission], drafts: Sequence[Draft], levels: Sequence[Level]
+    ) -> list[TaskHandle[Any]]:
+        rows = [self._validator.number(draft) for draft in drafts]
+        handles = [self._handle(row.id, own=True, skill=task.skill) for row, task in zip(rows, listed, strict=True)]
+        answered = await self._durable.send_all(levels, rows)
+        outcomes = self._outcomes(services, listed, handles, [answer for answer, _ in answered])
+        missed: list[NotDurable] = []
+        told: list[TaskHandle[Any] | Exception] = []
+        for outcome, (_, durability) in zip(outcomes, answered, strict=True):
+            told.append(outcome)
+            if durability is not None and not isinstance(outcome, Exception):
+                outcome.note_durability(durability)
+                if durability.missed:
+                    missed.append(NotDurable(durability, outcome, [outcome]))
+                    told[-1] = missed[-1]
+        if missed and not any(isinstance(outcome, Exception) for outcome in outcomes):
+            raise NotDurable(missed[0].durability, missed[0].handle, outcomes, count=len(missed))
+        return self._all_accepted(told)
+
+    def _outcomes(
+        self,
+        services: Services,
+        tasks: Sequence[Submission],
+        handles: Sequence[TaskHandle[Any]],
+        answers: Iterable[SubmitAnswer | StoreError],
+    ) -> list[TaskHandle[Any] | Exception]:
+        """Return the handle of each accepted task, and why the others were not accepted."""
         outcomes: list[TaskHandle[Any] | Exception] = []
-        for task, handle, answer in zip(listed, handles, sending.outcomes(), strict=True):
+        for task, handle, answer in zip(tasks, handles, answers, strict=True):
             if isinstance(answer, Exception):
                 outcomes.append(answer)
                 continue
@@ -327,7 +378,14 @@ class Orchestrator:
                 outcomes.append(self._accepted(services, task, handle, answer))
             except SubmitRefused as refused:
                 outcomes.append(refused)
-        refusals = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+        return outcomes
+
+    @staticmethod
+    def _all_accepted(outcomes: list[TaskHandle[Any] | Exception]) -> list[TaskHandle[Any]]:
+        """Return the handles, or raise if some tasks were not accepted."""
+        refusals = [
+            outcome for outcome in outcomes if isinstance(outcome, Exception) and not isinstance(outcome, NotDurable)
+        ]
         if refusals:
             if len(refusals) == len(outcomes) and isinstance(refusals[0], ServerUnavailable):
                 lost = [id_ for each in refusals if isinstance(each, ServerUnavailable) for id_ in each.task_ids]

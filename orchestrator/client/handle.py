@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.client.action_records import ActionRecorder
     from orchestrator.client.following import Following
     from orchestrator.client.replies import Replies
+    from orchestrator.core.durability import Durability
     from orchestrator.core.durations import Duration
     from orchestrator.services import Services
     from orchestrator.tasks.model import AnswerStatus, OutputChunk, TaskEvent
@@ -45,7 +46,10 @@ class TaskHandle(Generic[T_co]):
         outcome: how it ended, once that is known here.
     """
 
-    __slots__ = ("__weakref__", "_following", "_read", "_recorder", "_replies", "_services", "_told", "id", "outcome")
+    __slots__ = (
+        "__weakref__", "_durability", "_following", "_read", "_recorder", "_replies", "_services", "_told", "id",
+        "outcome",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -65,6 +69,16 @@ class TaskHandle(Generic[T_co]):
 
     def __repr__(self) -> str:
         return f"TaskHandle({self.id!r})"
+
+    @property
+    def durability(self) -> Durability | None:
+        """Report of the durability of the submit that returned this handle; None if it asked for nothing."""
+        # Most handles have none, and a slot that is set costs every submit.
+        return getattr(self, "_durability", None)
+
+    def note_durability(self, durability: Durability) -> None:
+        """Keep what was confirmed; for the client."""
+        self._durability = durability
 
     def waiting_in(self, until_ended: UntilEnded) -> TaskHandle[T_co]:
         """Return a handle of the same task whose waits run inside `until_ended`; for the workers."""
@@ -330,6 +344,8 @@ class WaitingHandle(TaskHandle[T_co]):
             shared.id, services=services, replies=replies, following=following, recorder=recorder, read=read
         )
         shared.outcome = known
+        if shared.durability is not None:
+            self.note_durability(shared.durability)
 
     @property
     def outcome(self) -> TaskOutcome | None:

@@ -29,6 +29,7 @@ OrchestratorError
 │   ├── QueueFull                  a limit was reached
 │   ├── LaneBusy                   the lane has a task, and on_busy="reject"
 │   └── Stopped                    a stop or drain refuses new tasks
+├── NotDurable                     a task was accepted, but not as durable as asked (exit 75)
 ├── CommandRefused                 a control command was not accepted (exit 4)
 ├── UpgradeUnfinished              a feature needs `orc upgrade finish` (exit 4)
 ├── UpgradeRefused                 older programs use the pool (exit 4)
@@ -44,12 +45,14 @@ safe to send twice.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.core.slots import parse_slot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from orchestrator.core.durability import Durability
 
 
 NAMED_PROGRAMS: Final = 20
@@ -273,6 +276,28 @@ class SubmitRefused(OrchestratorError):
     def __init__(self, message: str, outcomes: Sequence[object] = ()) -> None:
         super().__init__(message)
         self.outcomes: tuple[object, ...] = tuple(outcomes)
+
+
+class NotDurable(OrchestratorError):
+    """Tasks were accepted and will run, but the server did not confirm their durability in time.
+
+    Attributes:
+        handles: the handles of all tasks of the call, in order; `durability` of each tells what was reached.
+        handle: the first of them that is less durable than asked.
+        durability: what was asked and what was reached.
+    """
+
+    exit_code = 75
+
+    def __init__(self, durability: Durability, handle: Any, handles: Sequence[Any], *, count: int = 1) -> None:
+        tasks = f"task {handle.id} was" if count == 1 else f"{count} of {len(handles)} tasks were"
+        super().__init__(
+            f"{tasks} accepted without durability {durability.asked!r}: {durability.missed}; "
+            "do not submit again without a key, and see `orc doctor`"
+        )
+        self.durability = durability
+        self.handle = handle
+        self.handles: tuple[Any, ...] = tuple(handles)
 
 
 class KeyConflict(SubmitRefused):

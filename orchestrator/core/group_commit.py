@@ -33,6 +33,9 @@ class GroupCommit(Generic[Row, Answer]):
         send: sends one batch and returns one answer per row.
         size: returns the bytes that a row adds to a call.
         max_waiting_bytes: `wait_for_room` blocks while at least this much waits behind a call.
+        max_rows, max_bytes: bounds of one batch.
+        sends_lone: a row that finds no call in flight is sent at once; else it waits a turn of the event loop for
+            others, which is right where a call takes much longer than a round trip.
     """
 
     def __init__(
@@ -42,8 +45,12 @@ class GroupCommit(Generic[Row, Answer]):
         *,
         size: Callable[[Row], int],
         max_waiting_bytes: int = MAX_BYTES,
+        max_rows: int = MAX_ROWS,
+        max_bytes: int = MAX_BYTES,
+        sends_lone: bool = True,
     ) -> None:
         self._owner, self._send, self._size, self._max_waiting_bytes = owner, send, size, max_waiting_bytes
+        self._max_rows, self._max_bytes, self._sends_lone = max_rows, max_bytes, sends_lone
         self._waiting: deque[tuple[Row, asyncio.Future[Answer] | None]] = deque()
         self._waiting_bytes = 0
         self._busy = self._closed = False
@@ -58,7 +65,10 @@ class GroupCommit(Generic[Row, Answer]):
         """
         if self._closed:
             raise self._unsent()
-        if self._busy:
+        if self._busy or not self._sends_lone:
+            if not self._busy:
+                self._busy = True
+                self._wake.set()
             answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
             self._waiting.append((row, answer))
             self._waiting_bytes += self._size(row)
@@ -126,10 +136,10 @@ class GroupCommit(Generic[Row, Answer]):
     def _take(self) -> list[tuple[Row, asyncio.Future[Answer] | None]]:
         batch: list[tuple[Row, asyncio.Future[Answer] | None]] = []
         total = 0
-        while self._waiting and len(batch) < MAX_ROWS:
+        while self._waiting and len(batch) < self._max_rows:
             row, answer = self._waiting[0]
             size = self._size(row)
-            if batch and total + size > MAX_BYTES:
+            if batch and total + size > self._max_bytes:
                 break
             self._waiting.popleft()
             self._waiting_bytes -= size

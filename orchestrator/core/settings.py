@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from orchestrator.core.durability import Level
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.health_address import parse_health_address
 from orchestrator.core.ids import check_name
@@ -154,6 +155,15 @@ class QueueSettings(_Section):
         default=None,
         description="Waiting time that raises a task by one priority level, in seconds. Not set: strict priorities.",
         examples=[3600.0],
+    )
+    durability: Live[Level] = Field(
+        default="default",
+        description="Durability of submits that name none: default, fsync (on the disk of Redis) or replicated (at a "
+        "replica).",
+    )
+    durable_within_s: Annotated[Seconds, Field(le=3600)] = Field(
+        default=5.0,
+        description="Seconds that a submit waits for its durability; then it raises NotDurable, and the task exists.",
     )
     max_tasks: Live[Count] = Field(default=1_000_000, description="Maximum tasks in a queue; more are refused.")
     max_wait_s: Live[Retention] = Field(

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from orchestrator.core.durability import Level
     from orchestrator.store.keys import PoolKeys
 
 SENT: Final = (
@@ -97,13 +98,22 @@ CALLED: Final = (
 """Commands that only scripts call."""
 HINTS: Final = ("SPUBLISH KEY m", "SSUBSCRIBE KEY", "SUNSUBSCRIBE KEY")
 """Optional commands: without them, followers of a task receive its output later. The channel is named like a key."""
+DURABLE: Final[Mapping[Level, Sequence[str]]] = {
+    "default": (),
+    "fsync": ("WAITAOF 1 0 1",),
+    "replicated": ("WAIT 1 1",),
+}
+"""Further commands of submits with a level of durability."""
 
 
-def used_commands(keys: PoolKeys) -> list[list[str]]:
+def used_commands(keys: PoolKeys, *, durability: Level = "default") -> list[list[str]]:
     """Return the commands for one pool, optional ones last, on a key that is not in use."""
     scope = keys.scope("session", "probe")
     words = {"ROOT": keys.root, "KEY": keys.probe, "SCOPE": scope.key("probe")}
-    return [[words.get(word, word) for word in command.split(" ")] for command in (*SENT, *CALLED, *HINTS)]
+    return [
+        [words.get(word, word) for word in command.split(" ")]
+        for command in (*SENT, *CALLED, *DURABLE[durability], *HINTS)
+    ]
 
 
 def acl_name(command: Sequence[str]) -> str:

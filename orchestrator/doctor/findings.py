@@ -143,6 +143,12 @@ _TABLE: Final = (
         "`CONFIG SET appendfsync everysec`, and the same line in redis.conf.",
     ),
     Topic(
+        "durability",
+        "The server cannot give what `queue.durability` asks: no append-only file, no WAITAOF, no connected replica. "
+        "Or it accepts writes without a replica.",
+        "See the message, and [durability](../guides/durability.md).",
+    ),
+    Topic(
         "redis-disk",
         "The last write to the append-only file, its rewrite, or a snapshot failed; Redis may refuse all writes.",
         "Free some disk space, see the log of Redis, then `BGREWRITEAOF` or `BGSAVE`.",

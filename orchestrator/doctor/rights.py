@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 async def check_rights(context: CheckContext) -> list[DoctorFinding]:
     """Report commands and keys that the user may not use."""
     store = context.store
-    commands = used_commands(store.keys)
+    commands = used_commands(store.keys, durability=context.settings.queue.durability)
     user = await _current_user(store)
     verdicts = await _dry_run(store, user, commands) if user else None
     if verdicts is None:

@@ -44,6 +44,7 @@ _SERVER: Final = (
     ("redis-clients", server.check_clients),
     ("redis-aof", server.check_aof),
     ("redis-fsync", server.check_fsync),
+    ("durability", server.check_durability),
     ("redis-disk", server.check_disk),
     ("redis-timeout", server.check_timeout),
     ("redis-keepalive", server.check_keepalive),
@@ -70,7 +71,7 @@ _POOL_READABLE: Final = {
     "format": frozenset({Severity.OK}),
 }
 """Severities of these findings with which the pool can be read."""
-_CONFIG: Final = ("appendfsync", "timeout", "tcp-keepalive")
+_CONFIG: Final = ("appendfsync", "min-replicas-to-write", "timeout", "tcp-keepalive")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import ServerRefused, ServerUnavailable
 from orchestrator.doctor.findings import ok, problem, warning
+from orchestrator.store.levels import level_problem
 from orchestrator.store.server_info import OLDEST
 
 if TYPE_CHECKING:
@@ -154,6 +155,33 @@ async def check_fsync(context: CheckContext) -> list[DoctorFinding]:
         case other if context.info.append_only:
             return [ok("redis-fsync", f"appendfsync {other}: a power failure loses about 1 s")]
     return [ok("redis-fsync", "no append-only file")]
+
+
+async def check_durability(context: CheckContext) -> list[DoctorFinding]:
+    """Check that the server can give what `queue.durability` asks."""
+    level, info, config = context.settings.queue.durability, context.info, context.config
+    if level == "default":
+        return [ok("durability", "queue.durability default: submits wait for no disk and no replica")]
+    if info.version == "?":
+        return [ok("durability", "unknown: INFO is not allowed")]
+    if found := level_problem(level, info, config):
+        what, _, _ = found.partition("; ")
+        return [problem("durability", f"queue.durability: {what}", _DURABILITY_FIXES[level, info.append_only])]
+    if level == "replicated" and config.get("min-replicas-to-write") == "0":
+        loses = "the server accepts writes without a replica; after a failover the writes of the old master are lost"
+        fix = "`redis-cli CONFIG SET min-replicas-to-write 1`, and the same line in redis.conf"
+        return [warning("durability", loses, fix)]
+    reach = f"{info.replicas} connected replicas" if level == "replicated" else "the server flushes on request"
+    return [ok("durability", f"queue.durability {level}: {reach}")]
+
+
+_DURABILITY_FIXES: Final = {
+    ("fsync", False): "`redis-cli CONFIG SET appendonly yes`, and the same line in redis.conf",
+    ("fsync", True): "`redis-cli CONFIG SET appendfsync always` (Redis 7.2 or newer: everysec), and the same line in "
+    "redis.conf",
+    ("replicated", False): "start a replica with `replicaof HOST PORT`, or set queue.durability = default",
+    ("replicated", True): "start a replica with `replicaof HOST PORT`, or set queue.durability = default",
+}
 
 
 async def check_disk(context: CheckContext) -> list[DoctorFinding]:

@@ -238,6 +238,13 @@ POOL_KEYS: Final = (
     KeyKind("stats:TOTAL", "hash", "counters since the beginning", "permanent", permanent=True),
     KeyKind("stats:MINUTE", "hash", "the same counters of one minute (unix time / 60)", "3 days"),
     KeyKind(
+        "durability",
+        "hash",
+        "durable submits per level and outcome: `fsync:asked`, `fsync:missed`, `replicated:asked`, ...",
+        "permanent",
+        permanent=True,
+    ),
+    KeyKind(
         "timings",
         "zset",
         "agent and skill of `timings:MINUTE`, by the last minute; at most 200",

@@ -106,6 +106,7 @@ class Link:
 
     Attributes:
         used_s: time at which the router last chose the link, or left it for another one.
+        connections: number of connections that it has opened.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class Link:
         self._opening = anyio.Lock(fast_acquire=True)
         self._attempts = 0
         self._was_open = False
+        self.connections = 0
         self._refusal: Exception | None = None
 
     @property
@@ -212,7 +214,7 @@ class Link:
             _Reconnects.count += self._was_open
             self._was_open = True
             transport = transport_of(connection)
-            self._connection = connection
+            self._connection, self.connections = connection, self.connections + 1
             self._wire = Wire(
                 transport,
                 reply_timeout_s=self._reply_timeout_s,

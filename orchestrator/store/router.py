@@ -125,7 +125,7 @@ class Router:
             assert redirect.address is not None
             try:
                 if not redirect.asking:
-                    self._learn(redirect)
+                    self.learn(redirect)
                     return await self.link(command).execute(*command)
                 if runs_script(command):
                     break
@@ -140,7 +140,8 @@ class Router:
                 return reply
         raise redirect
 
-    def _learn(self, redirect: Redirected) -> None:
+    def learn(self, redirect: Redirected) -> None:
+        """Note where MOVED points to, for the next commands."""
         learn(self._locator, redirect)
         self._learned(redirect.slot)
 
@@ -159,7 +160,7 @@ class Router:
         if not reply.cancelled() and reply.exception() is None:
             error = link.to_error("", reply.result()[0])
             if isinstance(error, Redirected) and not error.asking:
-                self._learn(error)
+                self.learn(error)
 
     async def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """Send commands together and return their replies; an error reply becomes a `StoreError` in the list.
@@ -178,7 +179,7 @@ class Router:
                 break
             for index in again:
                 if isinstance(reply := replies[index], Redirected):
-                    self._learn(reply)
+                    self.learn(reply)
             await self._send(commands, replies, again, has_run=True)
         for index in _asked(commands, replies):
             try:

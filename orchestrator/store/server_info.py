@@ -7,6 +7,8 @@ from typing import Final
 
 OLDEST: Final = (7, 0)
 """Major and minor version of the oldest supported server."""
+WAITAOF_SINCE: Final = (7, 2)
+"""The first line whose servers can wait until a write is on their disk."""
 SECTIONS: Final = ("server", "clients", "memory", "persistence", "stats", "replication", "cluster")
 
 
@@ -21,6 +23,7 @@ class ServerInfo:
         append_only: whether the append-only file is on.
         aof_write, aof_rewrite, snapshot: outcome of the last one, `ok` or `err`.
         role: `master` or `slave`, in Redis' words.
+        replicas: number of connected replicas.
     """
 
     version: str
@@ -38,6 +41,7 @@ class ServerInfo:
     aof_rewrite: str
     snapshot: str
     role: str
+    replicas: int
     cluster: bool
 
     @property
@@ -71,5 +75,6 @@ def read_info(text: str) -> ServerInfo:
         aof_rewrite=facts.get("aof_last_bgrewrite_status", "?"),
         snapshot=facts.get("rdb_last_bgsave_status", "?"),
         role=facts.get("role", "?"),
+        replicas=number("connected_slaves"),
         cluster=facts.get("cluster_enabled") == "1",
     )

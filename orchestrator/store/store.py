@@ -15,10 +15,12 @@ from weakref import WeakSet
 
 import anyio
 
-from orchestrator.core.errors import ConfigError, FormatMismatch, ServerFull, ServerUnavailable
+from orchestrator.core.durability import DEFAULT
+from orchestrator.core.errors import ConfigError, FormatMismatch, ServerFull, ServerRefused, ServerUnavailable
 from orchestrator.core.formats import FORMAT, OLDEST_FORMAT, Floor, outdated, read_floor
 from orchestrator.store.failures import Redirected, ScriptMissing
 from orchestrator.store.hints import Hints
+from orchestrator.store.levels import level_problem
 from orchestrator.store.links import Link, SyncLink
 from orchestrator.store.locator import locate, slot_of
 from orchestrator.store.long_read import LongRead
@@ -31,6 +33,7 @@ from orchestrator.tracing.active import active
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
+    from orchestrator.core.durability import Level
     from orchestrator.core.formats import Feature
     from orchestrator.store.calls import Argument, Call
     from orchestrator.store.keys import PoolKeys
@@ -166,6 +169,18 @@ class Store:
             first = failure
         # The time limit starts now, because the first try may have taken a whole command time-out.
         return await repeat(read, retry_for_s=retry_for_s, after=first, closed=self._closed)
+
+    async def repeat(self, attempt: Callable[[], Awaitable[T]], *, retry_for_s: float) -> T:
+        """Run `attempt`, which must be safe to run twice, and repeat it while Redis does not answer.
+
+        Raises:
+            StoreError: the attempt failed.
+        """
+        try:
+            return await self.read_with_retry(attempt, retry_for_s=retry_for_s)
+        except ServerUnavailable:
+            self.last_outage_s = time.monotonic()
+            raise
 
     async def _run(self, call: Call[Any]) -> Any:
         command = call.command()
@@ -308,8 +323,12 @@ class Store:
                 raise
         return await repeat(send, retry_for_s=self._endpoint.command_timeout_s, closed=self._closed)
 
-    async def check_server(self, *, allow_eviction: bool) -> list[str]:
+    async def check_server(self, *, allow_eviction: bool, durability: Level = DEFAULT) -> list[str]:
         """Check the server's version and settings.
+
+        Args:
+            allow_eviction: the server may evict keys.
+            durability: level that submits ask for.
 
         Returns:
             Warnings, one sentence each.
@@ -325,9 +344,19 @@ class Store:
                 f"Redis may evict keys (maxmemory-policy {info.eviction}), which loses tasks; "
                 "set maxmemory-policy noeviction, or redis.allow_eviction = true if that is meant"
             )
+        warnings: list[str] = []
         if not info.append_only:
-            return ["Redis has no append-only file: what was accepted is lost when Redis stops (set appendonly yes)"]
-        return []
+            warnings.append(
+                "Redis has no append-only file: what was accepted is lost when Redis stops (set appendonly yes)"
+            )
+        if durability != DEFAULT:
+            try:
+                pairs = [text.decode() for text in await self.execute("CONFIG", "GET", "appendfsync")]
+            except ServerRefused:
+                pairs = []
+            if problem := level_problem(durability, info, dict(zip(pairs[::2], pairs[1::2], strict=True))):
+                warnings.append(problem)
+        return warnings
 
     async def server_info(self) -> ServerInfo:
         """Return the server's version, limits and state."""

@@ -93,7 +93,10 @@ async def _serve(live: LiveSettings, notifier: Notifier, health: SupervisorHealt
         notifier.extend_timeout(WAIT_REPORTED_EVERY_S * 3)
 
     async def check(services: Services) -> None:
-        for warning in await services.store.check_server(allow_eviction=live.current.redis.allow_eviction):
+        warnings = await services.store.check_server(
+            allow_eviction=live.current.redis.allow_eviction, durability=live.current.queue.durability
+        )
+        for warning in warnings:
             _log.warning("server_setting_risky", problem=warning)
 
     async with (

@@ -11,6 +11,7 @@ from orchestrator.boards.boards import Standing
 from orchestrator.client.shared_config import ConfigChange
 from orchestrator.control.commands import Command
 from orchestrator.control.receipts import Receipts
+from orchestrator.core.durability import Durability
 from orchestrator.core.durations import Duration
 from orchestrator.core.settings import Settings
 from orchestrator.limits.limits import Decision
@@ -116,6 +117,8 @@ class Orchestrator:
         Raises:
             InvalidInput: an argument is invalid; nothing was sent.
             KeyConflict, QueueFull, LaneBusy, Stopped: the server refused the task; nothing was stored.
+            NotDurable: the task was accepted, but its durability was not reached in time.
+            ConfigError: the server cannot reach the durability; nothing was stored.
             FormatMismatch: the pool no longer admits this version of the program.
             ServerUnavailable: Redis did not answer, even after retries. If `outcome_unknown` is true, the task may have
                 been stored; `task_ids` has its id.
@@ -130,7 +133,9 @@ class Orchestrator:
             FormatMismatch: the pool no longer admits this version of the program.
             SubmitRefused: some were not accepted; `outcomes` has a handle or an exception for each, in order. That of a
                 task that may have arrived is a `ServerUnavailable` or a `ServerRefused` whose `outcome_unknown` is
-                true.
+                true. That of a task that was accepted, but not as durable as asked, is a `NotDurable`.
+            NotDurable: all were accepted, and some are not as durable as asked; `handles` has all of them.
+            ConfigError: the server cannot reach their durability; nothing was stored.
             ServerUnavailable: none was, because Redis did not answer; `task_ids` are those that may have arrived.
         """
 
@@ -253,6 +258,10 @@ class TaskHandle(Generic[T_co]):
     def id(self) -> str: ...
     @property
     def outcome(self) -> TaskOutcome | None: ...
+    @property
+    def durability(self) -> Durability | None:
+        """Report of the durability of the submit that returned this handle; None if it asked for nothing."""
+
     @overload
     def result(self, timeout: Duration | None = None) -> T_co: ...
     @overload

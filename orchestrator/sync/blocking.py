@@ -23,7 +23,7 @@ from orchestrator.client.client import Orchestrator
 from orchestrator.client.handle import TaskHandle
 from orchestrator.client.shared_config import SharedConfig
 from orchestrator.client.tasks import Tasks
-from orchestrator.core.errors import InvalidInput, OrchestratorError, SubmitRefused
+from orchestrator.core.errors import InvalidInput, NotDurable, OrchestratorError, SubmitRefused
 from orchestrator.limits.limits import Limits
 from orchestrator.locks.named import Lease, Locks
 from orchestrator.schedules.api import Schedules
@@ -49,8 +49,8 @@ WRAPPED: Final = (
 """Classes with calls that are awaited. A base comes before the classes that derive from it."""
 
 INTERNAL: Final = frozenset({
-    "ended", "exclusive_value", "give", "hold_scope", "lose", "proof", "reacquire", "services", "set_renewal",
-    "submit_one", "waiter", "waiting_in",
+    "ended", "exclusive_value", "give", "hold_scope", "lose", "note_durability", "proof", "reacquire",
+    "services", "set_renewal", "submit_one", "waiter", "waiting_in",
 })  # fmt: skip
 """Members for worker code, the command line and the modules of a feature."""
 WORKER_ARGUMENTS: Final = frozenset({"parent"})
@@ -201,13 +201,29 @@ class BlockingClient(Blocking):
         if self._finalizer is None:
             raise OrchestratorError("the client is not open; use `with Orchestrator() as orc:` or `orc.open()`")
 
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        """Wrap the handle of a task that is less durable than asked."""
+        try:
+            return self._run(self._inner.submit, *args, **kwargs)
+        except NotDurable as missed:
+            raise self._wrap_handles(missed) from None
+
     def submit_many(self, tasks: Iterable[Submission]) -> Any:
         """Read the iterable in the caller's thread, and wrap the handles of a refusal."""
         try:
             return self._run(self._inner.submit_many, list(tasks))
         except SubmitRefused as refused:
-            refused.outcomes = tuple(map(self._wrap, refused.outcomes))
+            refused.outcomes = tuple(
+                self._wrap_handles(outcome) if isinstance(outcome, NotDurable) else self._wrap(outcome)
+                for outcome in refused.outcomes
+            )
             raise
+        except NotDurable as missed:
+            raise self._wrap_handles(missed) from None
+
+    def _wrap_handles(self, missed: NotDurable) -> NotDurable:
+        missed.handle, missed.handles = self._wrap(missed.handle), tuple(map(self._wrap, missed.handles))
+        return missed
 
     def as_completed(self, handles: Iterable[Blocking], *, timeout: Duration | None = None) -> Iterator[Blocking]:
         """Yield the handles that the caller passed."""

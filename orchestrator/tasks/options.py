@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypedDict, get_args, get_type_hints
 
+from orchestrator.core.durability import LEVELS, Level
 from orchestrator.core.durations import Duration, instant_ms, to_ms, to_seconds
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name, encode_foreign
@@ -72,6 +73,12 @@ def _check_tags(name: str, value: Sequence[str]) -> tuple[str, ...]:
 def _check_on_busy(name: str, value: str) -> str:
     if value not in get_args(OnBusy):
         raise InvalidInput(f"{name} {value!r} is not known; use {', '.join(get_args(OnBusy))}")
+    return value
+
+
+def _check_durability(name: str, value: str | None) -> str | None:
+    if value is not None and value not in LEVELS:
+        raise InvalidInput(f"{name} {value!r} is not known; use {', '.join(LEVELS)}")
     return value
 
 
@@ -163,6 +170,15 @@ class TaskOptions(RepeatableOptions, total=False):
             _check_on_busy,
             "POLICY",
             default="enqueue",
+        ),
+    ]
+    durability: Annotated[
+        Level | None,
+        Option(
+            "What must be confirmed before the submit returns: fsync (the task is on the disk of Redis), replicated (a "
+            "replica has it) or default (neither). By default `queue.durability`.",
+            _check_durability,
+            "LEVEL",
         ),
     ]
 

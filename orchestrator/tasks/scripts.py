@@ -110,6 +110,11 @@ def submit(
     return Call("tasks/submit", args, parse)
 
 
+def count_durable(keys: PoolKeys, *, counts: Mapping[str, int]) -> Call[int]:
+    """Add to the counters of durable submits, such as `fsync:asked`."""
+    return Call("tasks/count_durable", {"pool": keys.root, "rows": pack_rows(list(counts.items()))}, int)
+
+
 def promote(keys: PoolKeys, *, limit: int, now_us: str = "") -> Call[Promoted]:
     """Move due tasks to their queues and expire those past their `start_by`, at most `limit` of each."""
 

@@ -154,7 +154,9 @@ async def test_a_server_that_may_evict_is_refused(prefix: str) -> None:
         with pytest.raises(ConfigError, match=r"allkeys-lru.*noeviction"):
             await run_supervisor(settings)
         async with open_services(settings, name="test") as services:
-            assert "append-only" in (await services.store.check_server(allow_eviction=True))[0]
+            check = services.store.check_server
+            assert "append-only" in (await check(allow_eviction=True))[0]
+            assert "'fsync' needs an append-only file" in (await check(allow_eviction=True, durability="fsync"))[1]
 
 
 @each_case(("version", "accepted"), [("2.8.24", False), ("6.2.19", False), ("7.0.0", True), ("7.0.15", True)])

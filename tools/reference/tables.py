@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import orchestrator
+from orchestrator.core.durability import Level
 from orchestrator.core.durations import Duration
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.public_names import homes
@@ -36,6 +37,7 @@ TYPES: Final[dict[object, str]] = {
     Duration | None: "seconds or `timedelta`",
     datetime | None: "`datetime` with a time zone",
     OnBusy: "text",
+    Level | None: "text",
 }
 KEY_HEAD: Final = ("key", "type", "holds", "lifetime", "permanent")
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from orchestrator.cli.commands import task_answer, task_control
 from orchestrator.cli.terminal import history, inputs, output
+from orchestrator.cli.terminal.failures import error_line
 from orchestrator.cli.terminal.options import DEFAULTS, Globals, TaskId
 from orchestrator.cli.terminal.parsing import Commands, option, positional
 from orchestrator.cli.terminal.task_options import Arguments, takes_options
-from orchestrator.core.errors import InvalidInput, NotFound, TaskError
+from orchestrator.core.errors import InvalidInput, NotDurable, NotFound, TaskError
 from orchestrator.tasks.options import TASK_OPTIONS, TaskOptions
 
 if TYPE_CHECKING:
@@ -70,10 +71,16 @@ async def submit(
     from orchestrator.cli.terminal.waiting import wait_for_end, wait_through_outages
 
     async with common.client() as orc:
-        handle = await orc.submit(skill, arguments, **options)
+        code = 0
+        try:
+            handle = await orc.submit(skill, arguments, **options)
+        except NotDurable as missed:
+            # The task exists, so the caller needs its id.
+            handle, code = missed.handle, missed.exit_code
+            output.say(error_line(str(missed)))
         if not wait:
             _say_submitted(handle.id, common)
-            return 0
+            return code
         output.hint(f"submitted as {handle.id}; Ctrl-C stops the waiting, not the task")
         async with wait_through_outages(orc, of=handle):
             end = await wait_for_end(handle, timeout_s)

@@ -76,6 +76,35 @@ async def test_no_append_only_file() -> None:
         assert (await run_doctor(looked_at(running)))["redis-aof"].severity is Severity.OK
 
 
+async def test_durability_of_the_pool() -> None:
+    """What `queue.durability` asks is compared with what the server has; a fix that is a command ends its finding."""
+    quick = {"repl-diskless-sync-delay": "0"}
+    with (
+        RedisServer(port=0, options=quick | {"appendfsync": "no"}) as running,
+        RedisServer(port=0, options=quick) as replica,
+        running.client() as client,
+        replica.client() as follower,
+    ):
+
+        async def read(level: str) -> DoctorFinding:
+            return (await run_doctor(local_settings(running.url, PREFIX, queue__durability=level)))["durability"]
+
+        assert (await read("default")).severity is Severity.OK
+        for what in ("needs an append-only file", "is not reached with appendfsync no"):
+            found = await read("fsync")
+            assert found.severity is Severity.PROBLEM
+            assert what in found.found
+            run_fix(client, found)
+        assert (await read("fsync")).severity is Severity.OK
+        assert "without a connected replica" in (await read("replicated")).found
+        follower.replicaof("127.0.0.1", str(running.port))
+        await wait_for(lambda: client.info("replication")["connected_slaves"], "a replica")
+        found = await read("replicated")
+        assert found.severity is Severity.WARNING
+        run_fix(client, found)
+        assert (await read("replicated")).severity is Severity.OK
+
+
 async def test_permitted_eviction_is_a_warning_and_real_loss_a_problem() -> None:
     """`redis.allow_eviction` turns the problem into a warning, until keys have been evicted."""
     with RedisServer(options={"maxmemory": "3mb", "maxmemory-policy": "allkeys-lru"}) as running:

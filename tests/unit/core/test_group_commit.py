@@ -55,12 +55,26 @@ async def test_the_next_batch_grows_behind_a_call() -> None:
     assert given == {row: row for row in "abcde"}
 
 
+async def test_rows_gather_before_a_slow_call() -> None:
+    """Rows of one turn of the event loop share the first call, if it takes much longer than a round trip."""
+    server = _Server()
+    server.gate.set()
+    commits: GroupCommit[str, str] = GroupCommit("client", server.send, size=len, sends_lone=False)
+    async with anyio.create_task_group() as group:
+        group.start_soon(commits.run)
+        async with anyio.create_task_group() as callers:
+            for row in "abc":
+                callers.start_soon(commits.add, row)
+        assert await commits.add("d") == "d"
+        group.cancel_scope.cancel()
+    assert server.calls == [list("abc"), ["d"]]
+
+
 async def test_a_batch_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """No call carries more rows or bytes than allowed, except a single row that is larger."""
-    monkeypatch.setattr(group_commit, "MAX_ROWS", 3)
     monkeypatch.setattr(group_commit, "MAX_BYTES", 10)
     server = _Server()
-    commits: GroupCommit[str, str] = GroupCommit("worker", server.send, size=len)
+    commits: GroupCommit[str, str] = GroupCommit("worker", server.send, size=len, max_rows=3, max_bytes=10)
     rows = ["a", "b", "c", "d", "eeeeee", "ffffff", "g" * 50, "h"]
     async with anyio.create_task_group() as group:
         group.start_soon(commits.run)

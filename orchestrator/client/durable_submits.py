@@ -1,0 +1,156 @@
+"""Sends submits of a durability level: the scripts of many submits share one wait for the disk or for a replica."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import anyio
+
+from orchestrator.client.batcher import CHUNK_ROWS, not_sent, row_size, unanswered
+from orchestrator.core.durability import DEFAULT, LEVELS, Durability
+from orchestrator.core.errors import StoreError
+from orchestrator.core.group_commit import GroupCommit, split_to_fit
+from orchestrator.store.durable import DurableLink, Waited
+from orchestrator.tasks import scripts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from orchestrator.core.durability import Level
+    from orchestrator.services import Services
+    from orchestrator.store.calls import Call
+    from orchestrator.tasks.scripts import SubmitAnswer, SubmitRow
+
+MAX_ROWS: Final = 5000
+MAX_BYTES: Final = 16 * 1024 * 1024
+"""Bounds of the submits of one wait. A wait for the disk may take a second, so it serves more rows than one script."""
+
+Outcome: TypeAlias = "tuple[SubmitAnswer | StoreError, Durability | None]"
+"""Answer to a row, or why there is none; and what was confirmed of an accepted one."""
+
+
+class DurableSubmits:
+    """Sends rows over a connection per set of levels, opened at its first use."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._within_s = services.settings.queue.durable_within_s
+        self._retry_for_s = services.settings.redis.command_timeout_s
+        self._links: dict[frozenset[Level], DurableLink] = {}
+        self._commits: dict[Level, GroupCommit[SubmitRow, Outcome]] = {
+            level: GroupCommit(
+                "client",
+                partial(self._send_alike, level),
+                size=row_size,
+                max_rows=MAX_ROWS,
+                max_bytes=MAX_BYTES,
+                sends_lone=False,
+            )
+            for level in LEVELS
+            if level != DEFAULT
+        }
+
+    async def run(self) -> None:
+        """Send queued rows until cancelled."""
+        try:
+            async with anyio.create_task_group() as group:
+                for commit in self._commits.values():
+                    group.start_soon(commit.run)
+        finally:
+            with anyio.CancelScope(shield=True):
+                for link in self._links.values():
+                    await link.close()
+
+    def close(self) -> None:
+        """Refuse new rows, and fail those that wait."""
+        for commit in self._commits.values():
+            commit.close()
+
+    async def add(self, level: Level, row: SubmitRow) -> tuple[SubmitAnswer, Durability]:
+        """Send one row with those of concurrent callers, and wait for its level.
+
+        Raises:
+            ConfigError: the server cannot reach the level; the row was not stored.
+            StoreError: Redis did not answer, or refused the row.
+        """
+        answer, durability = await self._commits[level].add(row)
+        if isinstance(answer, StoreError):
+            raise answer
+        assert durability is not None
+        return answer, durability
+
+    async def send_all(self, levels: Sequence[Level], rows: Sequence[SubmitRow]) -> list[Outcome]:
+        """Send the rows of one call, in order, and wait once per `MAX_ROWS` for all their levels.
+
+        Args:
+            levels: of each row.
+            rows: any number.
+        """
+        waits = frozenset(levels) - {DEFAULT}
+        outcomes: list[Outcome] = []
+        for start in range(0, len(rows), MAX_ROWS):
+            part = rows[start : start + MAX_ROWS]
+            try:
+                outcomes += await self._send(waits, levels[start : start + MAX_ROWS], part)
+            except StoreError as failure:
+                outcomes += [(_error_of(row, failure), None) for row in part]
+                return outcomes + [(not_sent(failure), None)] * (len(rows) - len(outcomes))
+        return outcomes
+
+    async def _send_alike(self, level: Level, rows: Sequence[SubmitRow]) -> list[Outcome]:
+        return await self._send(frozenset({level}), [level] * len(rows), rows)
+
+    async def _send(self, waits: frozenset[Level], levels: Sequence[Level], rows: Sequence[SubmitRow]) -> list[Outcome]:
+        link = self._links.get(waits)
+        if link is None:
+            link = self._links[waits] = DurableLink(self._services.store, waits, within_s=self._within_s)
+        answers, waited = await self._submit(link, levels, rows)
+        while crowded := [
+            at for at, answer in enumerate(answers) if not isinstance(answer, StoreError) and answer.status == "crowded"
+        ]:
+            again, waited = await self._submit(link, [levels[at] for at in crowded], [rows[at] for at in crowded])
+            for at, answer in zip(crowded, again, strict=True):
+                answers[at] = answer
+        reports: dict[Level, Durability] = {}
+        for level in waits:
+            missed = waited.missed.get(level, "")
+            reports[level] = Durability(level, DEFAULT if missed else level, waited.fsyncs, waited.replicas, missed)
+        await self._count_missed(levels, reports)
+        return [(answer, reports.get(level)) for answer, level in zip(answers, levels, strict=True)]
+
+    async def _submit(
+        self, link: DurableLink, levels: Sequence[Level], rows: Sequence[SubmitRow]
+    ) -> tuple[list[SubmitAnswer | StoreError], Waited]:
+        keys, queue = self._services.keys, self._services.settings.queue
+        parts = [
+            part
+            for start in range(0, len(rows), CHUNK_ROWS)
+            for part in split_to_fit(rows[start : start + CHUNK_ROWS], row_size)
+        ]
+        calls: list[Call[Any]] = [
+            scripts.submit(keys, rows=part, max_tasks=queue.max_tasks, max_wait_s=round(queue.max_wait_s))
+            for part in parts
+        ]
+        asked = Counter(f"{level}:asked" for level in levels if level != DEFAULT)
+        calls.append(scripts.count_durable(keys, counts=asked))
+        (*replies, counted), waited = await link.run(calls, retry_for_s=self._retry_for_s)
+        answers: list[SubmitAnswer | StoreError] = []
+        for part, reply in zip(parts, replies, strict=True):
+            answers += [_error_of(row, reply) for row in part] if isinstance(reply, StoreError) else reply
+        if isinstance(counted, StoreError):
+            # Without this write the wait may have waited for nothing.
+            waited = Waited(0, 0, dict.fromkeys(set(levels), str(counted)))
+        return answers, waited
+
+    async def _count_missed(self, levels: Sequence[Level], reports: Mapping[Level, Durability]) -> None:
+        missed = Counter(f"{level}:missed" for level in levels if level in reports and reports[level].missed)
+        if missed:
+            with suppress(StoreError):  # a counter must not hide that the tasks exist
+                await self._services.store.call(scripts.count_durable(self._services.keys, counts=missed))
+
+
+def _error_of(row: SubmitRow, failure: StoreError) -> StoreError:
+    return unanswered(failure, [row.id]) if failure.outcome_unknown else failure
