@@ -38,6 +38,7 @@ _COMMANDS = (
     ("supervisor", "Run a supervisor."),
     ("worker", "Run worker processes."),
     ("redis", "Run the embedded Redis; describe it."),
+    ("service", "Print and install the systemd units; show the state of the services."),
     ("bench", "Measure this machine and a server."),
     ("config", "Show and check the settings; publish configuration values."),
     ("completion", "Print a shell completion script."),

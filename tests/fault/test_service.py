@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 
-from orchestrator.services import pool_keys
-from orchestrator.testing.waiting import wait_until
+from orchestrator.core.notify import Notifier
+from orchestrator.services import open_services, pool_keys
+from orchestrator.supervisor.daemon import supervise
+from orchestrator.supervisor.promoter import Promoter
+from orchestrator.supervisor.service_state import watch_loops
+from orchestrator.testing.waiting import wait_for, wait_until
 from tests.faultkit.processes import ActorProcess
 from tests.faultkit.servers import RedisServer
 from tests.helpers import subprocesses
@@ -20,6 +26,7 @@ from tests.helpers.team import make_settings
 
 if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
+    from orchestrator.core.turns import LoopTurn
     from tests.helpers.attempt_log import AttemptLog
 
 WATCHDOG_S = 0.6
@@ -110,3 +117,35 @@ def test_host_waits_for_redis_and_guards_its_workers(prefix: str, attempt_log: A
         stops = [message.fields for message in manager.messages if "STOPPING" in message.fields]
         assert stops == [{"STOPPING": "1", "STATUS": "drains 0 tasks in 2 workers"}]
         assert {message.pid for message in manager.messages} == {manager.messages[0].pid}
+
+
+async def test_hung_loop_of_the_supervisor_ends_the_pings(
+    redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop runs, but the promoter hangs: no ping, and a status that names it. Pings go on when it goes on."""
+    hangs, goes_on = anyio.Event(), anyio.Event()
+    promote = Promoter._promote
+
+    async def hang(self: Promoter, turn: LoopTurn) -> None:
+        turn.silent_after_s = 0.3
+        hangs.set()
+        await goes_on.wait()
+        turn.silent_after_s = 30.0
+        await promote(self, turn)
+
+    monkeypatch.setattr(Promoter, "_promote", hang)
+    settings = local_settings(redis_server.url, prefix, supervisor__leader_lease_s=1.0, supervisor__sweep_s=0.1)
+    with ServiceManager() as manager:
+        notifier = Notifier(manager.address, watchdog_s=WATCHDOG_S)
+        async with open_services(settings, name="supervisor") as services, anyio.create_task_group() as group:
+            group.start_soon(partial(supervise, services, on_state=notifier.status))
+            group.start_soon(watch_loops, notifier, services.turns)
+            await hangs.wait()
+            await wait_for(lambda: any("no turn of promoter" in text for text in manager.statuses), "the status")
+            pings = manager.count("WATCHDOG")
+            await anyio.sleep(WATCHDOG_S)  # the limit of the watchdog
+            assert manager.count("WATCHDOG") == pings
+            goes_on.set()
+            await wait_for(lambda: manager.count("WATCHDOG") > pings + 1, "pings of a supervisor that goes on")
+            await wait_for(lambda: manager.statuses[-1] == "leads", "the status of before")
+            group.cancel_scope.cancel()

@@ -20,9 +20,13 @@ app = commands.app
 @commands.command("run", "orc redis run", "orc redis run --data-dir /var/lib/orchestrator")
 def run(*, common: Globals = DEFAULTS) -> None:
     """Run the embedded Redis until SIGTERM or Ctrl-C. Other commands find it by its data directory."""
+    from orchestrator.core.notify import Notifier
     from orchestrator.services import run_embedded
 
+    notifier = Notifier.take()
+
     def ready(held: Attachment) -> None:
+        notifier.ready(f"runs Redis {held.version}, data in {held.data_dir}")
         output.say(f"redis {held.version} at {held.url}, data in {held.data_dir}; Ctrl-C stops it")
 
     common.name_data_dir()
