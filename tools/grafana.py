@@ -189,31 +189,28 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 ((_max("orc_redis_clients"), "open"), (_max("orc_redis_clients_limit"), "maxclients")),
             ),
             Panel(
-                "Persistence and eviction",
+                "Persistence",
                 "none",
                 (
                     (_max("orc_redis_aof_enabled"), "append-only file is on"),
                     (f"min by (pool, kind) (orc_redis_persistence_ok{_selector('')})", "{{kind}} succeeded"),
-                    (_rate("orc_redis_evicted_keys_total"), "evicted keys per second"),
                 ),
             ),
-            Panel(
-                "Uptime and clock",
-                "s",
-                (
-                    (_max("orc_redis_uptime_seconds"), "uptime"),
-                    (_max("orc_redis_clock_skew_seconds", "instance"), "clock skew, {{instance}}"),
-                ),
-            ),
+            Panel("Evicted keys", "ops", ((_rate("orc_redis_evicted_keys_total"), "evicted"),)),
+            Panel("Uptime", "s", ((_max("orc_redis_uptime_seconds"), "uptime"),)),
+            Panel("Clock skew", "s", ((_max("orc_redis_clock_skew_seconds", "instance"), "{{instance}}"),)),
         ),
     ),
     (
         "Processes",
         (
             Panel(
-                "Event loop delay, 99th percentile",
+                "Event loop delay (99th percentile) and scrape",
                 "s",
-                ((f"histogram_quantile(0.99, sum by (pool, instance, le) ({_LAG}))", "{{instance}}"),),
+                (
+                    (f"histogram_quantile(0.99, sum by (pool, instance, le) ({_LAG}))", "{{instance}}"),
+                    (_max("orc_scrape_seconds", "instance"), "{{instance}} scrape"),
+                ),
             ),
             Panel(
                 "Silent loops and reconnects",
@@ -239,14 +236,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                     (_max("orc_host_slots", "instance"), "{{instance}} all"),
                 ),
             ),
-            Panel(
-                "Leading supervisor and scrapes",
-                "none",
-                (
-                    (_max("orc_supervisor_leads", "instance"), "{{instance}} leads"),
-                    (_max("orc_scrape_seconds", "instance"), "{{instance}} reads the pool, seconds"),
-                ),
-            ),
+            Panel("Leading supervisor", "none", ((_max("orc_supervisor_leads", "instance"), "{{instance}}"),)),
             Panel(
                 "Versions",
                 "none",

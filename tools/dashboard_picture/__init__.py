@@ -1,0 +1,1 @@
+"""Draws the Grafana dashboard with the numbers of a real run, for the manual."""
