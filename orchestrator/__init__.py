@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from orchestrator.control.receipts import Receipts as Receipts
     from orchestrator.core.errors import AnswerRefused as AnswerRefused
     from orchestrator.core.errors import AskExpired as AskExpired
+    from orchestrator.core.errors import BackupFailed as BackupFailed
     from orchestrator.core.errors import CommandRefused as CommandRefused
     from orchestrator.core.errors import ConfigError as ConfigError
+    from orchestrator.core.errors import DamagedBackup as DamagedBackup
     from orchestrator.core.errors import Fenced as Fenced
     from orchestrator.core.errors import FormatMismatch as FormatMismatch
     from orchestrator.core.errors import InvalidInput as InvalidInput
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import OrchestratorError as OrchestratorError
     from orchestrator.core.errors import QuestionChanged as QuestionChanged
     from orchestrator.core.errors import QueueFull as QueueFull
+    from orchestrator.core.errors import RestoreRefused as RestoreRefused
     from orchestrator.core.errors import ScheduleExists as ScheduleExists
     from orchestrator.core.errors import ServerFull as ServerFull
     from orchestrator.core.errors import ServerRefused as ServerRefused

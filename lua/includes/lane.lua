@@ -18,6 +18,11 @@ local function join_lane(pool, lane, id, now)
   return not last[1]
 end
 
+-- Adds a task from a backup to its lane, at the place that it had.
+local function restore_member(pool, lane, score, id)
+  redis.call('ZADD', pool .. ':lane:' .. lane, score, id)
+end
+
 -- Removes an ended task from its lane and gives the turn to the next live member (protocol rule 21). Also removes up to
 -- 99 members that have ended or have no record; the reconciler removes the rest.
 local function pass_lane(pool, ending, lane, id)

@@ -34,6 +34,8 @@ _COMMANDS = (
     ("locks", "List the locks of a session, an agent or the pool; release one."),
     ("workspace", "Show and change the workspace of a session."),
     ("keys", "Check and repair the stored data; report its size."),
+    ("backup", "Save the pool to a file."),
+    ("restore", "Restore a backup into an empty pool."),
     ("upgrade", "Show which versions run; finish a rolling upgrade."),
     ("supervisor", "Run a supervisor."),
     ("worker", "Run worker processes."),
@@ -45,7 +47,12 @@ _COMMANDS = (
     ("version", "Print the version."),
 )
 
-_PLACES = {"stop": "stop:stop_app", "start": "stop:start_app"}
+_PLACES = {
+    "stop": "stop:stop_app",
+    "start": "stop:start_app",
+    "backup": "backup:backup_app",
+    "restore": "backup:restore_app",
+}
 """`MODULE:APP` of a command whose module has another name."""
 
 

@@ -34,6 +34,9 @@ OrchestratorError
 ├── UpgradeUnfinished              a feature needs `orc upgrade finish` (exit 4)
 ├── UpgradeRefused                 older programs use the pool (exit 4)
 ├── ScheduleExists                 the schedule exists with another definition (exit 4)
+├── BackupFailed                   a backup file could not be written (exit 1)
+├── DamagedBackup                  a backup file cannot be restored (exit 1)
+├── RestoreRefused                 the target of a restore is not empty (exit 4)
 └── TaskError                      the task ended without a result
     ├── TaskFailed                 dead letter: failures, reject, deaths (exit 1)
     ├── TaskCancelled              (exit 1)
@@ -426,6 +429,20 @@ class ScheduleExists(OrchestratorError):
             f"schedule {name!r} exists and has another definition ({says}); replace it, or use another name"
         )
         self.name = name
+
+
+class BackupFailed(OrchestratorError):
+    """A backup file could not be written; no part of it is left."""
+
+
+class DamagedBackup(OrchestratorError):
+    """A backup file is damaged, incomplete, or of a newer version; the message names the place."""
+
+
+class RestoreRefused(OrchestratorError):
+    """The target of a restore holds data, or programs use it; nothing was restored."""
+
+    exit_code = 4
 
 
 class WaitCycle(OrchestratorError):

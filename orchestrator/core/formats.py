@@ -21,6 +21,9 @@ OLDEST_FORMAT: Final = 2
 """Oldest format that this program shares a pool with."""
 
 
+RESTORING: Final = "restoring"
+"""How the stored floor begins while a backup is restored into a pool: no version reads a format, so none starts."""
+
 _LABEL: Final = re.compile(r"([^@:]+)@(.+)/(\d+)/([^:/]+)")
 
 
@@ -118,6 +121,14 @@ def read_label(text: str) -> ConnectionLabel | None:
 def program_version() -> str:
     """Return the version of this installation."""
     return version("redis-orchestrator")
+
+
+def unfinished_restore(pool: str) -> tuple[str, str]:
+    """Return why no program may use a pool into which a backup is restored, and what to do."""
+    return (
+        f"a restore into pool {pool!r} has not finished",
+        "wait for it, or repeat `orc restore` with the same file to go on",
+    )
 
 
 def outdated(pool: str, floor: int) -> tuple[str, str]:

@@ -9,11 +9,25 @@ suffixes in scripts with the table below, and forbid keys that are built elsewhe
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final, Literal
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name, decode_foreign, encode_foreign
 from orchestrator.core.slots import stop_slot
+
+
+class Backup(Enum):
+    """Ways in which `orc backup` saves the keys of a kind. The value is the word for the reference."""
+
+    NOT_SAVED = ""
+    """Derived from other keys, or of no use in another pool: queues, inboxes, registry, locks, receipts."""
+    WITH_TASK = "with its task"
+    WITH_COMMANDS = "with the commands"
+    KEPT = "yes"
+    """Its remaining lifetime begins again with the restore."""
+    UNTIL = "until it ends"
+    """It ends at the same time as the original, because it counts what happened in a span of time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +40,7 @@ class KeyKind:
         holds: the content.
         lifetime: when it is removed.
         permanent: whether it may have no time to live.
+        backup: how `orc backup` saves it.
     """
 
     suffix: str
@@ -33,6 +48,7 @@ class KeyKind:
     holds: str
     lifetime: str
     permanent: bool = False
+    backup: Backup = Backup.NOT_SAVED
 
 
 POOL_KEYS: Final = (
@@ -88,18 +104,26 @@ POOL_KEYS: Final = (
         "entries are deleted when finished; the stream an hour after the agent's last worker, when empty",
         permanent=True,
     ),
-    KeyKind("task:ID", "hash", "record of a task", "`queue.max_wait_s` while it waits, its result TTL after the end"),
+    KeyKind(
+        "task:ID",
+        "hash",
+        "record of a task",
+        "`queue.max_wait_s` while it waits, its result TTL after the end",
+        backup=Backup.WITH_TASK,
+    ),
     KeyKind(
         "out:ID",
         "stream",
         "progress, output and events of a task that emits or is followed; also the channel of hints about new entries",
         "as its task; capped at about `output.max_chunks` entries",
+        backup=Backup.WITH_TASK,
     ),
     KeyKind(
         "children:ID",
         "list",
         "the newest 1000 children of a task, oldest first",
         "with the task, when it is deleted; else as long as the last child may wait and its result is kept",
+        backup=Backup.WITH_TASK,
     ),
     KeyKind(
         "sessions",
@@ -107,6 +131,7 @@ POOL_KEYS: Final = (
         "sessions by the ms of their last submit or end of a task",
         "capped at about 10,000 sessions",
         permanent=True,
+        backup=Backup.KEPT,
     ),
     KeyKind(
         "sessions:dropped",
@@ -114,20 +139,30 @@ POOL_KEYS: Final = (
         "per session the number of tasks that its list no longer has",
         "with the session; empty = gone",
         permanent=True,
+        backup=Backup.KEPT,
     ),
     KeyKind(
         "session:S",
         "list",
         "the newest 1000 tasks of a session, oldest first",
         "with its session in `sessions`; at most as long as its last task may wait and its result is kept",
+        backup=Backup.KEPT,
     ),
     KeyKind("doorbell", "stream", "queues and agents that changed", "capped at about 1000 entries", permanent=True),
-    KeyKind("limits", "hash", "definition of each limit: starts, window in microseconds", "permanent", permanent=True),
+    KeyKind(
+        "limits",
+        "hash",
+        "definition of each limit: starts, window in microseconds",
+        "permanent",
+        permanent=True,
+        backup=Backup.KEPT,
+    ),
     KeyKind(
         "limit:NAME",
         "zset",
         "starts inside the window, by grant time in microseconds; the last returned start at infinity",
         "window + 1 s",
+        backup=Backup.UNTIL,
     ),
     KeyKind(
         "lane:KEY",
@@ -136,7 +171,7 @@ POOL_KEYS: Final = (
         "empty = gone",
         permanent=True,
     ),
-    KeyKind("idem:KEY", "string", "task id and digest of the body", "as long as its task"),
+    KeyKind("idem:KEY", "string", "task id and digest of the body", "as long as its task", backup=Backup.WITH_TASK),
     KeyKind(
         "agents", "zset", "known agents by last heartbeat in ms", "an hour after the last heartbeat", permanent=True
     ),
@@ -235,7 +270,7 @@ POOL_KEYS: Final = (
         "trimmed to about `results.max_events` tasks; capped at about 20,000 entries",
         permanent=True,
     ),
-    KeyKind("stats:TOTAL", "hash", "counters since the beginning", "permanent", permanent=True),
+    KeyKind("stats:TOTAL", "hash", "counters since the beginning", "permanent", permanent=True, backup=Backup.KEPT),
     KeyKind("stats:MINUTE", "hash", "the same counters of one minute (unix time / 60)", "3 days"),
     KeyKind(
         "durability",
@@ -262,13 +297,21 @@ POOL_KEYS: Final = (
         "the same counters per agent and skill since the first attempt, and recent running times; at most 201",
         "30 days after the last attempt; a name as in `timings`",
     ),
-    KeyKind("control", "stream", "commands: c command, s signature", "capped at about 10,000 entries", permanent=True),
+    KeyKind(
+        "control",
+        "stream",
+        "commands: c command, s signature",
+        "capped at about 10,000 entries",
+        permanent=True,
+        backup=Backup.WITH_COMMANDS,
+    ),
     KeyKind(
         "control:records",
         "stream",
         "actions without a command: c record, s signature",
         "capped at about 5000 entries",
         permanent=True,
+        backup=Backup.WITH_COMMANDS,
     ),
     KeyKind(
         "control:records:refused",
@@ -291,6 +334,7 @@ POOL_KEYS: Final = (
         "active: per slot 1 (0: ended), its mark, signature, command; `verified:` copies; `seq`, `epoch`, `sessions`",
         "permanent",
         permanent=True,
+        backup=Backup.WITH_COMMANDS,
     ),
     KeyKind(
         "desired:revisions",
@@ -317,8 +361,21 @@ POOL_KEYS: Final = (
         "empty = gone",
         permanent=True,
     ),
-    KeyKind("schedule:NAME", "hash", "definition and history of one schedule", "until it is deleted", permanent=True),
-    KeyKind("board:DATE", "zset", "tasks that succeeded on this day (UTC), per agent", "8 days after the day"),
+    KeyKind(
+        "schedule:NAME",
+        "hash",
+        "definition and history of one schedule",
+        "until it is deleted",
+        permanent=True,
+        backup=Backup.KEPT,
+    ),
+    KeyKind(
+        "board:DATE",
+        "zset",
+        "tasks that succeeded on this day (UTC), per agent",
+        "8 days after the day",
+        backup=Backup.UNTIL,
+    ),
     KeyKind("leader", "string", "id of the leading supervisor", "`supervisor.leader_lease_s`"),
     KeyKind(
         "leader:format",
@@ -361,25 +418,35 @@ SCOPE_KEYS: Final = (
     KeyKind("exec:waiters", "zset", "as `lock:N:waiters`", "as `lock:N:waiters`"),
     KeyKind("exec:wake", "list", "as `lock:N:wake`", "5 s"),
     KeyKind("exec:ID", "string", "the attempt of a task that may change the scope: as `exec`", "agent's lease"),
-    KeyKind("fence", "string", "highest fence issued: at least the server's time in us", "30 days, sliding"),
+    KeyKind(
+        "fence",
+        "string",
+        "highest fence issued: at least the server's time in us",
+        "30 days, sliding",
+        backup=Backup.KEPT,
+    ),
     KeyKind("locks", "zset", "locks by expiry in ms", _DAY),
     KeyKind(
         "meta",
         "hash",
         "rev, born, fresh, dies, items, bytes, floor, top, tail, noted, places",
         _WORKSPACE,
+        backup=Backup.KEPT,
     ),
-    KeyKind("ws:doc", "hash", "shared document: path -> version agent JSON", _WORKSPACE),
+    KeyKind("ws:doc", "hash", "shared document: path -> version agent JSON", _WORKSPACE, backup=Backup.KEPT),
     KeyKind("ws:json", "ReJSON-RL", "the same as a JSON document, if `workspace.json_projection`", _WORKSPACE),
-    KeyKind("ws:task", "hash", "state machines: id -> version agent state JSON", _WORKSPACE),
-    KeyKind("ws:parts", "hash", "versions of logs, sets, scratches and inboxes by suffix", _WORKSPACE),
-    KeyKind("ws:log:L", "list", "one log: number ms agent JSON", _WORKSPACE),
-    KeyKind("ws:set:S", "set", "one set", _WORKSPACE),
+    KeyKind("ws:task", "hash", "state machines: id -> version agent state JSON", _WORKSPACE, backup=Backup.KEPT),
+    KeyKind(
+        "ws:parts", "hash", "versions of logs, sets, scratches and inboxes by suffix", _WORKSPACE, backup=Backup.KEPT
+    ),
+    KeyKind("ws:log:L", "list", "one log: number ms agent JSON", _WORKSPACE, backup=Backup.KEPT),
+    KeyKind("ws:set:S", "set", "one set", _WORKSPACE, backup=Backup.KEPT),
     KeyKind(
         "ws:ev",
         "stream",
         "changes: k kind, r revision, a agent, c changes, MessagePack",
         _WORKSPACE + "; capped at about `workspace.max_events` and at `workspace.max_bytes`",
+        backup=Backup.KEPT,
     ),
     KeyKind("dir", "zset", "agents of the session by the ms at which their lease ends", _WORKSPACE),
     KeyKind("dir:info", "hash", "their published info, JSON", _WORKSPACE),
@@ -388,13 +455,15 @@ SCOPE_KEYS: Final = (
         "stream",
         "directives for an agent: k kind, a sender, d JSON; removed when acknowledged",
         _WORKSPACE,
+        backup=Backup.KEPT,
     ),
-    KeyKind("agent:A:kv", "hash", "scratch of one agent: as `ws:doc`", _WORKSPACE),
+    KeyKind("agent:A:kv", "hash", "scratch of one agent: as `ws:doc`", _WORKSPACE, backup=Backup.KEPT),
     KeyKind(
         "usage:MS",
         "string",
         "cost that a limit counts in a window of MS ms: the sum, then first us, last us, sum of up to 65 sub-windows",
         "window + 1 s",
+        backup=Backup.UNTIL,
     ),
     KeyKind("usage:MS:ops", "hash", "up to 1000 op ids of the window -> MessagePack", "twice the window"),
     KeyKind("usage:MS:ops:before", "hash", "older op ids", "the window"),
@@ -404,8 +473,20 @@ SCOPE_KEYS: Final = (
         "the same below the version floor: one member `op:number` per unit, by us",
         "window + 1 s",
     ),
-    KeyKind("day:DATE", "zset", "scores of the members of a board on this day (UTC)", "8 days after the last change"),
-    KeyKind("state", "hash", "published state of an agent: field -> JSON", "7 days after the last change"),
+    KeyKind(
+        "day:DATE",
+        "zset",
+        "scores of the members of a board on this day (UTC)",
+        "8 days after the last change",
+        backup=Backup.UNTIL,
+    ),
+    KeyKind(
+        "state",
+        "hash",
+        "published state of an agent: field -> JSON",
+        "7 days after the last change",
+        backup=Backup.KEPT,
+    ),
     KeyKind(
         "ops",
         "hash",
@@ -862,6 +943,46 @@ def kind_of(suffix: str) -> tuple[KeyKind, str] | None:
     return None
 
 
+def split_key(key: str, *, prefix: str) -> tuple[str, str] | None:
+    """Return the hash tag of a key, as `pool:P` or `session:S`, and its suffix; None for a key of another prefix."""
+    head, end, suffix = key.partition("}:")
+    stem = stem_of(prefix)
+    return (head.removeprefix(stem), suffix) if end and head.startswith(stem) else None
+
+
+def tag_of_pool(pool: str) -> str:
+    """Return the hash tag of the keys of a pool."""
+    return f"pool:{pool}"
+
+
+def stem_of(prefix: str) -> str:
+    """Return how all keys of a prefix begin."""
+    return f"{prefix}:{{"
+
+
+def tagged_root(prefix: str, tag: str) -> str:
+    """Return the root of the keys with a hash tag."""
+    return f"{prefix}:{{{tag}}}"
+
+
+def scope_kind_of(suffix: str) -> tuple[KeyKind, str] | None:
+    """Return the kind of a key of a scope by its suffix, and the name in it; None for an unknown key."""
+    for kind in SCOPE_KEYS:
+        if suffix == kind.suffix:
+            return kind, ""
+    for kind in SCOPE_KEYS:
+        stem, _, end = next(
+            (kind.suffix.partition(f":{word}") for word in _NAMED if f":{word}" in kind.suffix), ("",) * 3
+        )
+        if stem and suffix.startswith(f"{stem}:") and suffix.endswith(end):
+            name = suffix[len(stem) + 1 : len(suffix) - len(end)]
+            if name:
+                return kind, name
+    return None
+
+
+_NAMED: Final = ("MS", "DATE", "ID", "A", "L", "N", "S")
+"""Words in `SCOPE_KEYS` that stand for a name."""
 _KINDS: Final = {kind.suffix: kind for kind in POOL_KEYS}
 
 

@@ -17,7 +17,15 @@ import anyio
 
 from orchestrator.core.durability import DEFAULT
 from orchestrator.core.errors import ConfigError, FormatMismatch, ServerFull, ServerRefused, ServerUnavailable
-from orchestrator.core.formats import FORMAT, OLDEST_FORMAT, Floor, outdated, read_floor
+from orchestrator.core.formats import (
+    FORMAT,
+    OLDEST_FORMAT,
+    RESTORING,
+    Floor,
+    outdated,
+    read_floor,
+    unfinished_restore,
+)
 from orchestrator.store.failures import Redirected, ScriptMissing
 from orchestrator.store.hints import Hints
 from orchestrator.store.levels import level_problem
@@ -483,6 +491,8 @@ def format_mismatch(stored: bytes | None, keys: PoolKeys) -> tuple[str, str] | N
         return None
     if floor is not None and floor > FORMAT:
         return outdated(keys.pool, floor)
+    if stored.startswith(RESTORING.encode()):
+        return unfinished_restore(keys.pool)
     found = (
         f"the data in pool {keys.pool!r} has format {stored.decode(errors='replace')}, and this version reads formats "
         f"{OLDEST_FORMAT} to {FORMAT}"

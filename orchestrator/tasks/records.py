@@ -225,6 +225,11 @@ class TaskRecord:
         return tuple(self.numbered("error").values())
 
     @property
+    def restored(self) -> str:
+        """Time in ms of the restore that made it ready again, its state in the backup, and the backup; else empty."""
+        return self._text("restored")
+
+    @property
     def children_dropped(self) -> int:
         """Number of children that its list of children no longer has."""
         return self._count("dropped")

@@ -80,6 +80,7 @@ async def info(store: Store, id_: str) -> TaskInfo:
         once=record.once,
         children=children,
         children_dropped=record.children_dropped,
+        restored=record.restored.partition(" ")[2],
         history=record.history(state, found.worker.id if found.worker else None),
         trace_id=trace_id_of(envelope.trace),
     )

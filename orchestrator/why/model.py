@@ -157,6 +157,7 @@ class TaskInfo:
         children: ids of the tasks that it submitted, in order; of more than 1000 the newest.
         children_dropped: number of older children that are not listed.
         trace_id: the trace of its submit, 32 hexadecimal digits; None if the submit was not traced.
+        restored: state in a backup, and the backup, if a restore made it ready again: it may run a second time.
     """
 
     id: str
@@ -188,3 +189,4 @@ class TaskInfo:
     children: tuple[str, ...] = ()
     children_dropped: int = 0
     trace_id: str | None = None
+    restored: str = ""

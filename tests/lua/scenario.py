@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.agents import scripts as agent_scripts
+from orchestrator.backup import scripts as backup_scripts
 from orchestrator.control import scripts as control_scripts
 from orchestrator.control.commands import ResetLimit, RetryTasks, SetLimit, Start, Stop
 from orchestrator.core.formats import FORMAT
@@ -270,6 +271,7 @@ def play_schedules(pool: Pool) -> None:
     pool.call(schedule_scripts.delete(keys, name="gone"))
     pool.cancel(task.id)
     pool.call(schedule_scripts.pause(keys, name="n"))
+    play_restore(pool)
 
 
 def play_questions(pool: Pool) -> None:
@@ -302,6 +304,40 @@ def play_repair(pool: Pool) -> None:
     assert pool.check_keys(("agent:ed", "hash", 1000), ("queues", "set", 0)) == [("agent:ed", "no-lifetime")]
     assert pool.repair_registry(("agent", "ed"), ("skill", "sum")) == [("ed", "skill-index")]
     pool.cancel(listed.id, unread.id)
+
+
+def play_restore(pool: Pool) -> None:
+    """A task that ran is restored with its output and its letter, and cancelled."""
+    id_, gone = row().id, row().id
+    output = backup_scripts.RestoredOutput(id_, 60_000, [("1-1", [opaque(b"k"), opaque(b"output")])])
+    assert pool.call(backup_scripts.restore_output(pool.keys, rows=[output, output])) == 1
+    fields = {b"env": encode_envelope(Envelope("sum", b"{}")), b"gen": b"5", b"state": b"assigned", b"at": b"ed 1-1 9"}
+    dead = fields | {b"state": b"dead", b"ended": b"5"}
+    rows = [
+        backup_scripts.RestoredTask(
+            id=each,
+            left_ms=60_000,
+            fields=[opaque(part) for pair in record.items() for part in pair],
+            score="",
+            turn="",
+            began=True,
+            digest=opaque(b""),
+            children=[],
+            children_ms=0,
+            dead_ms=5,
+        )
+        for each, record in ((id_, fields), (gone, dead))
+    ]
+    for expected in ((2, 0, 0), (0, 2, 0)):
+        call = backup_scripts.restore_tasks(pool.keys, rows=rows, origin="a file", keep_ms=60_000, dead_ttl_s=60)
+        assert pool.call(call) == expected
+    assert pool.state(id_) == "ready"
+    pool.cancel(id_)
+    pool.delete(id_, gone)
+    key = backup_scripts.RestoredKey(
+        "limits", "hash", [opaque(b"b"), opaque(b"1 5")], first=False, left_ms=0, until_ms=0
+    )
+    assert pool.call(backup_scripts.restore_keys(pool.keys.root, rows=[key])) == 1
 
 
 def every_script() -> set[str]:

@@ -39,7 +39,7 @@ TYPES: Final[dict[object, str]] = {
     OnBusy: "text",
     Level | None: "text",
 }
-KEY_HEAD: Final = ("key", "type", "holds", "lifetime", "permanent")
+KEY_HEAD: Final = ("key", "type", "holds", "lifetime", "permanent", "in a backup")
 
 
 def settings() -> str:
@@ -101,7 +101,8 @@ def keys() -> str:
 
 def _key_rows(kinds: Iterable[KeyKind]) -> list[tuple[str, ...]]:
     return [
-        (f"`{kind.suffix}`", kind.type, kind.holds, kind.lifetime, "yes" if kind.permanent else "") for kind in kinds
+        (f"`{kind.suffix}`", kind.type, kind.holds, kind.lifetime, "yes" if kind.permanent else "", kind.backup.value)
+        for kind in kinds
     ]
 
 

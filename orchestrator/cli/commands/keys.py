@@ -61,9 +61,11 @@ async def _check(common: Globals, *, repair: bool) -> list[DamageGroup]:
 
     async with common.services() as services:
         found = await check_keys(
-            services, repair=repair, on_step=lambda keys, places: _progress(f"scanned {keys} keys, {places} places")
+            services,
+            repair=repair,
+            on_step=lambda keys, places: output.progress(f"scanned {keys} keys, {places} places"),
         )
-    _progress("")
+    output.progress("")
     return found
 
 
@@ -73,8 +75,8 @@ async def report(*, common: Globals = DEFAULTS) -> None:
     from orchestrator.views.keys import count_keys
 
     async with common.services() as services:
-        found = await count_keys(services, on_step=lambda keys: _progress(f"counted {keys} keys"))
-    _progress("")
+        found = await count_keys(services, on_step=lambda keys: output.progress(f"counted {keys} keys"))
+    output.progress("")
     rows = [{name: getattr(kind, name) for name in REPORTED} for kind in found]
     if common.output == "table":
         rows = [row | {name: _size(row[name]) for name in ("bytes", "biggest_bytes")} for row in rows]
@@ -113,12 +115,3 @@ def _size(size: int | None) -> str | None:
         if size >= limit:
             return f"{size / limit:.1f} {unit}"
     return f"{size} B"
-
-
-def _progress(text: str) -> None:
-    """Overwrite the progress line; only on a terminal."""
-    import sys
-
-    if output.is_terminal(sys.stderr):
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()

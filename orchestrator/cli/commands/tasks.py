@@ -141,7 +141,7 @@ async def show(task: TaskId, /, *, common: Globals = DEFAULTS) -> None:
         record["children"] = history.child_ids(found)
         record["children_dropped"] = found.children_dropped or None
     named = ("why", "worker", "session", "tags", "key", "lane", "parent", "trace_id")
-    optional = (*named, "due_at", "ended_at", "reason", "errors", "deaths", "requeues")
+    optional = (*named, "due_at", "ended_at", "reason", "errors", "deaths", "requeues", "restored")
     output.show_record(
         common.output,
         record,

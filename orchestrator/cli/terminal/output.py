@@ -76,6 +76,13 @@ def _drop_stdout() -> None:
     os.close(null)
 
 
+def progress(text: str) -> None:
+    """Overwrite the progress line on standard error; only on a terminal."""
+    if is_terminal(sys.stderr):
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+
 def say(text: str) -> None:
     """Print a message on standard error."""
     if sys.stderr is not None:

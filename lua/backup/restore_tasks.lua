@@ -1,0 +1,111 @@
+#!lua
+-- Creates tasks from a backup: up to 100 rows. A waiting task returns to its place; one that was assigned is ready again
+-- in a new generation, which counts neither an attempt nor a death, and its record notes that. An ended one is stored.
+-- returns: number of created tasks, of those that exist already, and of those that ended because they were cancelled
+-- repeat: creates nothing
+local pool       = KEYS[1]                   -- key: root of the pool's slot
+local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id left_ms fields score turn began digest children children_ms dead_ms
+local origin     = ARGV[2]                   -- str: the backup, for people
+local keep_ms    = tonumber(ARGV[3])         -- int: lifetime of records that have none
+local dead_ttl_s = tonumber(ARGV[4])         -- int: minimum lifetime of dead letters
+local now_arg    = ARGV[5]                   -- time: test override, microseconds
+--@include time: now_us, integer
+--@include envelope: skill_queue
+--@include record: read_task, rank_of, next_generation, attempt_number
+--@include history: add_attempt
+--@include lane: restore_member
+--@include queue: enqueue, start_waiting, flush_waiting
+--@include ending: start_endings, flush_endings, index_dead
+--@include reclaim: reclaim_task, requeue_task
+
+local now = now_us(now_arg)
+local now_ms = math.floor(now / 1000)
+local waiting, ending = start_waiting(), start_endings(now)
+local waits = {scheduled = true, ready = true, waiting = true, awaiting_input = true}
+local created, known, cancelled = 0, 0, 0
+
+-- Calls a command with a key and many values, 500 at a time.
+local function store_all(command, key, values)
+  for first = 1, #values, 500 do
+    redis.call(command, key, unpack(values, first, math.min(first + 499, #values)))
+  end
+end
+
+-- Returns an assigned task to its queue, and notes in its record that it may have run.
+local function give_back(row, task_key)
+  local task = read_task(task_key, 'gen', 'at', 'fails', 'deaths', 'ran')
+  local agent, entry = string.match(task.at, '^(%S+) (%S+) %S+$')
+  local fields = {'restored', integer(now_ms) .. ' ' .. (row.began and 'running' or 'assigned') .. ' ' .. origin}
+  if row.began then
+    -- The attempt has started in time; later ones have no deadline.
+    redis.call('HDEL', task_key, 'by')
+    add_attempt(task_key, fields, task.ran, 'interrupted', attempt_number(task.fails, task.deaths), task.gen, 0, now_ms,
+      agent, '-', 'restored from ' .. origin)
+  end
+  redis.call('HSET', task_key, unpack(fields))
+  local taken = reclaim_task(pool, ending, agent, entry, row.id, nil, false, {}, dead_ttl_s, '')
+  if not taken then
+    cancelled = cancelled + 1
+    return
+  end
+  local generation = integer(next_generation(taken.gen, now_ms))
+  requeue_task(pool, waiting, row.id, taken, generation, now, 'restored from ' .. origin)
+end
+
+local function put_in_place(row, task_key)
+  local task = read_task(task_key, 'state', 'gen', 'at', 'queue', 'rank', 'due', 'by', 'env')
+  local state = task.state
+  if state == 'assigned' then
+    give_back(row, task_key)
+  elseif state == 'ready' then
+    local score = row.score
+    if score == '' then
+      local since = math.max(tonumber(task.gen), tonumber(task.due or 0))
+      score = string.match(task.at or '', ' (%d+)$') or integer(rank_of(task.rank) + since)
+    end
+    enqueue(waiting.ready, task.queue or skill_queue(task.env), score, row.id)
+  elseif state == 'scheduled' then
+    waiting.scheduled[#waiting.scheduled + 1] = task.due
+    waiting.scheduled[#waiting.scheduled + 1] = row.id
+  elseif state == 'awaiting_input' then
+    local due = tonumber(task.due or 0)
+    waiting.asking[#waiting.asking + 1] = due > 0 and integer(due) or '+inf'
+    waiting.asking[#waiting.asking + 1] = row.id
+  elseif state == 'dead' then
+    index_dead(pool, row.id, row.dead_ms, dead_ttl_s)
+  end
+  if task.by and waits[state] then
+    waiting.expiring[#waiting.expiring + 1] = task.by
+    waiting.expiring[#waiting.expiring + 1] = row.id
+  end
+end
+
+for i = 1, #rows do
+  local row = rows[i]
+  local task_key = pool .. ':task:' .. row.id
+  if redis.call('EXISTS', task_key) == 1 then
+    known = known + 1
+  else
+    local left_ms = row.left_ms > 0 and row.left_ms or keep_ms
+    store_all('HSET', task_key, row.fields)
+    redis.call('PEXPIRE', task_key, left_ms)
+    local found = read_task(task_key, 'state', 'lane', 'idem', 'gen', 'due')
+    if row.digest ~= '' and found.idem then
+      redis.call('SET', pool .. ':idem:' .. found.idem, row.id .. ' ' .. row.digest, 'PX', left_ms)
+    end
+    local children_key = pool .. ':children:' .. row.id
+    if #row.children > 0 and redis.call('EXISTS', children_key) == 0 then
+      store_all('RPUSH', children_key, row.children)
+      redis.call('PEXPIRE', children_key, math.max(row.children_ms, left_ms))
+    end
+    if found.lane and (row.turn ~= '' or waits[found.state] and found.state ~= 'scheduled') then
+      local since = math.max(tonumber(found.gen), tonumber(found.due or 0))
+      restore_member(pool, found.lane, row.turn ~= '' and row.turn or integer(since * 1000), row.id)
+    end
+    put_in_place(row, task_key)
+    created = created + 1
+  end
+end
+flush_waiting(pool, waiting)
+flush_endings(pool, ending)
+return {created, known, cancelled}

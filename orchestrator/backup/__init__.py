@@ -1,0 +1,1 @@
+"""Saves a pool to a file, and restores it into an empty one."""

@@ -1,0 +1,55 @@
+"""Finds the servers that may hold keys of a prefix, and scans them."""
+
+from __future__ import annotations
+
+import re
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.services import Endpoint
+from orchestrator.store.locator import Address
+from orchestrator.store.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from orchestrator.services import Services
+
+KEYS_AT_ONCE: Final = 500
+_GLOB: Final = re.compile(r"([*?\[\]\\^-])")
+_MASTER: Final = re.compile(r"^\S+ (\S*?):(\d+)@\S+ (?:myself,)?master\b", re.MULTILINE)
+
+
+@asynccontextmanager
+async def each_server(services: Services) -> AsyncIterator[Sequence[Store]]:
+    """Connect to each server that has keys: of a cluster all masters, because every scope has a slot of its own."""
+    async with AsyncExitStack() as stack:
+        info = await services.store.execute("INFO", "cluster")
+        if b"cluster_enabled:1" not in info:
+            yield [services.store]
+            return
+        nodes = (await services.store.execute("CLUSTER", "NODES")).decode()
+        url = services.settings.redis.url
+        assert url is not None
+        home = Address(url.get_secret_value())
+        stores = []
+        for host, port in _MASTER.findall(nodes):
+            # A unix socket is the only address of a cluster of one server.
+            address = home if home.url.startswith("unix:") else home.at(host.strip("[]"), int(port))
+            endpoint = Endpoint.at(
+                address.url,
+                connect_timeout_s=services.settings.redis.connect_timeout_s,
+                command_timeout_s=services.settings.redis.command_timeout_s,
+            )
+            stores.append(await stack.enter_async_context(Store(endpoint, services.keys, name="backup")))
+        yield stores
+
+
+async def scan(store: Store, stem: str) -> AsyncIterator[list[bytes]]:
+    """Yield the names of the keys of one server that begin with `stem`; a name may come twice."""
+    cursor, pattern = b"0", _GLOB.sub(r"\\\1", stem) + "*"
+    while True:
+        cursor, names = await store.execute("SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_AT_ONCE)
+        yield [name for name in names if name.startswith(stem.encode())]
+        if cursor == b"0":
+            return

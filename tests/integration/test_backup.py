@@ -1,0 +1,511 @@
+"""Backups of pools in every state, restored into other prefixes and on other versions of Redis."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from orchestrator import Agent, FormatMismatch, Orchestrator, Reject, RestoreRefused, Snooze, Stopped, TaskContext
+from orchestrator.backup import restoring, saving, servers
+from orchestrator.core.errors import ConfigError, DamagedBackup, ServerUnavailable
+from orchestrator.tasks import scripts as task_scripts
+from orchestrator.tasks.submission import Submission
+from orchestrator.testing.temporary_pool import new_prefix
+from orchestrator.testing.waiting import wait_for
+from orchestrator.views.backup import open_backup, save_pool
+from orchestrator.views.keys import check_keys
+from orchestrator.views.tasks import list_tasks
+from tests.faultkit.servers import cluster_server
+from tests.helpers.guards import keys_of, keys_without_ttl
+from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
+
+    import redis
+
+    from orchestrator.client.handle import TaskHandle
+    from orchestrator.core.settings import Settings
+    from orchestrator.store.store import Store
+    from orchestrator.views.backup import RestoredPool
+    from tests.faultkit.servers import RedisServer
+    from tests.helpers.local_team import LocalTeam
+
+FAR_US = "9000000000000000"
+"""A time by which every task is due."""
+SESSION = "s \u00fc"
+
+
+@pytest.fixture
+def other_server(running_server: Callable[[str], RedisServer]) -> RedisServer:
+    """A server of the other version line."""
+    return running_server("old")
+
+
+@pytest.fixture
+def target(other_server: RedisServer) -> Iterator[Settings]:
+    """A pool without data on the other server."""
+    settings = local_settings(other_server.url, new_prefix())
+    yield settings
+    with other_server.client() as client:
+        keys = keys_of(client, settings.prefix)
+        immortal = keys_without_ttl(client, keys)
+        if keys:
+            client.unlink(*keys)
+        assert immortal == []
+
+
+async def restore(path: Path, settings: Settings, **options: Any) -> RestoredPool:
+    """Restore a file."""
+    return await (await open_backup(path)).restore(settings, **options)
+
+
+async def ended(handle: TaskHandle[object]) -> bool:
+    """Return whether a task has ended."""
+    return (await handle.status()).state.final
+
+
+async def wait_state(handle: TaskHandle[object], state: str) -> None:
+    """Wait until a task is in a state."""
+
+    async def is_there() -> bool:
+        return (await handle.status()).state == state
+
+    await wait_for(is_there, f"{state}")
+
+
+class DrillAgent:
+    """An agent whose tasks reach every state, and stay there until `gate` opens."""
+
+    def __init__(self) -> None:
+        self.gate = anyio.Event()
+        self.runs: Counter[str] = Counter()
+        self.agent = Agent("ada", concurrency=4)
+        self.agent.skill(name="work", max_attempts=2, backoff=60.0)(self.work)
+        self.agent.skill(name="ask")(self.ask)
+
+    async def work(self, ctx: TaskContext, how: str = "") -> str:
+        """Do what `how` says."""
+        self.runs[ctx.task_id] += 1
+        await ctx.emit({"how": how, "text": "\u00fc\U0001f600"})
+        match how:
+            case "hold":
+                await self.gate.wait()
+            case "reject":
+                raise Reject("no \u00fc")
+            case "retry" if ctx.attempt == 1:
+                raise ValueError("again")
+            case "snooze" if not self.gate.is_set():
+                raise Snooze(delay=3600)
+            case "share":
+                await ctx.workspace.set("plan", {"a": 1})
+                await ctx.workspace.append("log", "one")
+                await ctx.scratch.set("own", [1, 2])
+                await ctx.agent_state.set({"status": "busy"})
+        return how * 2
+
+    async def ask(self, ctx: TaskContext) -> object:
+        """Wait for a person."""
+        return await ctx.ask("which?", options=["a", "b"])
+
+
+async def fill(team: LocalTeam, drill: DrillAgent) -> dict[str, TaskHandle[object]]:
+    """Bring tasks into every state; the four that hold fill all slots in the end."""
+    orc, later = team.orc, datetime.now(UTC) + timedelta(hours=1)
+    await team.work(drill.agent)
+    handles: dict[str, TaskHandle[object]] = {
+        "succeeded": await orc.submit("work", {"how": "fine"}, key="k \u00fc"),
+        "dead": await orc.submit("work", {"how": "reject"}),
+        "retry": await orc.submit("work", {"how": "retry"}),
+        "snooze": await orc.submit("work", {"how": "snooze"}),
+        "share": await orc.submit("work", {"how": "share"}, session=SESSION),
+        "ask": await orc.submit("ask"),
+        "delayed": await orc.submit("work", delay=3600),
+        "cancelled": await orc.submit("work", delay=3600),
+    }
+    await handles["cancelled"].cancel(reason="not needed")
+    states = {"succeeded": "succeeded", "dead": "dead", "share": "succeeded"}
+    states |= {"retry": "scheduled", "snooze": "scheduled", "ask": "awaiting_input"}
+    for name, state in states.items():
+        await wait_state(handles[name], state)
+    handles |= {f"hold {n}": await orc.submit("work", {"how": "hold"}) for n in range(3)}
+    handles["lane 1"] = await orc.submit("work", {"how": "hold"}, lane="l")
+    for name in ("hold 0", "hold 1", "hold 2", "lane 1"):
+        await wait_state(handles[name], "running")
+    handles |= {
+        "lane 2": await orc.submit("work", {"how": "second"}, lane="l"),
+        "ready": await orc.submit("work", {"how": "r"}, priority="high", start_by=later),
+        "ready 2": await orc.submit("work", {"how": "q"}, session=SESSION, tags=["t"]),
+        "parked": await orc.submit("other", agent="ada"),
+        "no agent": await orc.submit("nobody"),
+        "held": await orc.submit("work", {"how": "h"}, session="held"),
+    }
+    await orc.admin.schedules.add("hourly", "work", {"how": "s"}, every=3600)
+    await orc.admin.schedules.add("paused", "work", cron="0 6 * * *")
+    await orc.admin.schedules.pause("paused")
+    await orc.admin.pause_agent("bob", reason="holiday")
+    await orc.admin.stop(session="held", reason="wait")
+    await orc.admin.publish_config("model", "large")
+    return handles
+
+
+async def look(copy: LocalTeam, tasks: dict[str, TaskHandle[object]]) -> None:
+    """Check what the copy has before it starts."""
+    assert await check_keys(copy.services) == []
+    assert "restored from pool.orc.gz" in (await tasks["ready"].status()).why
+    info = await tasks["hold 0"].info()
+    assert info.restored.startswith("running pool.orc.gz of ")
+    assert [attempt.outcome for attempt in info.history] == ["interrupted"]
+    assert info.attempts == 0
+    assert await tasks["succeeded"].result(TIMEOUT_S) == "finefine"
+    output = [event.data async for event in tasks["succeeded"].output()]
+    assert output == [{"how": "fine", "text": "\u00fc\U0001f600"}]
+    again = await copy.orc.submit("work", {"how": "fine"}, key="k \u00fc")
+    assert again.id == tasks["succeeded"].id
+    assert (await copy.orc.workspace(SESSION).snapshot()).paths["plan"].value == {"a": 1}
+    assert await copy.orc.agents.states(["ada"], "status") == {"ada": {"status": "busy"}}
+    schedules = {one.name: one.paused for one in await copy.orc.admin.schedules.list()}
+    assert schedules == {"hourly": False, "paused": True}
+
+
+async def finish(copy: LocalTeam, tasks: dict[str, TaskHandle[object]]) -> None:
+    """Start the copy; every task ends as it should."""
+    drill = DrillAgent()
+    drill.gate.set()
+    extra = Agent("bob")
+    extra.skill(name="nobody")(lambda: "found")
+    await copy.work(drill.agent)
+    await copy.work(extra)
+    assert drill.runs == {}  # stopped
+    await copy.orc.admin.start()
+    results = {"lane 2": "secondsecond", "ready": "rr", "ready 2": "qq", "lane 1": "holdhold"}
+    results |= {f"hold {n}": "holdhold" for n in range(3)}
+    assert {name: await tasks[name].result(TIMEOUT_S) for name in results} == results
+    # The stop of a session and the pause of an agent are active as before.
+    assert (await tasks["held"].status()).detail.cause == "stopped"
+    assert (await tasks["no agent"].status()).detail.cause == "paused"
+    await copy.orc.admin.start(session="held")
+    await copy.orc.admin.resume_agent("bob")
+    assert await tasks["held"].result(TIMEOUT_S) == "hh"
+    assert await tasks["no agent"].result(TIMEOUT_S) == "found"
+    await tasks["ask"].answer("b")
+    assert await tasks["ask"].result(TIMEOUT_S) == "b"
+    assert (await tasks["parked"].status()).detail.cause == "skill_missing"
+    await tasks["dead"].retry("try again")
+    await wait_for(lambda: ended(tasks["dead"]), "the second end")
+    assert drill.runs[tasks["dead"].id] == 1
+    assert await check_keys(copy.services) == []
+
+
+async def test_drill(team: LocalTeam, target: Settings, tmp_path: Path, other_server: RedisServer) -> None:
+    """A pool in every state is saved, restored on the other version of Redis, checked and started: every task ends."""
+    drill = DrillAgent()
+    handles = await fill(team, drill)
+    path = tmp_path / "pool.orc.gz"
+    saved = await save_pool(team.services, path)
+    assert (saved.skipped, saved.counts["running"], saved.counts["tasks"]) == ((), 4, len(handles))
+    runs_before = Counter(drill.runs)
+
+    report = await restore(path, target)
+    assert (report.tasks, report.interrupted, report.repeated, report.corrected) == (len(handles), 4, 0, {})
+    with other_server.client() as client:
+        assert states_of(client, target.prefix) == {
+            "succeeded": 2, "dead": 1, "cancelled": 1, "scheduled": 3, "awaiting_input": 1, "ready": 9, "waiting": 1,
+        }  # fmt: skip
+    async with run_local_team(target) as copy:
+        tasks: dict[str, TaskHandle[object]] = {name: copy.orc.task(handle.id) for name, handle in handles.items()}
+        await look(copy, tasks)
+        await finish(copy, tasks)
+    assert drill.runs == runs_before
+    drill.gate.set()
+
+
+def states_of(client: redis.Redis, prefix: str) -> Counter[str]:
+    """Count the tasks of a namespace by their stored state."""
+    states: Counter[str] = Counter()
+    for key in keys_of(client, prefix):
+        if ":task:" in key:
+            state: Any = client.hget(key, "state")
+            states[state.decode()] += 1
+    return states
+
+
+@pytest.fixture
+async def saved(team: LocalTeam, tmp_path: Path) -> Path:
+    """A backup of a pool with 30 waiting tasks, and a workspace."""
+    await team.orc.submit_many([Submission("work", {"n": n}) for n in range(30)])
+    path = tmp_path / "pool.orc.gz"
+    await team.orc.agents.set_state("bob", {"status": "idle"})
+    await save_pool(team.services, path)
+    return path
+
+
+async def test_nothing_is_overwritten(
+    saved: Path, team: LocalTeam, target: Settings, redis_client: redis.Redis
+) -> None:
+    """A target with any key of the pool, or with shared state, is refused; shared state alone can be left out."""
+    before = keys_of(redis_client, team.settings.prefix)
+    for settings in (team.settings, team.settings.model_copy(update={"pool": "other"})):
+        with pytest.raises(RestoreRefused, match="the target is not empty: "):
+            await restore(saved, settings)
+        with pytest.raises(RestoreRefused, match="the target is not empty: "):
+            await (await open_backup(saved)).check_target(settings)
+    assert set(keys_of(redis_client, team.settings.prefix)) == set(before)
+    # Another pool of the same prefix has the shared state already.
+    other = team.settings.model_copy(update={"pool": "other"})
+    assert (await restore(saved, other, shared=False)).tasks == 30
+    with pytest.raises(RestoreRefused):
+        await restore(saved, other, shared=False)
+    assert (await restore(saved, target)).tasks == 30
+
+
+async def test_a_program_that_comes_first(saved: Path, target: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that starts between the search and the mark keeps its pool; its floor returns."""
+
+    async def not_found(_: object) -> list[str]:
+        return []
+
+    monkeypatch.setattr(restoring.Target, "_find_keys", not_found)
+    async with run_local_team(target, supervised=False) as copy:
+        await copy.orc.submit("work")
+        with pytest.raises(RestoreRefused, match="a program uses pool 'default'"):
+            await restore(saved, target)
+        await copy.orc.submit("work")
+        async with Orchestrator(settings=target) as another:
+            await another.submit("work")
+
+
+def files_in(path: Path) -> list[str]:
+    """Name the files of a folder."""
+    return [each.name for each in path.iterdir()]
+
+
+def flip_a_byte(path: Path) -> None:
+    """Damage a file in its middle."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+class Interrupted(Exception):
+    """Ends a restore in the middle."""
+
+
+async def test_an_interrupted_restore(
+    saved: Path, team: LocalTeam, target: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No program starts in a pool that is restored in part; the same file goes on, another one is refused."""
+    monkeypatch.setattr(restoring, "ROWS_AT_ONCE", 10)
+
+    def interrupt(rows: int) -> None:
+        if rows > 20:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        await restore(saved, target, on_step=interrupt)
+    with pytest.raises(FormatMismatch, match=r"a restore into pool 'default' has not finished; .* to go on"):
+        await Orchestrator(settings=target).__aenter__()
+    with pytest.raises(FormatMismatch):
+        async with run_local_team(target):
+            pass
+    other = tmp_path / "other.orc"
+    await save_pool(team.services, other, compress=False)
+    with pytest.raises(RestoreRefused, match="holds a part of another backup"):
+        await restore(other, target)
+    file = await open_backup(saved)
+    assert await file.check_target(target)
+    report = await file.restore(target)
+    assert report.tasks + report.repeated == 30
+    assert report.repeated > 0
+    async with run_local_team(target) as copy:
+        assert await check_keys(copy.services) == []
+
+
+async def test_a_client_that_is_there_already(saved: Path, target: Settings) -> None:
+    """A client that looked at the empty pool before the restore submits nothing into a half of it."""
+    async with Orchestrator(settings=target) as orc:
+        await orc.agents.active()
+
+        async def submit(rows: int) -> None:
+            with pytest.raises(Stopped, match="everything is stopped and refuses new tasks"):
+                await orc.submit("work", {"rows": rows})
+
+        file = await open_backup(saved)
+        seen: list[int] = []
+        original = restoring.Restorer.flush
+
+        async def flush(self: restoring.Restorer) -> None:
+            await original(self)
+            if seen:
+                await submit(seen[-1])
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(restoring.Restorer, "flush", flush)
+            await file.restore(target, on_step=seen.append)
+        assert seen
+        await orc.submit("work")  # it waits for `orc start`
+
+
+async def test_damage_is_found_before_the_first_write(saved: Path, target: Settings, other_server: RedisServer) -> None:
+    """The twin of the drill: with one flipped byte nothing is written."""
+    flip_a_byte(saved)
+    with pytest.raises(DamagedBackup):
+        await restore(saved, target)
+    with other_server.client() as client:
+        assert keys_of(client, target.prefix) == []
+
+
+async def test_signed_commands(settings: Settings, target: Settings, tmp_path: Path) -> None:
+    """Commands are signed again for the target; without the secret the restore is refused, a false one is left out."""
+    secret = {"control__secret": "right" * 8}
+    url = settings.redis.url
+    target_url = target.redis.url
+    assert url is not None
+    assert target_url is not None
+    signed = local_settings(url.get_secret_value(), settings.prefix, **secret)
+    path = tmp_path / "pool.orc.gz"
+    async with run_local_team(signed, supervised=False) as team:
+        await team.orc.admin.stop(agent="ed", reason="first")
+        async with Orchestrator(settings=local_settings(url.get_secret_value(), settings.prefix)) as outsider:
+            await outsider.admin.stop(agent="eve", reason="forged")
+        await team.orc.admin.set_limit("x", "5/s")
+        await save_pool(team.services, path)
+    with pytest.raises(ConfigError, match=r"the commands in this backup are signed; set control\.secret"):
+        await restore(path, target)
+    to = local_settings(target_url.get_secret_value(), target.prefix, **secret)
+    report = await restore(path, to)
+    assert report.refused_commands == ("stop:agent:eve",)
+    async with run_local_team(to) as copy:
+        from orchestrator.views.control import list_commands
+
+        agent = Agent("ed")
+        agent.skill(name="work")(lambda: 1)
+        await copy.work(agent)
+        handle = await copy.orc.submit("work")
+        await copy.orc.admin.start()
+        detail = (await handle.status()).detail
+        assert (detail.cause, detail.reason) == ("stopped", "first")
+        given = {(one.kind, one.reason): one.state for one in await list_commands(copy.services)}
+        assert given["stop", "first"] == "active"
+        await copy.orc.admin.start(agent="ed")
+        assert await handle.result(TIMEOUT_S) == 1
+
+
+async def test_under_load(team: LocalTeam, target: Settings, tmp_path: Path) -> None:
+    """While tasks with children run, end and come: the copy has no damage and no half task, and finishes all."""
+    agent = family_agent()
+    await team.work(agent)
+    stopped = anyio.Event()
+
+    async def submit() -> None:
+        while not stopped.is_set():
+            await team.orc.submit_many([Submission("parent")] * 5)
+            await anyio.sleep(0.01)
+
+    path = tmp_path / "b"
+    async with anyio.create_task_group() as group:
+        group.start_soon(submit)
+        await save_pool(team.services, tmp_path / "a")
+        saved = await save_pool(team.services, path)
+        stopped.set()
+    report = await restore(path, target)
+    assert report.tasks + report.repeated == saved.counts["tasks"] > 0
+    async with run_local_team(target) as copy:
+        assert await check_keys(copy.services) == []
+        await copy.work(agent)
+        await copy.orc.admin.start()
+
+        async def all_succeeded() -> bool:
+            return {str(row.state) for row in await list_tasks(copy.services, limit=10_000)} == {"succeeded"}
+
+        await wait_for(all_succeeded, "the end of all tasks")
+        assert await check_keys(copy.services) == []
+
+
+def family_agent() -> Agent:
+    """An agent whose tasks submit children and do not wait for them."""
+    agent = Agent("ada", concurrency=8)
+
+    @agent.skill(name="child")
+    async def child() -> int:
+        return 1
+
+    @agent.skill(name="parent")
+    async def parent(ctx: TaskContext) -> list[str]:
+        return [(await ctx.submit("child", lane=f"l{n % 2}")).id for n in range(3)]
+
+    return agent
+
+
+@pytest.mark.parametrize(("young_ms", "lost"), [(saving.YOUNG_MS, 0), (-saving.YOUNG_MS, 3)], ids=["read", "twin"])
+async def test_no_saved_end_lacks_a_child(
+    team: LocalTeam, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, young_ms: int, lost: int
+) -> None:
+    """A parent ends behind SCAN, which saw no child: its children are read behind it. Without that they are lost."""
+    await team.work(family_agent())
+    handle = await team.orc.submit("parent", delay=3600)
+    scan = servers.scan
+
+    async def scan_before(store: Store, stem: str) -> AsyncIterator[list[bytes]]:
+        names = [name async for found in scan(store, stem) for name in found]
+        await team.services.store.call(task_scripts.promote(team.services.keys, limit=9, now_us=FAR_US))
+        await handle.result(TIMEOUT_S)
+        yield names
+
+    monkeypatch.setattr(saving, "scan", scan_before)
+    monkeypatch.setattr(saving, "YOUNG_MS", young_ms)
+    path = tmp_path / "a"
+    saved = await save_pool(team.services, path)
+    assert saved.counts["tasks"] == 4 - lost
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RedisServer]:
+    """One server that has all slots."""
+    with cluster_server() as server:
+        yield server
+
+
+async def test_a_cluster(cluster: RedisServer, tmp_path: Path) -> None:
+    """In cluster mode, where every session has a slot of its own, all of it is saved and restored."""
+    path = tmp_path / "pool.orc.gz"
+    names, idle = ["ada", "bob", "eve"], {"status": "idle"}
+    async with run_local_team(local_settings(cluster.url, "c:test:t"), supervised=False) as team:
+        await team.orc.submit("work", session="s")
+        for name in names:
+            await team.orc.agents.set_state(name, {"status": "idle"})
+        await save_pool(team.services, path)
+    await restore(path, local_settings(cluster.url, "c:test:u"))
+    async with run_local_team(local_settings(cluster.url, "c:test:u"), supervised=False) as copy:
+        assert await copy.orc.agents.states(names, "status") == dict.fromkeys(names, idle)
+        assert [row.session for row in await list_tasks(copy.services)] == ["s"]
+
+
+async def test_an_outage_leaves_nothing(team: LocalTeam, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backup that loses Redis ends with the error of the outage, and leaves no file."""
+    await team.orc.submit("work")
+
+    async def unavailable(*_: object) -> list[object]:
+        raise ServerUnavailable("gone")
+
+    monkeypatch.setattr("orchestrator.backup.saving.PoolSaver._read_tasks", unavailable)
+    with pytest.raises(ServerUnavailable):
+        await save_pool(team.services, tmp_path / "a")
+    assert files_in(tmp_path) == []
+
+
+async def test_damaged_records_are_left_out(team: LocalTeam, tmp_path: Path, redis_client: redis.Redis) -> None:
+    """A record that no script could read is named and left out; the other tasks are saved."""
+    handles = [await team.orc.submit("work") for _ in range(30)]
+    keys = team.services.keys
+    redis_client.hset(keys.task(handles[3].id), "gen", "x")
+    redis_client.delete(keys.task(handles[4].id))
+    redis_client.set(keys.task(handles[4].id), "text", ex=60)
+    saved = await save_pool(team.services, tmp_path / "a")
+    assert set(saved.skipped) == {handles[3].id, handles[4].id}
+    assert saved.counts["tasks"] == 28
