@@ -25,6 +25,7 @@ from benchmarks.measures import (
     sessions,
     shared_state,
     submit,
+    tracing,
 )
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ MEASURES: dict[str, Callable[[Bench], Iterable[Figure]]] = {
     "limits-by-name": limits_by_name.measure,
     "rest": rest.measure,
     "scrape": scrape.measure,
+    "tracing": tracing.measure,
     "recovery": recovery.measure,
     "moved": moved.measure,
     "scale": scale.measure,

@@ -12,6 +12,13 @@ from benchmarks.payload import RESULT, note_start, noted_attempt
 from orchestrator import Agent, TaskContext
 
 CONCURRENCY = 100
+SPANS_VARIABLE = "BENCH_SPANS"
+"""Set in the environment of workers that make spans. Others do not load the SDK."""
+
+if os.environ.get(SPANS_VARIABLE):
+    from benchmarks.ours.spans import start_spans
+
+    start_spans()
 
 free = Agent("bench", concurrency=CONCURRENCY)
 held = Agent("bench-held", concurrency=1)

@@ -24,6 +24,7 @@ from tests.faultkit.processes import ActorProcess
 from tests.helpers import subprocesses
 from tests.helpers.end_state import find_violations, records
 from tests.helpers.logging_agents import ATTEMPT_LOG_VARIABLE, LEASE_VARIABLE, SLOTS_VARIABLE
+from tests.helpers.spans import RecordedSpans
 from tests.helpers.team import make_settings
 
 if TYPE_CHECKING:
@@ -247,6 +248,20 @@ async def test_versions_share_a_pool_under_load(pool: MixedPool, first: str, att
     assert all(sum(ran[pid] for pid in pool.workers[name]) > 100 for name in ("old-host", "new-host")), ran
     assert attempt_log.attempts_run_twice() == []
     await anyio.to_thread.run_sync(pool.check_end, submitted)
+
+
+async def test_old_programs_run_traced_tasks(pool: MixedPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old programs handle tasks that carry a trace context: plain, with a session, with children."""
+    RecordedSpans().install(monkeypatch)
+    pool.start(pool.old.supervisor())
+    await pool.served_by(pool.start(pool.old.host()))
+    async with Orchestrator(settings=pool.settings) as orc:
+        plain = await orc.submit("echo", {"n": 1})
+        retried = await orc.submit("flaky", {"fails": 1}, session="s", tags=["a"])
+        family = await orc.submit("family", {"children": 2})
+        assert [await handle.result(timeout=WAIT_S) for handle in (plain, retried)] == [1, 2]
+        await family.result(timeout=WAIT_S)
+        assert all([(await handle.info()).trace_id for handle in (plain, retried, family)])
 
 
 async def test_the_end_of_an_upgrade(pool: MixedPool) -> None:
