@@ -248,6 +248,20 @@ SECTIONS: Final = (
                 "The host requeued the `count` entries of a dead worker. No action.",
             ),
             LogEvent(
+                "health_process_ended",
+                "error",
+                ("pid",),
+                "The process that serves the health of the host ended. The host starts another one, later each "
+                "time; the workers go on. Look at the lines before it.",
+            ),
+            LogEvent(
+                "health_process_failed",
+                "error",
+                ("error", "pid"),
+                "The process that serves the health of the host ends with an exception; the traceback follows. "
+                "Report it.",
+            ),
+            LogEvent(
                 "host_stop_requested",
                 "info",
                 ("immediately", "signal", "workers"),

@@ -5,13 +5,20 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import anyio
+
 from orchestrator.core.event_loop import run_loop
 from orchestrator.core.settings_sources import SettingsSources
+from orchestrator.monitoring.server import check_installed
 from orchestrator.services import resolve_settings
+from orchestrator.workers.runtime.host_health import HostHealth
+from orchestrator.workers.runtime.host_memory import HostMemory
 from orchestrator.workers.runtime.watchdog import LoopWatchdog
 from orchestrator.workers.runtime.worker import run_worker
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from orchestrator.core.settings import Settings
     from orchestrator.workers.agent import Agent
 
@@ -32,5 +39,24 @@ def run(*agents: Agent, settings: Settings | None = None) -> None:
     """
     sources = SettingsSources.of() if settings is None else None
     resolved = sources.load().settings if sources is not None else resolve_settings(settings=settings)
-    watchdog = LoopWatchdog(resolved.worker.stuck_after_s + resolved.worker.heartbeat_s)
-    run_loop(partial(run_worker, watchdog=watchdog, sources=sources), resolved, agents)
+    memory = HostMemory(1)
+    watchdog = LoopWatchdog(resolved.worker.stuck_after_s + resolved.worker.heartbeat_s, memory.take())
+    work = partial(run_worker, resolved, agents, watchdog=watchdog, sources=sources)
+    if resolved.worker.health is None:
+        run_loop(work)
+    else:
+        check_installed("worker.health")
+        run_loop(_serve_beside, HostHealth(resolved, resolved.worker.health, memory, watched=False), work)
+
+
+async def _serve_beside(health: HostHealth, work: Callable[[], Awaitable[None]]) -> None:
+    failure: Exception | None = None
+    async with anyio.create_task_group() as group:
+        group.start_soon(health.serve)
+        try:
+            await work()
+        except Exception as raised:  # noqa: BLE001 - the group would wrap it
+            failure = raised
+        group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure

@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from orchestrator.monitoring.catalogue import LAG_BUCKETS_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 EVERY_S: Final = 0.5
 RECENT: Final = 10
@@ -18,8 +21,16 @@ READY_BELOW_S: Final = 1.0
 """Delay from which a process is not ready."""
 
 
+async def measure_lag(record: Callable[[float], None]) -> None:
+    """Sleep again and again, and record by how much each sleep was too long, until cancelled."""
+    while True:
+        asked_s = time.monotonic()
+        await anyio.sleep(EVERY_S)
+        record(max(0.0, time.monotonic() - asked_s - EVERY_S))
+
+
 class LoopLag:
-    """Sleeps again and again and counts the delays in buckets."""
+    """Counts delays in buckets."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(LAG_BUCKETS_S) + 1)
@@ -30,13 +41,6 @@ class LoopLag:
     def recent_s(self) -> float:
         """The longest delay of the last seconds."""
         return max(self._recent, default=0.0)
-
-    async def run(self) -> None:
-        """Measure until cancelled."""
-        while True:
-            asked_s = time.monotonic()
-            await anyio.sleep(EVERY_S)
-            self.record(max(0.0, time.monotonic() - asked_s - EVERY_S))
 
     def record(self, delay_s: float) -> None:
         """Count one delay."""

@@ -91,9 +91,15 @@ async def serve_health(address: str, health: HealthSource) -> None:
             await _Server(health).serve(listening)
         finally:
             listening.close()
-            if isinstance(target, str):
-                with suppress(OSError):
-                    os.unlink(target)  # noqa: PTH108 - a call that does not block
+            remove_socket(address)
+
+
+def remove_socket(address: str) -> None:
+    """Remove the file of a socket that no process listens at any longer."""
+    target = parse_health_address(address)
+    if isinstance(target, str):
+        with suppress(OSError):
+            os.unlink(target)  # noqa: PTH108 - a call that does not block
 
 
 def _listen(target: str | tuple[str, int]) -> socket.socket:

@@ -11,7 +11,7 @@ from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.monitoring.checks import Check
 from orchestrator.monitoring.exposition import PoolExposition
-from orchestrator.monitoring.loop_lag import READY_BELOW_S, LoopLag
+from orchestrator.monitoring.loop_lag import READY_BELOW_S, LoopLag, measure_lag
 from orchestrator.monitoring.pool_reader import PoolReader
 from orchestrator.monitoring.process_metrics import add_lag, add_process, standard_metrics
 from orchestrator.monitoring.server import check_installed, serve_health
@@ -71,7 +71,7 @@ class SupervisorHealth:
     async def serve(self) -> None:
         """Serve until cancelled."""
         async with anyio.create_task_group() as group:
-            group.start_soon(self.lag.run)
+            group.start_soon(measure_lag, self.lag.record)
             group.start_soon(serve_health, self._address, self)
 
     def connected(self, services: Services, supervisor: str) -> None:

@@ -111,4 +111,3 @@ async def test_worker_with_a_silent_loop_is_not_recorded_as_turning() -> None:
     finally:
         probe.close()
         watchdog.disarm()
-        watchdog.close()

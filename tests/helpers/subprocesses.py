@@ -30,7 +30,9 @@ _SUPERVISOR = (
 def environment(settings: Settings) -> dict[str, str]:
     """The settings as environment variables."""
     assert settings.redis.url is not None
+    addresses = {"ORC_WORKER__HEALTH": settings.worker.health, "ORC_SUPERVISOR__HEALTH": settings.supervisor.health}
     return {
+        **{name: address for name, address in addresses.items() if address is not None},
         "ORC_PREFIX": settings.prefix,
         "ORC_REDIS__URL": settings.redis.url.get_secret_value(),
         "ORC_WORKER__DRAIN_S": str(settings.worker.drain_s),

@@ -7,6 +7,7 @@ reaches the host alone and the host can kill everything that a dead worker had s
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -26,10 +27,13 @@ from orchestrator.core.log import bind_context, get_logger
 from orchestrator.core.notify import Notifier
 from orchestrator.core.parent_process import end_with_parent
 from orchestrator.core.settings_reload import SettingsReloader
+from orchestrator.monitoring.server import check_installed, remove_socket
 from orchestrator.services import SyncStore, pool_keys, reach_server
 from orchestrator.tracing.environment import exported_spans
 from orchestrator.workers.runtime.dead_worker import abandon_entries
 from orchestrator.workers.runtime.fetcher import POLLS_PER_LEASE
+from orchestrator.workers.runtime.host_health import TURN_EVERY_S, HostHealth
+from orchestrator.workers.runtime.host_memory import HostMemory
 from orchestrator.workers.runtime.process_groups import ProcessGroups, kill_group
 from orchestrator.workers.runtime.settings_feed import SettingsFeed
 from orchestrator.workers.runtime.verdicts import describe
@@ -101,6 +105,57 @@ class Abandoning:
     started_s: float
 
 
+class HealthProcess:
+    """The process that serves the health of a host. Its end changes nothing for the workers; the host starts it again.
+
+    Raises:
+        ConfigError: the libraries of the server are missing.
+    """
+
+    def __init__(self, settings: Settings, memory: HostMemory) -> None:
+        assert settings.worker.health is not None
+        check_installed("worker.health")
+        self._address = settings.worker.health
+        self._health = HostHealth(settings, self._address, memory, watched=True)
+        self._pid: int | None = None
+        self._failures = 0
+        self._started_s = -math.inf
+        self._backoff = Backoff(base_s=0.5, cap_s=30.0)
+        self.due_s = 0.0
+        """When it starts; infinite while it runs."""
+
+    def start_if_due(self, feeds: Sequence[SettingsFeed]) -> None:
+        """Start the process, which does not keep the feeds, unless it runs or has ended a moment ago."""
+        if time.monotonic() < self.due_s:
+            return
+        _flush()
+        end_with_host = end_with_parent(signal.SIGKILL)
+        self._started_s, self.due_s = time.monotonic(), math.inf
+        pid = os.fork()
+        if pid == 0:
+            end_with_host()
+            for feed in feeds:
+                feed.close()
+            _become_health(self._health)
+        self._pid = pid
+
+    def ended(self, pid: int) -> bool:
+        """Return whether it was this process that ended, and plan its restart."""
+        if pid != self._pid:
+            return False
+        self._failures = 1 if time.monotonic() - self._started_s > HEALTHY_AFTER_S else self._failures + 1
+        self._pid, self.due_s = None, time.monotonic() + self._backoff.delay_s(self._failures)
+        _log.error("health_process_ended", pid=pid)
+        return True
+
+    def end(self) -> None:
+        """End the process with its host."""
+        if self._pid is not None:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            remove_socket(self._address)
+
+
 class Host:
     """Keeps `processes` workers running until SIGTERM or SIGINT.
 
@@ -126,6 +181,8 @@ class Host:
         self._ready = False
         self._reloader = SettingsReloader(sources, self._live, self._notifier) if sources is not None else None
         self._terminal = Terminal()
+        self._memory = HostMemory(processes)
+        self._health = None if settings.worker.health is None else HealthProcess(settings, self._memory)
         self._children: dict[int, WorkerProcess] = {}
         self._due: list[tuple[float, int]] = []
         self._dead_workers: list[DeadWorker] = []
@@ -157,6 +214,7 @@ class Host:
             self._reload()
         for _ in range(self._processes):
             self._fork(failures=0)
+        self._turn()
         while self._children or (self._due and not self._signals):
             # An alarm bounds the wait, because `sigtimedwait` returns garbage when a suspended host continues late.
             signal.setitimer(signal.ITIMER_REAL, max(0.001, self._until_due_s()))
@@ -173,9 +231,18 @@ class Host:
             self._kill_stuck()
             self._kill_overdue()
             self._notify()
+            self._turn()
         signal.setitimer(signal.ITIMER_REAL, 0)
         self._abandon_last()
+        if self._health is not None:
+            self._health.end()
         return self._status
+
+    def _turn(self) -> None:
+        """Record a turn for the process that serves the health, and start that process if it does not run."""
+        self._memory.host.turned_s, self._memory.host.stopping = time.monotonic(), self._signals > 0
+        if self._health is not None:
+            self._health.start_if_due([child.feed for child in self._children.values()])
 
     def _until_due_s(self) -> float:
         dues = [due_s for due_s, _ in self._due]
@@ -187,6 +254,8 @@ class Host:
             dues.append(time.monotonic() + self._poll_every_s)
         if self._notifier.active and (self._signals or not self._ready):
             dues.append(time.monotonic() + NOTIFY_EVERY_S)
+        if self._health is not None:
+            dues.append(min(time.monotonic() + TURN_EVERY_S, self._health.due_s))
         if (ping_s := self._notifier.until_ping_s()) is not None:
             dues.append(time.monotonic() + ping_s)
         return max(0.0, min(dues) - time.monotonic()) if dues else 3600.0
@@ -195,7 +264,8 @@ class Host:
         worker = new_worker_id()
         _flush()
         request_end = end_with_parent(signal.SIGTERM)
-        watchdog, groups, feed = LoopWatchdog(self._stuck_after_s), ProcessGroups(), SettingsFeed()
+        cell = self._memory.take()
+        watchdog, groups, feed = LoopWatchdog(self._stuck_after_s, cell), ProcessGroups(), SettingsFeed()
         pid = os.fork()
         if pid == 0:
             for child in self._children.values():
@@ -300,12 +370,14 @@ class Host:
             pid, raw_status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
+            if self._health is not None and self._health.ended(pid):
+                continue
             if self._abandoning is not None and pid == self._abandoning.pid:
                 self._settle_abandoned(os.waitstatus_to_exitcode(raw_status))
             child = self._children.pop(pid, None)
             if child is not None:
                 silent_s, retired = child.watchdog.silent_s(), child.watchdog.retired
-                child.watchdog.close()
+                self._memory.release(child.watchdog.cell)
                 child.groups.kill_all()
                 child.groups.close()
                 child.feed.close()
@@ -342,6 +414,7 @@ class Host:
             return
         if retired:
             return
+        self._memory.host.restarts += 1
         failures = 1 if time.monotonic() - child.started_s > HEALTHY_AFTER_S else child.failures + 1
         # The first replacement starts at once, because most deaths do not repeat.
         delay_s = 0.0 if failures == 1 else self._backoff.delay_s(failures)
@@ -438,6 +511,22 @@ def abandon(settings: Settings, agents: Sequence[Agent], dead_workers: Sequence[
                 )
                 if count or not dead.answered:
                     _log.info("entries_abandoned", worker=dead.worker, count=count)
+
+
+def _become_health(health: HostHealth) -> NoReturn:
+    """In the process that serves the health: do that, and never return."""
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        # The host ends it when all workers have drained; until then it tells that they do.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        run_loop(health.serve)
+    except BaseException as broken:  # noqa: BLE001 - a child must not return into its parent's frames
+        _log.error("health_process_failed", pid=os.getpid(), error=describe(broken), exc_info=True)
+    finally:
+        _flush()
+        os._exit(code)
 
 
 def _become_worker(request_end: Callable[[], None], work: Callable[[], None]) -> NoReturn:

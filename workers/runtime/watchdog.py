@@ -11,56 +11,57 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import faulthandler
-import mmap
 import os
-import struct
 import threading
 import time
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.log import get_logger
-from orchestrator.services import WAIT_REPORTED_EVERY_S
+from orchestrator.monitoring.catalogue import LAG_BUCKETS_S
+from orchestrator.services import WAIT_REPORTED_EVERY_S, count_reconnects
+from orchestrator.workers.runtime.host_memory import HostMemory
 
 if TYPE_CHECKING:
     import asyncio
 
     from orchestrator.core.turns import LoopTurns
+    from orchestrator.workers.runtime.host_memory import WorkerCell
 
 FORCE_EXIT_AFTER_S: Final = 5.0
 """Time for the handlers of a drained worker to end, before the process exits without them."""
 
 _STDERR: Final = 2
-_TURN: Final = struct.Struct("d")
-_COUNTS: Final = struct.Struct("di")
-_FLAGS: Final = _TURN.size + _COUNTS.size
-_RETIRED, _REGISTERED, _REACHABLE = range(_FLAGS, _FLAGS + 3)
+LAG_FADES: Final = 0.8
+"""Share of the recent delay of timers that is left at the next measurement."""
 _log = get_logger(__name__)
 
 
 class LoopWatchdog:
     """Shares the time of the last turn between a worker, which writes it, and its host, which made it before the fork.
 
-    It also shares what the host tells the service manager: whether the worker has registered, whether it reaches Redis,
-    and how many attempts it holds.
+    It also shares what the host tells the service manager and its health server: whether the worker has registered,
+    whether it reaches Redis, how many attempts it holds.
 
     Args:
         stuck_after_s: time without a turn after which the loop counts as stuck.
+        cell: of the worker in the memory of the host; by default one of its own.
     """
 
-    def __init__(self, stuck_after_s: float) -> None:
+    def __init__(self, stuck_after_s: float, cell: WorkerCell | None = None) -> None:
         self.stuck_after_s = stuck_after_s
-        self._shared = mmap.mmap(-1, _REACHABLE + 1)
+        self.cell = cell if cell is not None else HostMemory(1).take()
         self._force_exit: threading.Timer | None = None
 
     def record_turn(self) -> None:
         """In the worker: record a turn and restart the timer."""
-        _TURN.pack_into(self._shared, 0, time.monotonic())
+        self.cell.turned_s = time.monotonic()
         # By file number, because a handler may have closed or replaced `sys.stderr`.
         faulthandler.dump_traceback_later(self.stuck_after_s, exit=True, file=_STDERR)
 
     def disarm(self) -> None:
         """In the worker: stop watching, because the process is about to end."""
-        _TURN.pack_into(self._shared, 0, 0.0)
+        self.cell.turned_s = 0.0
         faulthandler.cancel_dump_traceback_later()
 
     def force_exit_later(self) -> None:
@@ -76,44 +77,55 @@ class LoopWatchdog:
 
     def retire(self) -> None:
         """In the worker: tell the host not to replace it."""
-        self._shared[_RETIRED] = 1
+        self.cell.retired = True
 
     @property
     def retired(self) -> bool:
         """In the host: whether it must not replace this worker."""
-        return self._shared[_RETIRED] == 1
+        return self.cell.retired
 
     def note_wait(self) -> None:
         """In the worker: record that it waits for Redis at its start."""
-        _COUNTS.pack_into(self._shared, _TURN.size, time.monotonic(), 0)
+        self.cell.waits_since_s = time.monotonic()
 
-    def mark_registered(self) -> None:
-        """In the worker: record that it is in the registry and fetches tasks."""
-        self._shared[_REGISTERED] = self._shared[_REACHABLE] = 1
+    def mark_registered(self, slots: int) -> None:
+        """In the worker: record that it is in the registry and fetches tasks for so many slots."""
+        self.cell.slots = slots
+        self.cell.registered = self.cell.reachable = True
+
+    def mark_draining(self) -> None:
+        """In the worker: record that it takes no more tasks."""
+        self.cell.draining = True
+
+    def record_lag(self, delay_s: float) -> None:
+        """In the worker: count a delay of a timer of the event loop."""
+        self.cell.lag_counts[bisect_left(LAG_BUCKETS_S, delay_s)] += 1
+        self.cell.lag_sum_s += delay_s
+        self.cell.recent_lag_s = max(delay_s, self.cell.recent_lag_s * LAG_FADES)
 
     def share_load(self, held: int, *, reachable: bool) -> None:
         """In the worker: record the number of attempts that it holds, and whether Redis answers."""
-        _COUNTS.pack_into(self._shared, _TURN.size, 0.0, held)
-        self._shared[_REACHABLE] = reachable
+        self.cell.waits_since_s, self.cell.held, self.cell.reachable = 0.0, held, reachable
+        self.cell.reconnects = count_reconnects()
 
     @property
     def registered(self) -> bool:
         """In the host: True if the worker has registered."""
-        return self._shared[_REGISTERED] == 1
+        return self.cell.registered
 
     @property
     def reachable(self) -> bool:
         """In the host: True if the worker has registered and Redis answered its last heartbeat."""
-        return self._shared[_REACHABLE] == 1
+        return self.cell.reachable
 
     @property
     def held(self) -> int:
         """In the host: attempts that the worker holds."""
-        return int(_COUNTS.unpack_from(self._shared, _TURN.size)[1])
+        return self.cell.held
 
     def waits_for_redis(self) -> bool:
         """In the host: True if the worker has reported lately that it waits for Redis at its start."""
-        (at_s, _) = _COUNTS.unpack_from(self._shared, _TURN.size)
+        at_s = self.cell.waits_since_s
         return bool(at_s) and time.monotonic() - at_s < WAIT_REPORTED_EVERY_S * 2
 
     def cancel_force_exit(self) -> None:
@@ -123,12 +135,8 @@ class LoopWatchdog:
 
     def silent_s(self) -> float:
         """In the host: seconds since the last callback ran; 0 before the first one and after `disarm`."""
-        (at_s,) = _TURN.unpack_from(self._shared, 0)
+        at_s = self.cell.turned_s
         return time.monotonic() - at_s if at_s else 0.0
-
-    def close(self) -> None:
-        """Free the shared memory."""
-        self._shared.close()
 
 
 class LoopProbe:

@@ -27,6 +27,7 @@ from orchestrator.core.log import bind_context, get_logger, level_in_use, overri
 from orchestrator.core.notify import Notifier
 from orchestrator.core.rates import parse_rate
 from orchestrator.core.settings_reload import SettingsReloader, settings_digest
+from orchestrator.monitoring.loop_lag import measure_lag
 from orchestrator.services import ServerWait, wait_for_services
 from orchestrator.tracing.active import no_current_span
 from orchestrator.workers.runtime.active_commands import interrupt
@@ -248,7 +249,7 @@ class Worker:
                     await self._register()
                     self._in_registry = True
                     if self._watchdog is not None:
-                        self._watchdog.mark_registered()
+                        self._watchdog.mark_registered(sum(agent.concurrency for agent in self._agents))
                 except ServerUnavailable as failure:
                     await outage.wait(failure)
         except BaseException:
@@ -275,6 +276,8 @@ class Worker:
             whole.start_soon(self._parts.emitter.run)
             whole.start_soon(self._parts.waiting.run)
             whole.start_soon(self._register_when_forgotten)
+            if self._watchdog is not None and self._services.settings.worker.health is not None:
+                whole.start_soon(measure_lag, self._watchdog.record_lag)
             for executor in self._executors.values():
                 whole.start_soon(executor.slots.run)
             await self._fetch_until_stopped()
@@ -440,6 +443,8 @@ class Worker:
 
     async def _drain(self) -> None:
         self._commands.draining = True
+        if self._watchdog is not None:
+            self._watchdog.mark_draining()
         async with anyio.create_task_group() as beside:
             # Redis may be silent, so the handlers and the verdicts do not wait for the announcement.
             beside.start_soon(self._announce_drain)
