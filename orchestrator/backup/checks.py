@@ -140,7 +140,7 @@ def _check_hash(row: KeyRow, fields: dict[str, str]) -> None:
     elif name_key(row.scope, row.suffix).is_schedule:
         _check(fields.get("next") == "inf" or _NUMBER.fullmatch(fields.get("next", "")), "the time of a schedule")
         decode_plan(to_bytes(fields.get("plan", "")))
-    elif row.suffix in {PARTS, "sessions:dropped", "stats:TOTAL"}:
+    elif row.suffix in {PARTS, "sessions:dropped", "stats:TOTAL", "durability"}:
         _check(all(map(_NUMBER.fullmatch, fields.values())), "a count")
 
 

@@ -278,6 +278,7 @@ POOL_KEYS: Final = (
         "durable submits per level and outcome: `fsync:asked`, `fsync:missed`, `replicated:asked`, ...",
         "permanent",
         permanent=True,
+        backup=Backup.KEPT,
     ),
     KeyKind(
         "timings",

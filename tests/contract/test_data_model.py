@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.errors import InvalidInput
-from orchestrator.store.keys import POOL_KEYS, SCOPE_KEYS, SCOPES, PoolKeys, ScopeKeys, is_permanent
+from orchestrator.store.keys import POOL_KEYS, SCOPE_KEYS, SCOPES, Backup, PoolKeys, ScopeKeys, is_permanent
 
 PAGE = (Path(__file__).parents[2] / "docs/internals/data-model.md").read_text(encoding="utf-8")
 
@@ -61,3 +61,25 @@ def test_one_grammar() -> None:
     for kind in ("user", "domain", "global", "pool", ""):
         with pytest.raises(InvalidInput, match="no kind of scope"):
             ScopeKeys("app:env:tenant", kind, "x")
+
+
+NOT_SAVED = {
+    *["queue:agent:A", "queue:skill:S", "queues", "scheduled", "asking", "expiring", "parked:A", "suspects"],
+    *["suspects:QUEUE", "awaited:QUEUE", "lane:KEY", "dead", "schedules", "held", "held:SCOPE", "refused"],
+    *["lent:A", "inbox:A", "agents", "agent:A", "leases:A", "agent:A:workers", "offers:A", "workers", "worker:W"],
+    *["crew:W", "worker:W:notes", "silent:W", "skills:S", "room:S", "versions:S", "descriptions:S", "versions"],
+    *["doorbell", "replies:C", "events", "stats:MINUTE", "timings", "timings:MINUTE", "timings:TOTAL"],
+    *["control:records:refused", "control:refused", "control:MINUTE", "desired:revisions", "nonce:CMD", "receipts:CMD"],
+    *["selection:CMD", "leader", "leader:format", "supervisors", "format"],
+    *["lock:N", "lock:N:waiters", "lock:N:wake", "exec", "exec:fence", "exec:awaited", "exec:line", "exec:waiters"],
+    *["exec:wake", "exec:ID", "locks", "ws:json", "dir", "dir:info", "usage:MS:ops", "usage:MS:ops:before"],
+    *["window:MS", "ops", "ops:before"],
+}
+"""Kinds of keys that no backup has: indexes, who works now, locks, op ids, messages, counters of minutes."""
+
+
+def test_every_kind_decides_about_backups() -> None:
+    """A new kind of key says in `KeyKind.backup` how it is saved, or is listed here because it is not."""
+    kinds = {kind.suffix for kind in (*POOL_KEYS, *SCOPE_KEYS) if kind.backup is Backup.NOT_SAVED}
+    assert kinds - NOT_SAVED == set(), "add `backup=` to these kinds in orchestrator/store/keys.py, or list them"
+    assert NOT_SAVED - kinds == set()

@@ -17,14 +17,21 @@ from tests.helpers.terminal import ORC
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from tests.docs.pages import Block
+
 
 def steps(page: str) -> Iterator[tuple[str, str]]:
     """Yield each command of a page, in order, with the output that the page shows."""
     for block in blocks(page):
         if block.language == "console" and block.runs:
-            for step in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
-                command, _, shown = step.partition("\n")
-                yield command, shown
+            yield from steps_of(block)
+
+
+def steps_of(block: Block) -> Iterator[tuple[str, str]]:
+    """Yield the commands of one block."""
+    for step in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        command, _, shown = step.partition("\n")
+        yield command, shown
 
 
 def type_command(command: str, *, folder: Path, environment: Mapping[str, str]) -> str:

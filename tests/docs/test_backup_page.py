@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +15,7 @@ import pytest
 from orchestrator import Agent, TaskContext
 from orchestrator.testing.waiting import wait_for
 from tests.docs.following import check_output, steps, type_command
+from tests.docs.pages import blocks
 from tests.faultkit.servers import RedisServer
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
 
@@ -69,6 +72,18 @@ async def test_followed(server: RedisServer, tmp_path: Path) -> None:
     async with run_local_team(local_settings(server.url, COPY)) as copy:
         await copy.work(agent)
         assert await copy.orc.task(running.id).result(TIMEOUT_S) == 1
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_the_timer(tmp_path: Path) -> None:
+    """The two files for systemd pass its checks."""
+    service, timer = (block.text for block in blocks(PAGE) if block.language == "ini")
+    for name, text in (("service", service), ("timer", timer)):
+        (tmp_path / f"orc-backup.{name}").write_text(text)
+    command = ["systemd-analyze", "verify", "--man=no", str(tmp_path / "orc-backup.timer")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, [line for line in done.stderr.splitlines() if "orc-backup" in line]) == (0, [])
+    assert "[Timer]" in timer
 
 
 def test_a_wrong_page_is_found() -> None:

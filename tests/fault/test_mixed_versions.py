@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,9 +18,11 @@ import anyio.to_thread
 import pytest
 
 from orchestrator import Orchestrator, UpgradeRefused, UpgradeUnfinished
-from orchestrator.core.formats import FORMAT, OLDEST_FORMAT
+from orchestrator.core.formats import FORMAT, OLDEST_FORMAT, RESTORING
 from orchestrator.services import pool_keys
 from orchestrator.testing.waiting import wait_for, wait_until
+from tests.docs.following import check_output, steps_of, type_command
+from tests.docs.pages import blocks
 from tests.faultkit.processes import ActorProcess
 from tests.helpers import subprocesses
 from tests.helpers.end_state import find_violations, records
@@ -311,3 +314,42 @@ async def test_old_programs_that_missed_the_end(pool: MixedPool, redis_client: r
         successor = pool.start(pool.new.supervisor())
         await pool.led_by(successor)
         assert await (await orc.submit("echo", {"n": 1})).result(timeout=WAIT_S) == 1
+
+
+async def test_the_page_is_followed(pool: MixedPool, redis_client: redis.Redis, tmp_path: Path) -> None:
+    """The commands of docs/guides/upgrades.md upgrade a pool under load, and print what the page shows."""
+    programs = [pool.start(pool.old.supervisor()), pool.start(pool.old.host())]
+    await pool.led_by(programs[0])
+    await pool.served_by(programs[1])
+    client = pool.client(pool.new)
+    environment = {**os.environ, **pool.new.environment}
+    restarted = False
+    for block in blocks("docs/guides/upgrades.md"):
+        if not block.runs:
+            for old, new in zip(programs, (pool.new.supervisor(), pool.new.host()), strict=True):
+                old.terminate()
+                await anyio.to_thread.run_sync(old.wait_exit)
+                pool.start(new)
+                if new.name == "new-host":
+                    await pool.served_by(new)
+            restarted = True
+        elif block.language == "console":
+            for command, shown in steps_of(block):
+                typed = partial(type_command, command, folder=tmp_path, environment=environment)
+                printed = await anyio.to_thread.run_sync(typed)
+                check_output(command, shown, printed)
+                assert not ("upgrade status" in command and restarted and " 2 " in printed.partition("\n")[2]), printed
+    assert restarted
+    assert redis_client.get(pool.keys.format) == str(FORMAT).encode()
+    found = await anyio.to_thread.run_sync(client.stop)
+    assert found["wrong"] == []
+    await anyio.to_thread.run_sync(pool.check_end, set(found["submitted"]))
+
+
+async def test_old_programs_refuse_half_a_pool(pool: MixedPool, redis_client: redis.Redis) -> None:
+    """No program of the old version starts in a pool into which a backup is restored."""
+    redis_client.set(pool.keys.format, f"{RESTORING} 0123456789abcdef")
+    for late in (pool.start(pool.old.host()), pool.start(pool.old.supervisor())):
+        assert await anyio.to_thread.run_sync(late.wait_exit, WAIT_S) == CONFIGURATION
+        assert f"has format {RESTORING}" in late.output
+    redis_client.delete(pool.keys.format)
