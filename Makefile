@@ -104,10 +104,10 @@ build/lock/bin/pip-compile:
 
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 ENGINE ?= docker
-IMAGE ?= redis-orchestrator:$(VERSION)
+IMAGE ?= redis-orchestrator
 
-image: ## build the container image (ENGINE=podman, IMAGE=name:tag, ARGS="--build-arg BASE=python:3.12-slim")
-	$(ENGINE) build --tag $(IMAGE) --build-arg VERSION=$(VERSION) \
+image: ## build the container image (ENGINE=podman, IMAGE=name, ARGS="--build-arg BASE=python:3.12-slim")
+	$(ENGINE) build --tag $(IMAGE):$(VERSION) --tag $(IMAGE):latest --build-arg VERSION=$(VERSION) \
 		--build-arg REVISION=$$(git describe --always --dirty --abbrev=40 --exclude='*') \
 		--build-arg CREATED=$$(git log -1 --format=%cI) $(ARGS) .
 

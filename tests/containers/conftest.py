@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.containers.images import TAG, Image, ImageStore, why_not
+from tests.containers.images import NAME, Image, ImageStore, why_not
 from tests.faultkit.servers import RedisServer
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def image() -> Image:
         pytest.skip(reason)
     store = ImageStore()
     store.build()
-    return Image(store, TAG)
+    return Image(store, NAME)
 
 
 @pytest.fixture(scope="session")

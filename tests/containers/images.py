@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -30,9 +30,14 @@ KEPT: Final = ROOT / "build" / "image"
 SUITE: Final = "trixie"
 PYTHON: Final = "3.13"
 BASE: Final = f"localhost/base:{SUITE}"
-TAG: Final = "redis-orchestrator:test"
+NAME: Final = "redis-orchestrator"
 FIRST_PROCESS: Final = Path(__file__).with_name("first_process.py")
-NAMESPACES: Final = ("unshare", "--pid", "--mount", "--net", "--ipc", "--uts", "--fork", "--kill-child")
+NAMESPACES: Final = ("unshare", "--pid", "--mount", "--ipc", "--uts", "--fork", "--kill-child")
+
+
+def in_network(network: Path) -> Sequence[str]:
+    """The beginning of a command that runs in a network namespace."""
+    return ("nsenter", f"--net={network}")
 
 
 def why_not() -> str:
@@ -92,7 +97,7 @@ class ImageStore:
         (wheels / "complete").touch()
         return wheels
 
-    def build(self, source: Path = ROOT, tag: str = TAG, *arguments: str) -> str:
+    def build(self, source: Path = ROOT, name: str = NAME) -> str:
         """Build the image of a source tree as `make image` does; return what that printed."""
         with self.locked():
             self.make_base()
@@ -110,12 +115,11 @@ class ImageStore:
                     "--volume",
                     f"{wheels}:/wheels:ro",
                 ),
-                *arguments,
             )
             engine = " ".join(self.command)
             return run(
                 *("make", "--no-print-directory", "-C", str(source), "image"),
-                *(f"ENGINE={engine}", f"IMAGE={tag}", f"ARGS={' '.join(options)}"),
+                *(f"ENGINE={engine}", f"IMAGE={name}", f"ARGS={' '.join(options)}"),
             )
 
 
@@ -159,6 +163,7 @@ class Container:
         arguments: those of the entry point, in place of the image's.
         environ: added to the environment.
         volumes: read-only, by the path in the container.
+        network: a network namespace to share.
     """
 
     def __init__(
@@ -167,15 +172,22 @@ class Container:
         *arguments: str,
         environ: Mapping[str, str] | None = None,
         volumes: Mapping[str, Path] | None = None,
+        network: Path | None = None,
     ) -> None:
         self.config = image.config
         self._image, self._arguments, self._volumes = image, arguments, dict(volumes or {})
+        self._network = ("unshare", "--net") if network is None else in_network(network)
         self._user = int(self.config["User"].partition(":")[0])
         self.environ = dict(variable.split("=", 1) for variable in self.config["Env"]) | dict(environ or {})
 
     def __enter__(self) -> Self:
-        self._mounted = self._image.mounted()
-        root = self._mounted.__enter__()
+        with ExitStack() as undo:
+            self._start(undo)
+            self._undo = undo.pop_all()
+        return self
+
+    def _start(self, undo: ExitStack) -> None:
+        root = undo.enter_context(self._image.mounted())
         for path, source in self._volumes.items():  # an engine makes them too, below the read-only root
             place = Path(f"{root}{path}")
             if source.is_dir():
@@ -191,16 +203,19 @@ class Container:
             "command": [*self.config["Entrypoint"], *(self._arguments or self.config["Cmd"])],
             "environ": self.environ,
         }
-        command = [*NAMESPACES, sys.executable, "-P", "-S", str(FIRST_PROCESS), json.dumps(plan)]
-        self.actor = ActorProcess(command, name="container").start()
+        command = [*self._network, *NAMESPACES, sys.executable, "-P", "-S", str(FIRST_PROCESS), json.dumps(plan)]
+        self.actor = undo.enter_context(ActorProcess(command, name="container"))
         self.pid = wait_until(
             lambda: next(iter(children_of(self.actor.pid)), 0), lambda: self.actor.describe("its start")
         )
-        return self
+        # An engine returns when the command itself has been executed.
+        file = Path(f"/proc/{self.pid}/cmdline")
+        wait_until(
+            lambda: FIRST_PROCESS.name.encode() not in file.read_bytes(), lambda: self.actor.describe("its begin")
+        )
 
     def __exit__(self, *_: object) -> None:
-        self.actor.close()
-        self._mounted.__exit__(None, None, None)
+        self._undo.close()
 
     @property
     def status(self) -> str:

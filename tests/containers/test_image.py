@@ -128,8 +128,8 @@ def test_layers(image: Image, tmp_path: Path) -> None:
         shutil.copy2(ROOT / name, source / name, follow_symlinks=False)
 
     def layers() -> Sequence[str]:
-        image.store.build(source, "redis-orchestrator:changed")
-        return layers_of(Image(image.store, "redis-orchestrator:changed"))
+        image.store.build(source, "changed")
+        return layers_of(Image(image.store, "changed"))
 
     assert len(layers_of(image)) == 3
     for name in ("docs/README.md", "tests/conftest.py", "config/example.env"):
