@@ -20,12 +20,12 @@ class Place:
     """What containers of a test share: a Redis and a pool.
 
     Attributes:
-        url: of the Redis, for the test.
+        server: the Redis.
         environ: of the containers.
         volumes: of the containers: the socket, and the URL as a secret file.
     """
 
-    url: str
+    server: RedisServer
     prefix: str
     environ: dict[str, str]
     volumes: dict[str, Path]
@@ -57,7 +57,7 @@ def place(open_server: RedisServer, tmp_path: Path) -> Place:
     secret.chmod(0o444)
     prefix = f"{tmp_path.name.replace('_', '-')}:test:t"
     return Place(
-        open_server.url,
+        open_server,
         prefix,
         {"ORC_PREFIX": prefix, "ORC_WORKER__DRAIN_S": "5"},
         {"/run/redis": open_server.directory, "/run/secrets/ORC_REDIS__URL": secret},

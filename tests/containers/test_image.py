@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+import signal
 import subprocess
 import time
 import tomllib
@@ -13,8 +16,9 @@ import pytest
 from anyio import to_thread
 
 from orchestrator import Orchestrator, TaskState
-from orchestrator.testing.waiting import wait_for
+from orchestrator.testing.waiting import wait_for, wait_until
 from tests.containers.images import BASE, ROOT, Container, Image, layers_of
+from tests.docs.pages import section
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,7 +98,7 @@ async def test_task_passes_through(image: Image, place: Place, agents: dict[str,
 async def test_sigterm_drains_in_time(image: Image, place: Place, agents: dict[str, Path]) -> None:
     """The stop signal lets what runs end, or puts it back, and ends the container in time; no task is lost."""
     with supervisor(image, place) as leader:
-        async with Orchestrator(place.url, prefix=place.prefix) as orc:
+        async with Orchestrator(place.server.url, prefix=place.prefix) as orc:
             with worker(image, place, agents) as host:
                 long = await orc.submit("nap", {"seconds": 30.0})
                 await to_thread.run_sync(lambda: host.actor.wait_output("worker_started", timeout_s=30))
@@ -111,6 +115,33 @@ async def test_sigterm_drains_in_time(image: Image, place: Place, agents: dict[s
                 await _wait_until_running(long, host)
                 await long.cancel()
             assert await to_thread.run_sync(lambda: leader.stop(10)) == 0, leader.actor.output
+
+
+@pytest.mark.parametrize("role", ["supervisor", "worker"])
+def test_health_check(image: Image, place: Place, agents: dict[str, Path], role: str) -> None:
+    """The health check fails while the process stands still, and not while Redis does."""
+    with supervisor(image, place) if role == "supervisor" else worker(image, place, agents) as container:
+        wait_until(lambda: container.check_health().returncode == 0, lambda: container.actor.describe("health"), 30)
+        place.server.process.freeze()
+        try:
+            assert container.check_health().returncode == 0, container.actor.output
+        finally:
+            place.server.process.thaw()
+        os.kill(container.pid, signal.SIGSTOP)
+        started_s = time.monotonic()
+        assert container.check_health().returncode == 1
+        assert time.monotonic() - started_s < container.config["Healthcheck"]["Timeout"] / 1e9
+        os.kill(container.pid, signal.SIGCONT)
+        wait_until(lambda: container.check_health().returncode == 0, lambda: container.actor.describe("health"), 30)
+
+
+async def test_health_check_finds_a_blocked_loop(image: Image, place: Place, agents: dict[str, Path]) -> None:
+    """The health check of a worker fails while a handler blocks the event loop of its only process."""
+    with supervisor(image, place), worker(image, place, agents) as host:
+        async with Orchestrator(place.server.url, prefix=place.prefix) as orc:
+            await wait_for(lambda: host.check_health().returncode == 0, lambda: host.actor.describe("health"), 30)
+            await orc.submit("block", {"seconds": 600.0})
+            await wait_for(lambda: host.check_health().returncode == 1, lambda: host.actor.describe("no health"), 60)
 
 
 async def _wait_until_running(handle: TaskHandle[Any], host: Container) -> None:
@@ -179,3 +210,21 @@ def test_labels(image: Image) -> None:
 def git(*arguments: str) -> str:
     """What git prints."""
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_sizes_are_those_of_the_guide(image: Image) -> None:
+    """The table of the guide has the size of each layer, within a tenth."""
+    table = "\n".join(section("docs/guides/containers.md", "Size"))
+    shown = [int(size) for size in re.findall(r"^\| .+ \| (\d+) \|$", table, re.MULTILINE)]
+    with image.mounted() as root:
+        (packages,) = root.glob("opt/orc/lib/python*/site-packages")
+        whole = size_of(root)
+        environment = size_of(root / "opt/orc")
+        project = size_of(packages / "orchestrator")
+        measured = (whole - environment, environment - project, project)
+    assert shown == [pytest.approx(bytes_ / 1e6, rel=0.1) for bytes_ in measured]
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files below a folder."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
