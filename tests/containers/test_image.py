@@ -19,6 +19,7 @@ from orchestrator import Orchestrator, TaskState
 from orchestrator.testing.waiting import wait_for, wait_until
 from tests.containers.images import BASE, ROOT, Container, ImageStore, MountedImage
 from tests.docs.pages import section
+from tests.helpers.subprocesses import children_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +53,7 @@ async def nap(ctx: TaskContext, seconds: float) -> int:
     return ctx.attempt
 
 
-@agent.skill
+@agent.skill(max_deaths=1)
 async def block(ctx: TaskContext, seconds: float) -> None:
     time.sleep(seconds)
 """
@@ -119,7 +120,7 @@ async def test_sigterm_drains_in_time(image: MountedImage, place: Place, agents:
 
 @pytest.mark.parametrize("role", ["supervisor", "worker"])
 def test_health_check(image: MountedImage, place: Place, agents: dict[str, Path], role: str) -> None:
-    """The health check fails while the process stands still, and not while Redis does."""
+    """The health check fails while the container stands still, and not while Redis does."""
     with supervisor(image, place) if role == "supervisor" else worker(image, place, agents) as container:
         wait_until(lambda: container.check_health().returncode == 0, lambda: container.actor.describe("health"), 30)
         place.server.process.freeze()
@@ -127,21 +128,31 @@ def test_health_check(image: MountedImage, place: Place, agents: dict[str, Path]
             assert container.check_health().returncode == 0, container.actor.output
         finally:
             place.server.process.thaw()
-        os.kill(container.pid, signal.SIGSTOP)
+        processes = [container.pid, *children_of(container.pid)]
+        for pid in processes:
+            os.kill(pid, signal.SIGSTOP)
         started_s = time.monotonic()
         assert container.check_health().returncode == 1
         assert time.monotonic() - started_s < container.config["Healthcheck"]["Timeout"] / 1e9
-        os.kill(container.pid, signal.SIGCONT)
+        for pid in processes:
+            os.kill(pid, signal.SIGCONT)
         wait_until(lambda: container.check_health().returncode == 0, lambda: container.actor.describe("health"), 30)
 
 
-async def test_health_check_finds_a_blocked_loop(image: MountedImage, place: Place, agents: dict[str, Path]) -> None:
-    """The health check of a worker fails while a handler blocks the event loop of its only process."""
+async def test_blocked_worker_is_replaced_in_its_container(
+    image: MountedImage, place: Place, agents: dict[str, Path]
+) -> None:
+    """A handler blocks the event loop: the host replaces its worker, so the container stays healthy and goes on."""
+    place.environ.update({"ORC_WORKER__STUCK_AFTER_S": "1", "ORC_WORKER__HEARTBEAT_S": "0.5"})
     with supervisor(image, place), worker(image, place, agents) as host:
         async with Orchestrator(place.server.url, prefix=place.prefix) as orc:
-            await wait_for(lambda: host.check_health().returncode == 0, lambda: host.actor.describe("health"), 30)
+            await to_thread.run_sync(lambda: host.actor.wait_output("worker_started", timeout_s=30))
             await orc.submit("block", {"seconds": 600.0})
-            await wait_for(lambda: host.check_health().returncode == 1, lambda: host.actor.describe("no health"), 60)
+            await to_thread.run_sync(lambda: host.actor.wait_output("stuck: its event loop", timeout_s=30))
+            assert host.check_health().returncode == 0
+            greeting = await (await orc.submit("greet", {"name": "Bo"})).result(timeout=30)
+            assert greeting == "Hello, Bo!"
+            assert host.check_health().returncode == 0
 
 
 async def _wait_until_running(handle: TaskHandle[Any], host: Container) -> None:
