@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
 
     from opentelemetry.context import Context
-    from opentelemetry.trace import Span, Tracer
+    from opentelemetry.trace import Span, Tracer, TracerProvider
     from opentelemetry.util.types import AttributeValue
 
 T = TypeVar("T")
@@ -300,13 +300,19 @@ def find_tracing() -> Tracing | None:
     global _found  # noqa: PLW0603 - one provider per process
     provider = get_tracer_provider()
     if _found[0] is not provider:
-        tracer = provider.get_tracer("orchestrator", program_version())
-        # A disabled SDK (OTEL_SDK_DISABLED) makes a tracer that records nothing.
-        real = not isinstance(tracer, NoOpTracer) and not isinstance(provider, ProxyTracerProvider)
-        if real:
-            add_context_source(ids_of_current_span)
-        _found = provider, Tracing(tracer) if real else None
+        _found = provider, _tracing_of(provider)
     return _found[1]
+
+
+def _tracing_of(provider: TracerProvider) -> Tracing | None:
+    if isinstance(provider, ProxyTracerProvider):
+        return None
+    tracer = provider.get_tracer("orchestrator", program_version())
+    # A disabled SDK (OTEL_SDK_DISABLED) makes a tracer that records nothing.
+    if isinstance(tracer, NoOpTracer):
+        return None
+    add_context_source(ids_of_current_span)
+    return Tracing(tracer)
 
 
 @contextmanager

@@ -350,6 +350,23 @@ async def test_a_drained_attempt_is_no_error(team: LocalTeam, spans: RecordedSpa
     assert links_of(first) == links_of(second) == {"producer": ids(spans.one("submit work"))}, "another worker ran it"
 
 
+async def test_an_attempt_that_lost_its_task(team: LocalTeam, spans: RecordedSpans) -> None:
+    """It gets no verdict, and its span says that it is lost."""
+    agent = Agent("worker")
+
+    @agent.skill
+    async def work(ctx: TaskContext) -> None:
+        if ctx.attempt == 1:
+            await team.services.store.execute("HINCRBY", team.services.keys.task(ctx.task_id), "gen", 1)
+            await ctx.progress(1)
+
+    await team.work(agent)
+    handle = await team.orc.submit("work")
+    (run,) = await spans.wait("run work")
+    assert (error_of(run), attributes(run)["orc.task.outcome"]) == ("lost", "lost")
+    await handle.cancel()
+
+
 async def test_a_handler_in_a_process_gets_the_context(team: LocalTeam, spans: RecordedSpans) -> None:
     """The span of the attempt is the current one in the handler's process too."""
     await team.work(tracing_agent)

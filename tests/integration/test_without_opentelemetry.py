@@ -63,7 +63,7 @@ anyio.run(main)
 """
 
 
-@pytest.mark.parametrize("how", ["blocked", "unused"])
+@pytest.mark.parametrize("how", ["blocked", pytest.param("unused", marks=pytest.mark.slow)])
 def test_a_team_without_a_tracer(redis_server: RedisServer, prefix: str, how: str) -> None:
     """Tasks run, and a trace context that another program wrote goes on to the children."""
     done = subprocess.run(

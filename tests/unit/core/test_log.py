@@ -16,7 +16,8 @@ import pytest
 import structlog
 from pydantic import SecretStr
 
-from orchestrator.core.log import Format, bind_context, configure_logging, get_logger
+from orchestrator.core import log
+from orchestrator.core.log import Format, add_context_source, bind_context, configure_logging, get_logger
 from orchestrator.core.scrubbing import MAX_CHARS, MAX_EVENT_CHARS, MAX_TRACE_CHARS, Scrubber
 from tests.helpers.cases import each_case
 
@@ -51,6 +52,27 @@ def _lines(stream: io.StringIO) -> list[dict[str, Any]]:
 
 
 # ---------------------------------------------------------------------------------------------------------------- shape
+
+
+def test_a_context_source_reaches_every_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its keys are in records of this program, of structlog and of other libraries; bound keys go before them."""
+    monkeypatch.setattr(log, "_sources", [])
+    ids: dict[str, object] = {"trace_id": "t1"}
+    for _ in range(2):
+        add_context_source(ids.copy)
+    stream = io.StringIO()
+    configure_logging("info", "json", stream)
+
+    def write() -> None:
+        get_logger("orchestrator.x").info("own")
+        structlog.get_logger("agent").info("structured")
+        logging.getLogger("library").warning("plain")
+        bind_context(trace_id="bound")
+        get_logger("orchestrator.x").info("own")
+
+    contextvars.copy_context().run(write)
+    assert [line["trace_id"] for line in _lines(stream)] == ["t1", "t1", "t1", "bound"]
+    assert len(log._sources) == 1
 
 
 def test_events_are_json_lines() -> None:
