@@ -137,7 +137,7 @@ def test_wheel_adds_one_name(wheel: Path, installed: Installed) -> None:
     """The wheel holds `orchestrator` alone, with agents' code and scripts; no other name of ours can be imported."""
     names = zipfile.ZipFile(wheel).namelist()
     assert {re.split(r"[/-]", name)[0] for name in names} == {"orchestrator", "redis_orchestrator"}
-    files = [path for folder in ("workers", "lua") for path in (ROOT / folder).rglob("*") if path.is_file()]
+    files = [path for folder in ("workers", "lua", "systemd") for path in (ROOT / folder).rglob("*") if path.is_file()]
     wanted = [path.relative_to(ROOT) for path in files if path.suffix != ".pyc"]
     assert wanted
     assert {f"orchestrator/{path}" for path in wanted} <= set(names)
@@ -148,6 +148,12 @@ def test_wheel_adds_one_name(wheel: Path, installed: Installed) -> None:
     for name in ("workers", "lua"):
         code, output = installed.python("-P", "-c", f"import {name}")
         assert (code, f"No module named '{name}'" in output) == (1, True), output
+
+
+def test_units_travel_in_the_wheel(installed: Installed) -> None:
+    """`orc service` of an installation without a checkout prints its units, with its own path."""
+    code, output = installed.python("-P", "-m", "orchestrator", "service", "print", "worker")
+    assert (code, f"\nExecStart={installed.bin / 'orc'} worker run --group %i\n" in output) == (0, True), output
 
 
 def test_wheel_of_a_source_archive_is_the_same(wheel: Path, tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
 import signal
+import subprocess
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -127,3 +130,62 @@ def test_embedded_redis_runs_under_its_unit(tmp_path: Path) -> None:
             assert {message.pid for message in manager.messages} == {running.pid}
             running.terminate()
             assert running.wait_exit(20) == 0, running.output
+
+
+def allowed_calls(unit: str) -> set[str]:
+    """The system calls that the filter of a unit admits."""
+    listed = subprocess.run(
+        ["systemd-analyze", "syscall-filter", "--no-pager"], capture_output=True, text=True, check=True
+    ).stdout
+    sets: dict[str, list[str]] = {}
+    for block in re.split(r"\n(?=@)", listed):
+        name, *lines = block.strip().splitlines()
+        sets[name] = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
+
+    def members(name: str) -> set[str]:
+        return {each for one in sets[name] for each in (members(one) if one.startswith("@") else {one})}
+
+    allowed = members("@default")
+    for line in re.findall(r"^SystemCallFilter=(.*)$", unit_text(find_unit(unit)), re.MULTILINE):
+        calls = set[str]().union(*[members(name) for name in line.lstrip("~").split()])
+        allowed = allowed - calls if line.startswith("~") else allowed | calls
+    return allowed
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("strace") is None or shutil.which("systemd-analyze") is None, reason="needs strace and systemd-analyze"
+)
+def test_sandbox_admits_every_system_call(
+    redis_server: RedisServer, prefix: str, attempt_log: AttemptLog, tmp_path: Path
+) -> None:
+    """Supervisor, workers with handlers of every kind, and the embedded Redis make no call that their filter denies."""
+    config = settings_file(tmp_path / "orchestrator.toml", redis_server, prefix, attempt_log)
+    config.write_text(config.read_text().replace("logging_agents:agents", "handlers_of_every_kind:agent"))
+    (tmp_path / "run").mkdir()
+    redis = [word.replace("/var/lib/orchestrator", str(tmp_path)) for word in unit_command("redis")]
+    commands = {"supervisor": unit_command("supervisor"), "worker": unit_command("worker", instance="editors")}
+    traces = {unit: tmp_path / f"{unit}.trace" for unit in (*commands, "redis")}
+    actors: list[ActorProcess] = []
+    with ExitStack() as stack:
+        managers = {unit: stack.enter_context(ServiceManager()) for unit in traces}
+        for unit, command in {**commands, "redis": redis}.items():
+            environ = managers[unit].environment() | {
+                "ORC_CONFIG": str(config),
+                "XDG_RUNTIME_DIR": str(tmp_path / "run"),
+            }
+            traced = ["strace", "-f", "-qq", "-o", str(traces[unit]), *command]
+            actors.append(stack.enter_context(ActorProcess(traced, name=unit, env=environ, cwd=ROOT)))
+        for unit, status in {"supervisor": "leads", "worker": "in 1 worker", "redis": "runs Redis"}.items():
+            managers[unit].wait_status(status, 60.0)
+        with Orchestrator(url=redis_server.url, prefix=prefix) as orc:
+            assert orc.submit("in_loop").result(30) == "in_loop"
+            assert "uid=" in orc.submit("in_thread").result(30)
+            assert orc.submit("in_process").result(30) == "in_process"
+        for manager in managers.values():
+            os.kill(manager.messages[0].pid, signal.SIGTERM)
+        assert [actor.wait_exit(30.0) for actor in actors] == [0, 0, 0]
+    for unit, trace in traces.items():
+        calls = set(re.findall(r"^\d+ +([a-z_0-9]+)\(", trace.read_text(), re.MULTILINE))
+        assert len(calls) > 30, "the trace is empty"
+        assert calls - allowed_calls(unit) == set(), unit

@@ -1,0 +1,144 @@
+"""docs/guides/deployment.md is followed from its first block to the result of the task, below a root folder.
+
+Where the page calls systemctl, the test starts the ExecStart lines of the installed units as systemd does: with their
+credentials, their environment file and a notification socket. It does not run what needs a network (pip).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.docs.pages import blocks
+from tests.faultkit.processes import ActorProcess
+from tests.helpers.service_manager import ServiceManager
+
+if TYPE_CHECKING:
+    from tests.faultkit.servers import RedisServer
+
+PAGE: Final = "docs/guides/deployment.md"
+ORC: Final = Path(sys.executable).with_name("orc")
+NEEDS_NETWORK: Final = ("python3 -m venv", "/opt/orchestrator/bin/pip")
+NEEDS_SYSTEMD: Final = ("systemctl daemon-reload", "/opt/orchestrator/bin/orc service status")
+_FILE: Final = re.compile(r"# (/\S+)\n(.*)", re.DOTALL)
+
+
+@dataclass
+class Machine:
+    """A machine below a root folder, without systemd."""
+
+    root: Path
+    replaced: dict[str, str]
+    stack: ExitStack
+    variables: dict[str, str] = field(default_factory=dict)
+    services: dict[str, ActorProcess] = field(default_factory=dict)
+    managers: dict[str, ServiceManager] = field(default_factory=dict)
+    printed: str = ""
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file of the page."""
+        for old, new in self.replaced.items():
+            text = text.replace(old, new)
+        place = self.root / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, encoding="utf-8")
+
+    def do(self, command: str) -> None:
+        """Run a command of the page."""
+        if command.startswith((*NEEDS_NETWORK, *NEEDS_SYSTEMD)):
+            return
+        for old, new in self.replaced.items():
+            command = command.replace(old, new)
+        words = shlex.split(command)
+        if words[0] == "export":
+            self.variables |= dict(word.split("=", 1) for word in words[1:])
+        elif words[:3] == ["systemctl", "enable", "--now"]:
+            for unit in words[3:]:
+                if unit != "orchestrator.target":
+                    self.start(unit)
+        else:
+            self.run(words)
+
+    def run(self, words: list[str]) -> None:
+        """Run a program that ends."""
+        if words[0] in {"systemd-sysusers", "systemd-tmpfiles"}:
+            words = [*words, f"--root={self.root}", "orchestrator.conf"]
+        if words[1:3] == ["service", "install"]:
+            words += ["--root", str(self.root)]
+        environ = self.environ() | self.variables
+        done = subprocess.run(words, env=environ, cwd=self.root, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (words, done.stderr)
+        self.printed = done.stdout
+
+    def start(self, unit: str) -> None:
+        """Start an installed unit as systemd does, and wait until it is ready."""
+        name, _, instance = unit.partition("@")
+        path = self.root / f"etc/systemd/system/{name}{'@' if instance else ''}.service"
+        options = [line.partition("=")[::2] for line in path.read_text().splitlines() if re.match(r"\w+=", line)]
+        credentials = self.root / "run" / unit
+        credentials.mkdir(parents=True)
+        environ = self.environ() | {"CREDENTIALS_DIRECTORY": str(credentials)}
+        command: list[str] = []
+        for option, value in options:
+            if option == "LoadCredential":
+                id_, _, source = value.partition(":")
+                if (found := self.root / "etc/credstore" / source).exists():
+                    shutil.copy(found, credentials / id_)
+            elif option == "ExecStart":
+                command = shlex.split(value.replace("%i", instance))
+        manager = self.managers[unit] = self.stack.enter_context(ServiceManager())
+        process = ActorProcess(command, name=name, env=environ | manager.environment(watchdog_s=30.0), cwd=self.root)
+        self.services[unit] = self.stack.enter_context(process)
+
+    def environ(self) -> dict[str, str]:
+        """The environment of a program: the place of the settings is all that differs from the page."""
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("ORC_")}
+        return {**ours, "ORC_CONFIG": str(self.root / "etc/orchestrator/orchestrator.toml")}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("systemd-sysusers") is None, reason="needs root and the tools of systemd"
+)
+def test_page_leads_to_a_running_task(redis_server: RedisServer, prefix: str, tmp_path: Path) -> None:
+    """Each file is written and each command is run in the order of the page; the task returns what the page shows."""
+    replaced = {
+        "/opt/orchestrator/bin/orc": str(ORC),
+        "redis://:the-password@localhost:6379/0": redis_server.url,
+        "shop:prod:acme": prefix,
+        "/srv/agents": str(tmp_path / "srv/agents"),
+    }
+    with ExitStack() as stack:
+        machine = Machine(tmp_path, replaced, stack)
+        for block in blocks(PAGE):
+            file = _FILE.match(block.text)
+            # The file of variables is for the embedded server, in place of this Redis.
+            if file is not None and block.language != "console" and not file[1].endswith(".env"):
+                machine.write(file[1], file[2])
+            if block.language != "console":
+                continue
+            shown: list[str] = []
+            for line in block.text.splitlines():
+                if line.startswith(("# ", "$ ")):
+                    machine.do(line[2:])
+                else:
+                    shown.append(line)
+            if shown:
+                assert machine.printed.splitlines() == shown
+        assert machine.printed == '"Hello, Ada!"\n'
+        assert set(machine.services) == {"orchestrator-supervisor", "orchestrator-worker@greeters"}
+        machine.managers["orchestrator-supervisor"].wait_status("leads")
+        machine.managers["orchestrator-worker@greeters"].wait_status("in 2 workers")
+        for unit, process in machine.services.items():
+            process.terminate()
+            assert process.wait_exit(20) == 0, (unit, process.output)
