@@ -26,13 +26,16 @@ SENT: Final = (
     "GET KEY",
     "GET SCOPE",
     "SET KEY 1",
+    "SCAN 0",
     "SMEMBERS KEY",
     "SSCAN KEY 0",
+    "SUNION KEY",
     "HGET KEY f",
     "HGETALL KEY",
     "HKEYS KEY",
     "HMGET KEY f",
     "MGET KEY",
+    "LINDEX KEY 0",
     "LRANGE KEY 0 -1",
     "LRANGE KEY 0 1",
     "XLEN KEY",
@@ -42,6 +45,7 @@ SENT: Final = (
     "XREADGROUP GROUP g c STREAMS KEY >",
     "XREVRANGE KEY + -",
     "ZCARD KEY",
+    "ZMSCORE KEY m",
     "ZRANGE KEY 0 -1",
     "ZREVRANK KEY m",
     "ZSCAN KEY 0",
@@ -105,6 +109,22 @@ DURABLE: Final[Mapping[Level, Sequence[str]]] = {
 }
 """Further commands of submits with a level of durability."""
 
+TRANSACTION: Final = ("MULTI", "EXEC", "DISCARD")
+"""Sent around other commands, so that a dry run cannot have them in its own transaction."""
+DURABILITY: Final = ("WAIT 0 0", "WAITAOF 0 0 0")
+"""Sent behind the submits of tasks whose durability is not the default."""
+INSPECTION: Final = ("CLUSTER NODES", "ACL WHOAMI", "ACL DRYRUN user PING", "CLIENT LIST", "MEMORY USAGE KEY")
+"""Commands of `orc doctor`, `orc keys`, `orc upgrade` and `orc backup`, which find less without them."""
+READING: Final = frozenset(
+    {
+        "EXISTS", "GET", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "HRANDFIELD", "HSTRLEN",
+        "HVALS", "LINDEX", "LLEN", "LRANGE", "MGET", "PTTL", "SCAN", "SISMEMBER", "SMEMBERS", "SMISMEMBER", "SSCAN",
+        "SUNION", "TTL", "TYPE", "XINFO", "XLEN", "XPENDING", "XRANGE", "XREAD", "XREVRANGE", "ZCARD", "ZCOUNT",
+        "ZMSCORE", "ZRANDMEMBER", "ZRANGE", "ZRANK", "ZREVRANK", "ZSCAN", "ZSCORE",
+    }
+)  # fmt: skip
+"""Commands of the table that read keys and change none."""
+
 
 def used_commands(keys: PoolKeys, *, durability: Level = "default") -> list[list[str]]:
     """Return the commands for one pool, optional ones last, on a key that is not in use."""
@@ -118,5 +138,5 @@ def used_commands(keys: PoolKeys, *, durability: Level = "default") -> list[list
 
 def acl_name(command: Sequence[str]) -> str:
     """Return the name of a command in ACL rules: `xgroup|create`, `zadd`."""
-    containers = {"CLIENT", "SCRIPT", "XGROUP", "XINFO"}
+    containers = {"ACL", "CLIENT", "CLUSTER", "MEMORY", "SCRIPT", "XGROUP", "XINFO"}
     return "|".join(command[: 2 if command[0] in containers else 1]).lower()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.errors import ServerRefused, StoreError
+from orchestrator.doctor.acl import ROLES, lacks_only
 from orchestrator.doctor.commands import HINTS, acl_name, used_commands
 from orchestrator.doctor.findings import ok, problem, warning
 
@@ -28,6 +29,10 @@ async def check_rights(context: CheckContext) -> list[DoctorFinding]:
     who = f"user {user!r}" if user else "the user of the URL"
     if verdicts is None:
         return [ok("rights", f"unknown: {who} may use neither ACL DRYRUN nor MULTI")]
+    lacking = {acl_name(command) for command, verdict in zip(commands, verdicts, strict=True) if verdict}
+    role = next((role for role in ROLES if role.name == user and lacking and lacks_only(role, lacking)), None)
+    if role is not None:
+        return [ok("rights", f"{who} has the rights of its role: {role.meaning}")]
     needed, optional = list(zip(commands, verdicts, strict=True))[: -len(HINTS)], verdicts[-len(HINTS) :]
     if any(verdict for _, verdict in needed):
         return [_missing_rights(who, user, needed, store.keys)]

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import secrets
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from orchestrator import Agent, TaskContext
 from orchestrator.core.formats import FORMAT
 from orchestrator.doctor import compatibility
-from orchestrator.doctor.commands import CALLED, acl_name, used_commands
+from orchestrator.doctor.commands import (
+    CALLED,
+    DURABILITY,
+    HINTS,
+    INSPECTION,
+    READING,
+    SENT,
+    TRANSACTION,
+    acl_name,
+    used_commands,
+)
 from orchestrator.doctor.context import CheckContext
 from orchestrator.doctor.findings import Severity
 from orchestrator.services import pool_keys
@@ -218,3 +230,32 @@ async def test_data_of_another_format(redis_client: redis.Redis, settings: Setti
     assert "supervisor" not in found
     redis_client.set(keys.format, FORMAT)
     assert await find_problems(settings) == {}
+
+
+def test_the_table_has_every_command_of_the_program(redis_client: redis.Redis) -> None:
+    """A command that the program sends and the tables lack would be missed by users with few rights: add it there."""
+    root = Path(__file__).parents[3]
+    known: Any = redis_client.command()
+    commands = {name.upper() for name in known}
+    apart = ("testing", "bench", "demo", "embedded", "benchmarks", "tests")
+    sent: dict[str, Path] = {}
+    for path in (*(root / "orchestrator").rglob("*.py"), *(root / "workers").rglob("*.py")):
+        if path.name != "commands.py" and not {*apart} & {*path.relative_to(root).parts}:
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                words = node.args if isinstance(node, ast.Call) else node.elts if isinstance(node, ast.Tuple) else ()
+                name = words[0].value if words and isinstance(words[0], ast.Constant) else None
+                if isinstance(name, str) and name in commands:
+                    sent[name] = path
+    tables = {command.split(" ")[0] for command in (*SENT, *CALLED, *HINTS, *TRANSACTION, *DURABILITY, *INSPECTION)}
+    # The doctor tries CONFIG GET and EVAL_RO and can do without; ASKING is for clusters; READONLY is an error.
+    tables |= {"CONFIG", "EVAL_RO", "ASKING", "READONLY"}
+    assert len(sent) > 20
+    assert {name: str(path) for name, path in sent.items() if name not in tables} == {}
+
+
+def test_reading_commands(redis_client: redis.Redis) -> None:
+    """`READING` has each command of the tables that the server takes for reading, and no other."""
+    tables = {command.split(" ")[0] for command in (*SENT, *CALLED) if "KEY" in command or command.startswith("SCAN")}
+    found: Any = redis_client.command()
+    reading = {name.upper() for name, info in found.items() if "readonly" in info["flags"]}
+    assert {name for name in tables - {"XINFO"} if name in reading} == (READING & tables) - {"XINFO"}
