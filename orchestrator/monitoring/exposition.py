@@ -1,6 +1,6 @@
 """Writes the numbers of a pool in Prometheus' text format.
 
-The library renders a sample in about 6 us, and a large pool has 8,000. So the text of a pair of agent and skill is made
+The library renders a sample in 8 us, and a large pool has 9,000. So the text of a pair of agent and skill is made
 with one format operation, and kept until its counters change (docs/internals/adr/0032).
 """
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from orchestrator import Agent, TaskContext
@@ -18,10 +19,12 @@ from orchestrator.services import open_services
 from orchestrator.tasks.submission import Submission
 from orchestrator.views.backlog import read_backlog
 from tests.helpers.metrics import Samples, label_values, names, parse, value
+from tests.helpers.terminal import Terminal
 from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     import redis
 
@@ -87,7 +90,7 @@ async def test_a_live_run(team: LocalTeam) -> None:
     assert abs(value(found, "orc_redis_clock_skew_seconds")) < 1
 
 
-async def test_work_that_waits(team: LocalTeam) -> None:
+async def test_work_that_waits(team: LocalTeam, tmp_path: Path) -> None:
     """The number for autoscaling grows without a slot, falls with slots, and follows the running times."""
     store, keys = team.services.store, team.services.keys
     await team.orc.submit_many([Submission("sum") for _ in range(12)])
@@ -113,6 +116,11 @@ async def test_work_that_waits(team: LocalTeam) -> None:
     backlogs = await read_backlog(team.services)
     assert (backlogs.skills["sum"].waiting, backlogs.skills["sum"].seconds) == (12, 24.0)
     assert backlogs.pool.seconds == 8.0
+    url = team.settings.redis.url
+    assert url is not None
+    terminal = Terminal(tmp_path, ORC_REDIS__URL=url.get_secret_value(), ORC_PREFIX=team.settings.prefix)
+    shown = (await anyio.to_thread.run_sync(terminal.orc, "status", "-o", "json")).json()
+    assert (shown["backlog"]["seconds"], shown["backlog"]["skills"]["sum"]["seconds"]) == (8.0, 24.0)
 
 
 async def test_ages(team: LocalTeam) -> None:

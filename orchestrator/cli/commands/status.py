@@ -14,6 +14,7 @@ from orchestrator.cli.terminal.parsing import Commands
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from orchestrator.monitoring.backlog import Backlog
     from orchestrator.views.status import PoolStatus
 
 SHOWN: Final = 50
@@ -31,16 +32,25 @@ app = commands.app
 async def status(*, common: Globals = DEFAULTS) -> int:
     """Show server, supervisor, agents, workers and queues on one screen."""
     from orchestrator.cli.commands.queues import queue_row
+    from orchestrator.views.backlog import read_backlog
     from orchestrator.views.status import read_status
 
     async with common.services() as services:
-        found = await read_status(services)
+        found, backlogs = await read_status(services), await read_backlog(services)
     commands = active_commands(found.active_commands)
     queues = [queue_row(view) for view in found.queues]
     if common.output == "table":
-        _print_screen(found, commands, queues)
+        _print_screen(found, backlogs.pool, commands, queues)
     else:
-        record = {**asdict(found), "queues": queues, "active_commands": commands}
+        record = {
+            **asdict(found),
+            "queues": queues,
+            "active_commands": commands,
+            "backlog": {
+                **asdict(backlogs.pool),
+                "skills": {name: asdict(one) for name, one in backlogs.skills.items()},
+            },
+        }
         output.show_record(common.output, record, key="pool")
     if found.supervisor is None:
         output.say(
@@ -50,7 +60,9 @@ async def status(*, common: Globals = DEFAULTS) -> int:
     return 0
 
 
-def _print_screen(found: PoolStatus, commands: list[dict[str, Any]], queues: list[dict[str, Any]]) -> None:
+def _print_screen(
+    found: PoolStatus, backlog: Backlog, commands: list[dict[str, Any]], queues: list[dict[str, Any]]
+) -> None:
     from orchestrator.cli.commands.queues import COLUMNS
 
     server = found.server
@@ -63,6 +75,7 @@ def _print_screen(found: PoolStatus, commands: list[dict[str, Any]], queues: lis
         ("pool", f"{found.pool} ({found.prefix})"),
         ("supervisor", found.supervisor or "none"),
         ("tasks", ", ".join(f"{found.tasks[name]} {name}" for name in _in_order(found.tasks)) or "none"),
+        ("backlog", _backlog_text(backlog)),
     ]
     output.write("".join(f"{output.paint(name.ljust(10), '1')}  {output.clean(text)}\n" for name, text in facts))
     if commands:
@@ -74,6 +87,11 @@ def _print_screen(found: PoolStatus, commands: list[dict[str, Any]], queues: lis
     _print_table(agents, columns, "agent", found.totals.agents)
     _print_table(workers, ("id", "pid", "last_seen_at", "agents"), "worker", found.totals.workers)
     _print_table(queues[:SHOWN], COLUMNS, "queue", found.totals.queues)
+
+
+def _backlog_text(backlog: Backlog) -> str:
+    work = f"{backlog.waiting} ready, {backlog.run_s:.3g} s each" if backlog.waiting else "none ready"
+    return f"{backlog.seconds:.3g} s of work per slot ({work}; {backlog.slots} slots)"
 
 
 def _in_order(counters: Mapping[str, int]) -> list[str]:
