@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.monitoring.catalogue import BY_NAME, METRICS
+from tests.docs.pages import anchors
+from tools.alert_rules import SOURCE, rules
 from tools.grafana import TARGET, panels, rendered
 
 ROOT: Final = Path(__file__).parents[2]
-ALERTS: Final = (ROOT / "config" / "prometheus" / "alerts.yml").read_text(encoding="utf-8")
 ADDED: Final = {"instance", "job"}
 """Labels that Prometheus adds to every series."""
 
@@ -24,13 +25,7 @@ def _expressions() -> dict[str, str]:
         for number, (query, _) in enumerate(panel.queries)
     }
     assert len({panel.title for panel in panels()}) == len(panels())
-    rules = re.split(r"^ {6}- (?=alert:|record:)", ALERTS, flags=re.MULTILINE)[1:]
-    for rule in rules:
-        name, rest = rule.split("\n", 1)
-        expression = re.search(r"expr: (?:>-\n)?(.*?)(?=\n +(?:for|labels|annotations):|\Z)", rest, re.DOTALL)
-        assert expression, name
-        found[name] = expression[1]
-    return found
+    return found | {rule.name: rule.expression for rule in rules()}
 
 
 def _used(expression: str) -> set[str]:
@@ -108,20 +103,18 @@ def test_the_dashboard_can_be_provisioned() -> None:
 
 
 def test_every_alert_has_a_runbook() -> None:
-    """An alert has a severity, a sentence and a section of the manual that exists."""
-    blocks = ALERTS.split("- alert: ")[1:]
-    assert len(blocks) > 20
-    page = (ROOT / "docs" / "guides" / "operations.md").read_text(encoding="utf-8")
-    headings = {
-        re.sub(r"[^a-z0-9 -]", "", line[3:].lower()).replace(" ", "-")
-        for line in page.splitlines()
-        if line.startswith("## ")
-    }
-    for block in blocks:
-        name = block.split("\n", 1)[0]
-        assert re.search(r"severity: (?:critical|warning|info)\b", block), name
-        assert "summary: " in block, name
-        assert "description: " in block, name
-        runbook = re.search(r"runbook: docs/guides/operations\.md#(\S+)", block)
-        assert runbook, name
-        assert runbook[1] in headings, (name, runbook[1])
+    """An alert has a severity, two texts and a section of the manual that exists."""
+    alerts = [rule for rule in rules() if rule.severity]
+    assert len(alerts) > 20
+    assert {rule.severity for rule in alerts} == {"critical", "warning", "info"}
+    for alert in alerts:
+        page, _, section = alert.runbook.partition("#")
+        assert section in anchors(page), alert.name
+        assert alert.summary, alert.name
+        assert alert.description, alert.name
+
+
+def test_the_rules_are_read_completely() -> None:
+    """The reader finds each rule that the file has."""
+    text = SOURCE.read_text(encoding="utf-8")
+    assert [rule.name for rule in rules()] == re.findall(r"- (?:alert|record): (\S+)", text)

@@ -19,6 +19,7 @@ SINGLE: Final[dict[str, Callable[[], str]]] = {
     "reference/keys.md": tables.keys,
     "reference/states.md": tables.states,
     "reference/metrics.md": tables.metrics,
+    "reference/alerts.md": tables.alerts,
     "reference/doctor-codes.md": tables.doctor,
     "reference/repair-codes.md": tables.repair,
     "reference/errors.md": tables.errors,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,7 @@ from orchestrator.repair.findings import DAMAGE_KINDS
 from orchestrator.store.keys import POOL_KEYS, SCOPE_KEYS
 from orchestrator.tasks.options import REPEATABLE, TASK_OPTIONS, OnBusy
 from orchestrator.tasks.states import STEPS
+from tools.alert_rules import rules
 from tools.commands_table import commands_table
 from tools.log_events import LOG_KEYS, RESERVED, SECTIONS
 
@@ -84,6 +86,32 @@ def metrics() -> str:
         ("metric", "type", "unit", "labels", "meaning", "source"),
         rows,
     )
+
+
+def alerts() -> str:
+    """Return the page of alerts: name, severity, meaning, what to do."""
+    rows = [
+        (
+            f"`{rule.name}`",
+            rule.severity or "",
+            f"{re.sub(r'{{[^}]*}}', '…', rule.summary)}. {rule.description}",
+            _runbook(rule.runbook.partition("#")[2]),
+            f"`{rule.expression}`",
+        )
+        for rule in rules()
+        if rule.severity
+    ]
+    return _page(
+        "Alerts",
+        "`config/prometheus/alerts.yml` has these alerts; [Dashboard and alerts](../guides/alerts.md) tells how to use "
+        "them.",
+        ("alert", "severity", "meaning", "runbook", "fires when"),
+        rows,
+    )
+
+
+def _runbook(section: str) -> str:
+    return f"[{section.replace('-', ' ')}](../guides/operations.md#{section})"
 
 
 def keys() -> str:
