@@ -97,13 +97,17 @@ class ImageStore:
         (wheels / "complete").touch()
         return wheels
 
+    def pip_conf(self) -> Path:
+        """Write the configuration with which pip finds the wheels at /wheels, and nothing else."""
+        file = self.folder / "pip.conf"
+        file.write_text("[global]\nno-index = true\nfind-links = /wheels\n", encoding="utf-8")
+        return file
+
     def build(self, source: Path = ROOT, name: str = NAME) -> str:
         """Build the image of a source tree as `make image` does; return what that printed."""
         with self.locked():
             self.make_base()
             wheels = self.fetch_wheels()
-            settings = self.folder / "pip.conf"
-            settings.write_text("[global]\nno-index = true\nfind-links = /wheels\n", encoding="utf-8")
             # The health check is no part of OCI's format. Without an engine, a chroot isolates the steps.
             options = (
                 *("--isolation", "chroot", "--format", "docker", "--layers"),
@@ -111,7 +115,7 @@ class ImageStore:
                     "--build-arg",
                     f"BASE={BASE}",
                     "--secret",
-                    f"id=pip,src={settings}",
+                    f"id=pip,src={self.pip_conf()}",
                     "--volume",
                     f"{wheels}:/wheels:ro",
                 ),

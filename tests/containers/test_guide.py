@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.containers.images import ROOT
+from tests.containers.images import BASE, ROOT, Container
 from tests.containers.machine import Machine
 from tests.docs.pages import blocks
 from tests.docs.test_pages import fits
@@ -16,7 +16,7 @@ from tests.docs.test_pages import fits
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.containers.images import MountedImage
+    from tests.containers.images import ImageStore, MountedImage
     from tests.docs.pages import Block
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -52,6 +52,24 @@ def follow(machine: Machine, section: str) -> int:
                 script = "\n".join(["set -eu", *(command for command, _ in typed)])
                 subprocess.run(["bash", "-c", script], cwd=machine.project, check=True)
     return count
+
+
+def test_image_with_agents(store: ImageStore, tmp_path: Path) -> None:
+    """The guide's Dockerfile adds a library and a module to the image, and `orc` finds both."""
+    (dockerfile,) = [block.text for block in blocks(PAGE) if block.language == "dockerfile"]
+    (tmp_path / "Dockerfile").write_text(dockerfile, encoding="utf-8")
+    (tmp_path / "requirements.txt").write_text("pluggy\n", encoding="utf-8")
+    agents = "import pluggy\n" + (ROOT / "examples" / "my_agents.py").read_text(encoding="utf-8")
+    (tmp_path / "my_agents.py").write_text(agents, encoding="utf-8")
+    with store.locked():
+        index = ("--volume", f"{store.fetch_wheels()}:/wheels:ro", "--volume", f"{store.pip_conf()}:/etc/pip.conf:ro")
+        options = ("--isolation", "chroot", "--format", "docker", "--layers", "--build-arg", f"BASE={BASE}", *index)
+        store.call("build", *options, "--tag", "with-agents", str(tmp_path))
+    with (
+        store.mounted("with-agents") as image,
+        Container(image, environ={"ORC_REDIS__URL": "redis://127.0.0.1:1/0"}) as container,
+    ):
+        container.actor.wait_output("worker_waits_for_redis", timeout_s=30)
 
 
 @pytest.fixture
