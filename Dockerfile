@@ -62,16 +62,10 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
     CMD ["python", "-P", "-m", "orchestrator.monitoring.probe", "live"]
 
+# `make image` adds the version, the commit and its date with --label: podman and buildah of some versions keep a label
+# with the value of an old build argument in their cache.
 ARG BASE
-ARG VERSION=
-ARG REVISION=
-ARG SOURCE=
-ARG CREATED=
 LABEL org.opencontainers.image.title="redis-orchestrator" \
       org.opencontainers.image.description="Coordinates teams of agents through Redis." \
       org.opencontainers.image.licenses="MIT" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}" \
-      org.opencontainers.image.source="${SOURCE}" \
-      org.opencontainers.image.created="${CREATED}" \
       org.opencontainers.image.base.name="${BASE}"

@@ -105,11 +105,15 @@ build/lock/bin/pip-compile:
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 ENGINE ?= docker
 IMAGE ?= redis-orchestrator
+# Address of the repository, for the label.
+SOURCE ?=
 
-image: ## build the container image (ENGINE=podman, IMAGE=name, ARGS="--build-arg BASE=python:3.12-slim")
-	$(ENGINE) build --tag $(IMAGE):$(VERSION) --tag $(IMAGE):latest --build-arg VERSION=$(VERSION) \
-		--build-arg REVISION=$$(git describe --always --dirty --abbrev=40 --exclude='*') \
-		--build-arg CREATED=$$(git log -1 --format=%cI) $(ARGS) .
+image: ## build the container image (ENGINE=podman, IMAGE=name, SOURCE=url, ARGS="--build-arg BASE=…")
+	$(ENGINE) build --tag $(IMAGE):$(VERSION) --tag $(IMAGE):latest \
+		--label org.opencontainers.image.version=$(VERSION) \
+		--label org.opencontainers.image.revision=$$(git describe --always --dirty --abbrev=40 --exclude='*') \
+		--label org.opencontainers.image.created=$$(git log -1 --format=%cI) \
+		--label org.opencontainers.image.source=$(SOURCE) $(ARGS) .
 
 clean: ## remove the environment, caches and build results
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -31,6 +31,7 @@ SUITE: Final = "trixie"
 PYTHON: Final = "3.13"
 BASE: Final = f"localhost/base:{SUITE}"
 NAME: Final = "redis-orchestrator"
+SOURCE: Final = "https://example.org/redis-orchestrator"
 FIRST_PROCESS: Final = Path(__file__).with_name("first_process.py")
 NAMESPACES: Final = ("unshare", "--pid", "--mount", "--ipc", "--uts", "--fork", "--kill-child")
 
@@ -123,7 +124,7 @@ class ImageStore:
             engine = " ".join(self.command)
             return run(
                 *("make", "--no-print-directory", "-C", str(source), "image"),
-                *(f"ENGINE={engine}", f"IMAGE={name}", f"ARGS={' '.join(options)}"),
+                *(f"ENGINE={engine}", f"SOURCE={SOURCE}", f"IMAGE={name}", f"ARGS={' '.join(options)}"),
             )
 
     def image(self, name: str = NAME) -> Image:

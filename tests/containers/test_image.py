@@ -205,6 +205,7 @@ def test_labels(image: MountedImage) -> None:
         "base.name": BASE,
     }
     assert {name: labels[name] for name in wanted} == wanted
+    assert labels["revision"] == git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
     assert labels["revision"].startswith(git("rev-parse", "HEAD"))
     assert labels["created"] == git("log", "-1", "--format=%cI")
 
