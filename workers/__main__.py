@@ -35,10 +35,13 @@ def main() -> int:
         settings = sources.load().settings
         configure_logging(level=settings.logging.level, format=settings.logging.format, secrets=settings.secrets)
         from orchestrator.core.notify import Notifier
+        from orchestrator.core.secret_environment import take_secrets
         from orchestrator.workers.runtime.host import Host
         from orchestrator.workers.runtime.loading import load_agents
 
-        notifier = Notifier.take()  # before the agents can start a process
+        # Before the agents can read the environment, or start a process.
+        take_secrets()
+        notifier = Notifier.take()
         agents = load_agents(arguments.agents)
         if arguments.check:
             # Without waiting for threads and exit handlers of the agents' modules.

@@ -142,6 +142,7 @@ class Agent:
         max_deaths: int = 3,
         lock: LockMode = "task",
         process: bool = False,
+        redact: bool = False,
     ) -> Decorator: ...
 
     def skill(
@@ -157,6 +158,7 @@ class Agent:
         max_deaths: int = 3,
         lock: LockMode = "task",
         process: bool = False,
+        redact: bool = False,
     ) -> Any:
         """Register a function as a skill of this agent; works with and without parentheses.
 
@@ -177,6 +179,8 @@ class Agent:
                 all workers. An attempt that waits for longer than a second is snoozed, and no attempt is counted.
             process: run the handler in a separate process, for code that holds the interpreter lock or may crash. It
                 takes no context and must be defined at the top of a module.
+            redact: hide the arguments, results, output and texts of exceptions of its tasks: the log, stored errors
+                and `orc` show sizes and types instead. The handler and the callers of `result()` get the data.
 
         Raises:
             InvalidInput: the name is taken, or the handler or an option is invalid.
@@ -188,6 +192,7 @@ class Agent:
             max_deaths=max_deaths,
             backoff=backoff,
             lock=lock,
+            redact=redact,
         )
         if silence is not None and process:
             raise InvalidInput("silence= needs a context for signs of life, and a process=True handler has none")

@@ -22,6 +22,7 @@ from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name
 from orchestrator.core.payload import encode_json
+from orchestrator.core.redaction import HIDDEN, name_of
 from orchestrator.locks.execution import MODES, LockMode
 from orchestrator.workers.context import TaskContext
 
@@ -72,6 +73,7 @@ class SkillOptions:
         max_deaths: deaths of workers in which it was the only suspect, after which the task becomes a dead letter.
         backoff: `exponential` (full jitter), or a fixed number of seconds.
         lock: the scope that an attempt locks.
+        redact: hide arguments, results, output and the texts of exceptions in logs, errors and displays.
     """
 
     timeout_s: float | None
@@ -80,6 +82,7 @@ class SkillOptions:
     max_deaths: int
     backoff: str | float
     lock: LockMode = "task"
+    redact: bool = False
 
 
 class Skill(Generic[P, T]):
@@ -165,6 +168,8 @@ class Skill(Generic[P, T]):
             raise self._invalid(refused) from None
         except Exception as broken:
             # Validators and default factories are user code and may raise anything.
+            if self.options.redact:
+                raise InvalidInput(f"validation of the arguments of {self.name!r} failed: {name_of(broken)}") from None
             raise InvalidInput(
                 f"validation of the arguments of {self.name!r} failed: {type(broken).__name__}: {broken}"
             ) from broken
@@ -197,7 +202,17 @@ class Skill(Generic[P, T]):
         )
 
     def _invalid(self, refused: ValidationError) -> InvalidInput:
-        return InvalidInput(f"arguments do not fit {self.name!r}: {_readable(refused)}")
+        problems = self._problems_without_values(refused) if self.options.redact else _readable(refused)
+        return InvalidInput(f"arguments do not fit {self.name!r}: {problems}")
+
+    def _problems_without_values(self, refused: ValidationError) -> str:
+        """Name the parameters and the kinds of problems: the names inside a value, and messages, may be data."""
+        names = {name for _, name in self._parameters}
+        problems = refused.errors(include_url=False, include_input=False, include_context=False)
+        return "; ".join(
+            f"{error['loc'][0] if error['loc'] and error['loc'][0] in names else 'arguments'}: {error['type']}"
+            for error in problems
+        )
 
     def dump_result(self, value: T, *, max_bytes: int) -> bytes:
         """Encode the value that the handler returned as JSON.
@@ -215,8 +230,16 @@ class Skill(Generic[P, T]):
             plain = self._result.dump_python(value, mode="json", warnings="error")
         except Exception as invalid:
             # Serialisers are user code and may raise anything.
+            if self.options.redact:
+                raise InvalidInput(f"result of {self.name!r} does not fit its type or JSON: {HIDDEN}") from None
             raise InvalidInput(f"result of {self.name!r} does not fit its type or JSON: {invalid}") from invalid
-        return encode_json(f"result of {self.name!r}", plain, max_bytes=max_bytes, max_depth=RESULT_DEPTH)
+        try:
+            return encode_json(f"result of {self.name!r}", plain, max_bytes=max_bytes, max_depth=RESULT_DEPTH)
+        except InvalidInput:
+            if self.options.redact:
+                # The message may have a key of the result.
+                raise InvalidInput(f"result of {self.name!r} is too large or no JSON: {HIDDEN}") from None
+            raise
 
     def read_result(self, data: bytes) -> T:
         """Decode a result as the type that the handler returns."""
@@ -262,6 +285,7 @@ def make_options(
     max_deaths: int,
     backoff: str | float,
     lock: LockMode = "task",
+    redact: bool = False,
 ) -> SkillOptions:
     """Validate the options of a skill.
 
@@ -282,6 +306,7 @@ def make_options(
         max_deaths=max_deaths,
         backoff=backoff if isinstance(backoff, str) else to_seconds("backoff", backoff),
         lock=lock,
+        redact=redact,
     )
 
 

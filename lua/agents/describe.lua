@@ -1,9 +1,9 @@
 #!lua
--- Stores the descriptions of skills: docstrings, and JSON schemas of arguments and results.
+-- Stores the descriptions of skills: docstrings, JSON schemas of arguments and results, and which are redacted.
 -- status: ok
 -- repeat: stores the same values again
 local pool    = KEYS[1]                   -- key: root of the pool's slot
-local rows    = cmsgpack.unpack(ARGV[1])  -- rows: skill digest text
+local rows    = cmsgpack.unpack(ARGV[1])  -- rows: skill digest text redact
 local now_arg = ARGV[2]                   -- time: test override, microseconds
 --@include time: day_s, now_us, integer
 
@@ -20,5 +20,7 @@ for i = 1, #rows do
   end
   redis.call('HSET', descriptions_key, 'ms:' .. rows[i].digest, integer(now_ms), rows[i].digest, rows[i].text)
   redis.call('EXPIRE', descriptions_key, 8 * day_s)
+  -- For good: the records of tasks from before an end of the redaction may be as old as their retention.
+  if rows[i].redact == 1 then redis.call('SADD', pool .. ':redacted', rows[i].skill) end
 end
 return {'ok'}

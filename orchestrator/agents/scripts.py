@@ -113,9 +113,9 @@ def count(
     return Call("agents/count", args, lambda reply: CountReply(reply[0] == b"ok", reply[1]))
 
 
-def describe(keys: PoolKeys, *, rows: Sequence[tuple[str, str, bytes]], now_us: str = "") -> Call[bool]:
-    """Store descriptions of skills; rows are (skill, digest of its version, encoded description)."""
-    packed = pack_rows([(skill, digest, opaque(text)) for skill, digest, text in rows])
+def describe(keys: PoolKeys, *, rows: Sequence[tuple[str, str, bytes, bool]], now_us: str = "") -> Call[bool]:
+    """Store descriptions of skills; rows are (skill, digest of its version, encoded description, redacted)."""
+    packed = pack_rows([(skill, digest, opaque(text), int(redact)) for skill, digest, text, redact in rows])
     return Call("agents/describe", {"pool": keys.root, "rows": packed, "now_arg": now_us}, bool)
 
 

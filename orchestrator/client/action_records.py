@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.locks.model import LockInfo
     from orchestrator.services import Services
 
-TaskAction = Literal["cancel", "retry", "delete"]
+TaskAction = Literal["cancel", "retry", "delete", "reveal"]
 
 CHUNK: Final = 200
 """Task ids in one record, which has about 8 KB then; the stream keeps about 5000 records, 40 MB."""

@@ -459,10 +459,10 @@ class RecordCommand(Command):
 
 
 class RecordTasks(RecordCommand):
-    """Records that tasks were cancelled, retried or deleted by their ids."""
+    """Records that tasks were cancelled, retried or deleted by their ids, or their redacted data shown."""
 
     kind: Literal["tasks"] = "tasks"
-    action: Literal["cancel", "retry", "delete"]
+    action: Literal["cancel", "retry", "delete", "reveal"]
     tasks: tuple[TaskId, ...] = Field(min_length=1, max_length=500)
 
 

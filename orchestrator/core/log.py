@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias
 
 from orchestrator.core.log_output import JournalOutput, LineOutput, is_journal
+from orchestrator.core.redaction import texts_hidden, traceback_without_texts
 from orchestrator.core.scrubbing import MASK, Scrubber, text_of
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ __all__ = [
     "bind_context",
     "configure_logging",
     "get_logger",
+    "hide_texts_of",
     "level_in_use",
     "mask_secrets",
     "override_level",
@@ -290,11 +292,24 @@ def _event_of(record: logging.LogRecord, more: Callable[[], Mapping[str, Any]]) 
     exc_info = record.exc_info or (_exc_info(values.get("exc_info")) if "exc_info" in values else None)
     event: dict[Any, Any] = {**fixed, **more(), **values, **fixed}
     event.pop("exc_info", None)
-    if exc_info and exc_info[0] is not None:
-        event["exception"] = "".join(traceback.format_exception(*exc_info)).rstrip("\n")
+    if exc_info and exc_info[1] is not None:
+        hidden = texts_hidden() or record.name in _hidden_loggers
+        text = traceback_without_texts(exc_info[1]) if hidden else "".join(traceback.format_exception(*exc_info))
+        event["exception"] = text.rstrip("\n")
+    if record.name in _hidden_loggers:
+        # asyncio prints a task with its exception on the lines after the first.
+        event["event"] = str(name).partition("\n")[0]
     if record.stack_info:
         event["stack"] = record.stack_info
     return event
+
+
+def hide_texts_of(logger: str) -> None:
+    """Write only the first line of what another library logs, and no texts of its exceptions."""
+    _hidden_loggers.add(logger)
+
+
+_hidden_loggers: Final[set[str]] = set()
 
 
 def _add_context(_logger: object, _method: str, event: Any) -> Any:

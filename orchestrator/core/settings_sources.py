@@ -8,20 +8,23 @@ Messages never show the value of a secret.
 from __future__ import annotations
 
 import json
-import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final, get_origin
+from typing import TYPE_CHECKING, Any, Final, get_origin
 
 from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
 
 from orchestrator.core.errors import ConfigError
+from orchestrator.core.secret_environment import settings_environ
 from orchestrator.core.settings import ENV_PREFIX, Leaf, Settings, leaves
+
+if TYPE_CHECKING:
+    import os
 
 RESERVED_VARIABLES: Final = frozenset({"ORC_CONFIG", "ORC_DATA_DIR"})
 SYSTEM_FILE: Final = Path("/etc/orchestrator/orchestrator.toml")
@@ -86,7 +89,7 @@ class SettingsSources:
         environ: Mapping[str, str] | None = None,
     ) -> SettingsSources:
         """Find the sources; see `load_settings`."""
-        environ = dict(os.environ if environ is None else environ)
+        environ = settings_environ() if environ is None else dict(environ)
         named = config or environ.get("ORC_CONFIG")
         if named:
             # Absolute, because a program may change its directory before it reads the file again.

@@ -243,6 +243,14 @@ POOL_KEYS: Final = (
         "8 days after a worker last described it, at its start or after a day",
     ),
     KeyKind(
+        "redacted",
+        "set",
+        "names of the skills that a worker has declared redacted",
+        "permanent",
+        permanent=True,
+        backup=Backup.KEPT,
+    ),
+    KeyKind(
         "versions",
         "zset",
         "versions that no live worker has: agent, skill and digest, by the ms since when",
@@ -766,6 +774,11 @@ class PoolKeys:
     def descriptions(self, skill: str) -> str:
         """Key of the descriptions of a skill, by version."""
         return f"{self.root}:descriptions:{skill}"
+
+    @property
+    def redacted(self) -> str:
+        """Key of the names of the redacted skills."""
+        return f"{self.root}:redacted"
 
     @property
     def left_versions(self) -> str:

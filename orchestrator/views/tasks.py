@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import NotFound
 from orchestrator.core.ids import check_task_id
+from orchestrator.core.redaction import hidden_json
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.selecting import DEFAULT_LIMIT, ErrorGroup, group_by_error, select
+from orchestrator.views.redaction import is_redacted, without_data
 from orchestrator.why import lookup
 
 if TYPE_CHECKING:
@@ -104,14 +108,15 @@ async def list_tasks(services: Services, *, states: Collection[TaskState] = (), 
     return await queries.listing(services.store, states=states, limit=limit)
 
 
-async def read_task(services: Services, id_: str) -> TaskInfo:
-    """Read everything about a task.
+async def read_task(services: Services, id_: str, *, reveal: bool = False) -> TaskInfo:
+    """Read everything about a task; of a redacted skill, the sizes of arguments and result unless `reveal` is true.
 
     Raises:
         InvalidInput: not the form of a task id.
         NotFound: no such task, or its retention has passed.
     """
-    return await lookup.info(services.store, check_task_id(id_))
+    info = await lookup.info(services.store, check_task_id(id_))
+    return info if reveal or not await is_redacted(services, info.skill) else without_data(info)
 
 
 async def read_task_status(services: Services, id_: str) -> TaskStatus:
@@ -119,24 +124,31 @@ async def read_task_status(services: Services, id_: str) -> TaskStatus:
     return await lookup.status(services.store, check_task_id(id_))
 
 
-async def read_dead_letter(services: Services, id_: str) -> DeadLetter:
-    """Read a dead letter.
+async def read_dead_letter(services: Services, id_: str, *, reveal: bool = False) -> DeadLetter:
+    """Read a dead letter; `reveal` as of `read_task`.
 
     Raises:
         InvalidInput: not the form of a task id.
         NotFound: no such task, or it is not a dead letter.
     """
-    info = await read_task(services, id_)
+    info = await read_task(services, id_, reveal=reveal)
     if info.state is not TaskState.DEAD:
         raise NotFound(f"task {id_} is not a dead letter, it is {info.state}; see `orc tasks show {id_}`")
     deaths = tuple(DeathNote(*_note(note)) for note in info.deaths)
     return DeadLetter(info, deaths, tuple(RetryNote(*_note(note)) for note in info.requeues))
 
 
-async def export_dead_letter(services: Services, id_: str) -> dict[str, Any] | None:
-    """Read all that is stored of a dead letter, or return None if it is none, gone or unreadable."""
+async def export_dead_letter(services: Services, id_: str, *, reveal: bool = False) -> dict[str, Any] | None:
+    """Read all that is stored of a dead letter, or return None if it is none, gone or unreadable.
+
+    `reveal` as of `read_task`.
+    """
     record = await lookup.export_task(services.store, check_task_id(id_))
-    return record if record is not None and record["state"] == TaskState.DEAD else None
+    if record is None or record["state"] != TaskState.DEAD:
+        return None
+    if not reveal and await is_redacted(services, record["skill"]):
+        record["args"] = msgspec.Raw(hidden_json(bytes(record["args"])))
+    return record
 
 
 async def select_tasks(

@@ -494,9 +494,9 @@ class Pool:
         """Run count."""
         return self.call(agent_scripts.count(self.keys, worker=worker, batch=batch, rows=rows)).known
 
-    def describe(self, *rows: tuple[str, str, bytes]) -> bool:
+    def describe(self, *rows: tuple[str, str, bytes], redact: bool = False) -> bool:
         """Run describe."""
-        return self.call(agent_scripts.describe(self.keys, rows=rows))
+        return self.call(agent_scripts.describe(self.keys, rows=[(*row, redact) for row in rows]))
 
     def deregister(self, worker: str = "w1") -> None:
         """Run deregister."""

@@ -18,6 +18,7 @@ import msgspec
 from orchestrator.core.backoff import Backoff
 from orchestrator.core.errors import Fenced, InvalidInput, LeaseLapsed, StoreError, WaitCycle
 from orchestrator.core.log import get_logger
+from orchestrator.core.redaction import hiding_texts
 from orchestrator.locks.execution import ExecutionLockBusy, ExecutionLockDeadlock
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import LeaseStatus, Verdict, VerdictKind, decode_envelope
@@ -323,6 +324,12 @@ class Executor:
 
     async def _call(self, attempt: Attempt) -> Returned | BaseException | None:
         """Call the handler and return its result or error, or None if the worker cancelled it."""
+        if attempt.skill.options.redact:
+            with hiding_texts():
+                return await self._call_handler(attempt)
+        return await self._call_handler(attempt)
+
+    async def _call_handler(self, attempt: Attempt) -> Returned | BaseException | None:
         try:
             return Returned(await self.caller.call(attempt))
         except BaseException as raised:

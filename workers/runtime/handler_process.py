@@ -17,13 +17,15 @@ import signal
 import socket
 import sys
 import types
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NoReturn, TypeVar
 
 import msgspec
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.log import Format, Level, configure_logging, set_level
+from orchestrator.core.redaction import hiding_texts
+from orchestrator.core.secret_environment import remember_secrets
 from orchestrator.tracing.active import under
 from orchestrator.tracing.environment import exported_spans
 from orchestrator.workers.runtime.verdicts import (
@@ -51,11 +53,19 @@ _SCRIPT: Final = "__mp_main__"
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """The first frame; `main` is the file of the script that runs the worker, if any."""
+    """The first frame.
+
+    Attributes:
+        main: file of the script that runs the worker, if any.
+        variables: variables of the settings that are not in the environment, because they hold secrets.
+        secrets: values that the log masks.
+    """
 
     main: str | None
     level: Level
     format: Format
+    variables: dict[str, str]
+    secrets: tuple[str, ...]
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
@@ -68,6 +78,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     max_bytes: int
     level: Level
     trace: str = ""
+    redact: bool = False
 
 
 class Begin(msgspec.Struct, frozen=True, array_like=True):
@@ -144,7 +155,8 @@ def serve(number: int) -> None:
         hello = _receive(frames, Hello)
         if hello is None:
             return
-        configure_logging(level=hello.level, format=hello.format)
+        remember_secrets(hello.variables)
+        configure_logging(level=hello.level, format=hello.format, secrets=hello.secrets)
         traced = False
         while (request := _receive(frames, Request)) is not None:
             set_level(request.level)
@@ -176,23 +188,25 @@ def _receive(frames: BinaryIO, kind: type[M]) -> M | None:
 def _prepare(request: Request, main: str | None) -> Callable[[], HandlerReply] | HandlerReply:
     """Import the handler and read its arguments; return what calls it, or the reply if that failed."""
     try:
-        skill = _find(request.module, request.qualname, request.skill, main)
+        skill = _find(request.module, request.qualname, request.skill, main, redact=request.redact)
         values = skill.bind(request.args, None)
     except InvalidInput as misfit:
         return HandlerReply("misfit", text=str(misfit))
     except BaseException as broken:  # noqa: BLE001 - an import may raise anything
-        return HandlerReply("raised", data=traceback_of(broken), text=describe(broken))
+        redact = request.redact
+        return HandlerReply("raised", data=traceback_of(broken, redact=redact), text=describe(broken, redact=redact))
     return functools.partial(_answer, skill, values, request)
 
 
 def _answer(skill: Skill[Any, Any], values: dict[str, Any], request: Request) -> HandlerReply:
     try:
-        with under(request.trace):
+        with under(request.trace), hiding_texts() if request.redact else nullcontext():
             value = _call(skill.handler, values)
     except BaseException as raised:  # noqa: BLE001 - also SystemExit: only a crash may end this process
         if isinstance(signal_ := sole(raised), AttemptSignal):
             return _signal_reply(signal_)
-        return HandlerReply("raised", data=traceback_of(raised), text=describe(raised))
+        redact = skill.options.redact
+        return HandlerReply("raised", data=traceback_of(raised, redact=redact), text=describe(raised, redact=redact))
     try:
         return HandlerReply("returned", data=skill.dump_result(value, max_bytes=request.max_bytes))
     except InvalidInput as invalid:
@@ -217,11 +231,11 @@ def _signal_reply(signal_: AttemptSignal) -> HandlerReply:
 
 
 @functools.cache
-def _find(module: str, qualname: str, name: str, main: str | None) -> Skill[Any, Any]:
+def _find(module: str, qualname: str, name: str, main: str | None, *, redact: bool) -> Skill[Any, Any]:
     script = _script(main) if module == "__main__" and main else importlib.import_module(module)
     handler = handler_in(script, qualname)
     # The worker applies limits and retries; this process only validates values.
-    options = make_options(timeout=None, silence=None, max_attempts=1, max_deaths=1, backoff=0)
+    options = make_options(timeout=None, silence=None, max_attempts=1, max_deaths=1, backoff=0, redact=redact)
     return make_skill(handler, name=name, options=options, process=False)
 
 

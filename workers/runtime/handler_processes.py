@@ -25,6 +25,7 @@ from orchestrator.core.errors import ConfigError
 from orchestrator.core.live_settings import LiveSettings
 from orchestrator.core.log import get_logger, level_in_use
 from orchestrator.core.parent_process import end_with_parent
+from orchestrator.core.secret_environment import agents_environ, secrets_in, settings_environ
 from orchestrator.workers.runtime.handler_process import (
     Begin,
     HandlerReply,
@@ -36,6 +37,7 @@ from orchestrator.workers.runtime.handler_process import (
     write_frame,
 )
 from orchestrator.workers.runtime.process_groups import ProcessGroups
+from orchestrator.workers.runtime.verdicts import WorkerFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +55,7 @@ _START: Final = (
 _log = get_logger(__name__)
 
 
-class HandlerProcessDied(RuntimeError):
+class HandlerProcessDied(WorkerFailure, RuntimeError):
     """The process of a handler ended during a call: it crashed, called `os._exit`, or was killed."""
 
 
@@ -105,6 +107,7 @@ class HandlerProcesses:
                 max_bytes=self._live.current.results.max_bytes,
                 level=level_in_use(),
                 trace=trace,
+                redact=skill.options.redact,
             )
             answer = await self._ask(process, request, may_begin)
             alive = True
@@ -164,7 +167,7 @@ class HandlerProcesses:
             try:
                 child = await asyncio.create_subprocess_exec(
                     sys.executable, "-P", "-c", _START, str(theirs.fileno()), json.dumps(sys.path),
-                    stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL, env=agents_environ(), pass_fds=[theirs.fileno()],
                     preexec_fn=_lead_group(),  # it only makes system calls, which need no lock
                 )  # fmt: skip
             except BaseException:
@@ -173,7 +176,15 @@ class HandlerProcesses:
         self._groups.add(child.pid)
         reader, writer = await asyncio.open_connection(sock=ours, limit=2**20)
         main = getattr(sys.modules["__main__"], "__file__", None)
-        write_frame(writer, Hello(main=main, level=level_in_use(), format=self._live.current.logging.format))
+        settings = self._live.current
+        hello = Hello(
+            main=main,
+            level=level_in_use(),
+            format=settings.logging.format,
+            variables=secrets_in(settings_environ()),
+            secrets=settings.secrets,
+        )
+        write_frame(writer, hello)
         _log.debug("handler_process_started", pid=child.pid)
         return _Process(child, reader, writer)
 

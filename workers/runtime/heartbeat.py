@@ -261,7 +261,7 @@ class Heartbeat:
         """Store the descriptions of all skills; a failure costs the worker nothing."""
         self._describe_s = time.monotonic() + DESCRIBE_EVERY_S
         rows = [
-            (name, skill.version.digest, encode_description(skill.description))
+            (name, skill.version.digest, encode_description(skill.description), skill.options.redact)
             for agent in self._agents
             for name, skill in agent.skills.items()
         ]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import ConfigError
+from orchestrator.core.secret_environment import take_secrets
 from orchestrator.workers.runtime import loading
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def main(targets: Sequence[str]) -> int:
     # Output of the agents during their import goes to stderr, not into the list.
     report_fd = os.dup(1)
     os.dup2(2, 1)
+    take_secrets()  # as the host does before it imports the agents
     code, failed_in = 0, set[str]()
     try:
         loading.load_agents(targets)

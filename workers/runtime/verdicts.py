@@ -11,6 +11,7 @@ import msgspec
 
 from orchestrator.core.errors import AskExpired, FormatMismatch, Occupied, ServerFull, ServerUnavailable
 from orchestrator.core.log import get_logger
+from orchestrator.core.redaction import HIDDEN, name_of, traceback_without_texts
 from orchestrator.tasks.model import Delivery, Envelope, Verdict, VerdictKind
 from orchestrator.workers.signals import Asked, Reject, Retry, Snooze
 
@@ -88,6 +89,10 @@ class ArgumentsInvalid(ValidationFailed):
     """A handler's process found invalid arguments; the handler did not start."""
 
 
+class WorkerFailure(Exception):
+    """A failure whose text the worker writes, so that a redacted skill shows it."""
+
+
 class HandlerRaised(Exception):
     """A handler raised in its process; carries one line and the traceback as text."""
 
@@ -134,21 +139,22 @@ def failed(
         outage: decides whether the failure counts.
     """
     raised, failure = failure, sole(failure)
+    redact = skill.options.redact
     if isinstance(failure, Snooze):
-        reason = one_line(failure.reason)
+        reason = one_line(HIDDEN if redact and failure.reason else failure.reason)
         return Verdict(VerdictKind.SNOOZE, delay_ms=failure.delay_ms, at_ms=failure.at_ms, reason=reason)
     if isinstance(failure, Reject):
-        return rejected(failure.reason)
+        return rejected(HIDDEN if redact else failure.reason)
     if isinstance(failure, ValidationFailed):
         return rejected(str(failure))
-    reason = describe(failure)
+    reason = describe(failure, redact=redact)
     if isinstance(failure, Occupied):
         if failure.deadlock:
             return rejected(str(failure))
         return Verdict(VerdictKind.SNOOZE, delay_ms=randint(*OCCUPIED_DELAY_MS), reason=one_line(str(failure)))
     if isinstance(failure, AskExpired):
         # Another attempt would end the same way, because the deadline has passed.
-        return Verdict(VerdictKind.DEAD, traceback_of(raised), reason=reason)
+        return Verdict(VerdictKind.DEAD, traceback_of(raised, redact=redact), reason=reason)
     if outage.exempts(failure):
         # The pool failed, not the task, so no attempt is counted (protocol rule 25).
         return Verdict(VerdictKind.SNOOZE, delay_ms=round(backoff.delay_s(OUTAGE_BACKOFF_STEP) * 1000), reason=reason)
@@ -156,12 +162,12 @@ def failed(
     failures = delivery.failures
     if failures >= (envelope.max_attempts or skill.options.max_attempts):
         log.error("task_failed", reason=reason)
-        return Verdict(VerdictKind.DEAD, traceback_of(raised), reason=reason)
+        return Verdict(VerdictKind.DEAD, traceback_of(raised, redact=redact), reason=reason)
     delay_ms = failure.delay_ms if isinstance(failure, Retry) else None
     if delay_ms is None:
         delay_ms = skill.retry_after_ms(failures, backoff)
     log.warning("attempt_failed", reason=reason, retry_in_ms=delay_ms)
-    return Verdict(VerdictKind.RETRY, traceback_of(raised), delay_ms=delay_ms, reason=reason)
+    return Verdict(VerdictKind.RETRY, traceback_of(raised, redact=redact), delay_ms=delay_ms, reason=reason)
 
 
 def has_asked(ended: object) -> bool:
@@ -183,11 +189,13 @@ def one_line(text: str) -> str:
     return " ".join(text.encode(errors="replace").decode().split())[:REASON_CHARS]
 
 
-def describe(failure: BaseException) -> str:
-    """Describe an exception on one line, also one whose `str` raises."""
+def describe(failure: BaseException, *, redact: bool = False) -> str:
+    """Describe an exception on one line, also one whose `str` raises; `redact` leaves its text out."""
     failure = sole(failure)
     if isinstance(failure, HandlerRaised):
         return failure.line
+    if redact and not _is_from_worker(failure):
+        return one_line(name_of(failure))
     try:
         text = str(failure)
         if isinstance(failure, BaseExceptionGroup):
@@ -198,10 +206,17 @@ def describe(failure: BaseException) -> str:
     return one_line(f"{name}: {text}" if text else name)
 
 
-def traceback_of(failure: BaseException) -> bytes:
-    """Format a traceback, cut to `ERROR_BYTES`."""
+def _is_from_worker(failure: BaseException) -> bool:
+    """Return whether the worker wrote the text of a failure: only what a handler raised has a traceback."""
+    return isinstance(failure, WorkerFailure) or failure.__traceback__ is None
+
+
+def traceback_of(failure: BaseException, *, redact: bool = False) -> bytes:
+    """Format a traceback, cut to `ERROR_BYTES`; `redact` leaves out the texts of exceptions."""
     if isinstance(cause := sole(failure), HandlerRaised):
         return cause.trace
+    if redact and not _is_from_worker(cause):
+        return _cut(traceback_without_texts(failure))
     try:
         text = "".join(traceback.format_exception(failure))
     except Exception:  # noqa: BLE001 - handlers may raise anything

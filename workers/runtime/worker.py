@@ -23,7 +23,7 @@ from orchestrator.core.formats import FORMAT, program_version
 from orchestrator.core.hangup import Terminal
 from orchestrator.core.ids import new_worker_id
 from orchestrator.core.live_settings import LiveSettings
-from orchestrator.core.log import bind_context, get_logger, level_in_use, override_level
+from orchestrator.core.log import bind_context, get_logger, hide_texts_of, level_in_use, override_level
 from orchestrator.core.notify import Notifier
 from orchestrator.core.rates import parse_rate
 from orchestrator.core.settings_reload import SettingsReloader, settings_digest
@@ -199,6 +199,9 @@ class Worker:
             FormatMismatch: the pool no longer admits this version.
         """
         bind_context(worker=self.id)
+        if any(skill.options.redact for agent in self._agents for skill in agent.skills.values()):
+            # It logs exceptions of tasks that a handler started and did not await, outside of the handler's context.
+            hide_texts_of("asyncio")
         # The tasks of the worker outlive the span of the program that runs it, if any.
         with no_current_span():
             await self._run_listening(listen=listen)

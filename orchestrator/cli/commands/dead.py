@@ -10,6 +10,7 @@ from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.command_options import USUAL, CommandOptions
 from orchestrator.cli.terminal.options import DEFAULTS, DryRun, Globals, TaskId, Yes
 from orchestrator.cli.terminal.parsing import Commands, option
+from orchestrator.cli.terminal.reveal import Reveal, may_show
 from orchestrator.cli.terminal.selections import NO_FILTER, Filtering, selecting
 from orchestrator.core.errors import InvalidInput
 
@@ -57,7 +58,7 @@ async def list_(
 
 
 @commands.command("show", "orc dead show 0192f0c1-…", "orc dead show 0192f0c1-… -o json | jq -r '.errors[-1]'")
-async def show(task: TaskId, /, *, common: Globals = DEFAULTS) -> None:
+async def show(task: TaskId, /, *, reveal: Reveal = False, common: Globals = DEFAULTS) -> None:
     """Show a dead letter: reason, arguments, the traceback of each attempt, deaths and retries."""
     from orchestrator.core.ids import check_task_id
     from orchestrator.views.tasks import read_dead_letter
@@ -65,6 +66,8 @@ async def show(task: TaskId, /, *, common: Globals = DEFAULTS) -> None:
     check_task_id(task)
     async with common.services() as services:
         found = await read_dead_letter(services, task)
+        if await may_show(services, task, found.info.skill, reveal=reveal) and reveal:
+            found = await read_dead_letter(services, task, reveal=True)
     names = (
         "id",
         "skill",
@@ -123,6 +126,7 @@ def retry(
 async def export(
     *tasks: TaskId,
     to: Annotated[Path | None, option("--to", metavar="FILE")] = None,
+    reveal: Reveal = False,
     filtering: Filtering = NO_FILTER,
     common: Globals = DEFAULTS,
 ) -> int:
@@ -149,6 +153,8 @@ async def export(
                 output.say(f"these are the newest {filtering.limit}; raise --limit for more")
         for id_ in ids:
             record = await export_dead_letter(services, id_)
+            if reveal and record is not None and await may_show(services, id_, record["skill"], reveal=True):
+                record = await export_dead_letter(services, id_, reveal=True)
             if record is None:
                 output.say(f"task {id_} is not a dead letter, or its record is unreadable")
                 codes.append(NOT_FOUND)

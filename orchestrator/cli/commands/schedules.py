@@ -14,11 +14,12 @@ from orchestrator.cli.terminal.options import DEFAULTS, Globals, Reason, Yes
 from orchestrator.cli.terminal.parsing import option, positional
 from orchestrator.cli.terminal.task_options import Arguments, takes_options
 from orchestrator.core.errors import InvalidInput, NotFound, SubmitRefused
+from orchestrator.core.redaction import hidden_value
 from orchestrator.schedules.plans import SCHEDULE_OPTIONS, ScheduleOptions
 from orchestrator.tasks.options import TASK_OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
     from datetime import datetime
 
     from orchestrator.schedules.api import Schedules
@@ -41,17 +42,25 @@ Name = Annotated[str, positional("NAME", help="Name of the schedule.")]
 @commands.command("list", "orc schedules list", "orc schedules list -o id | xargs orc schedules pause")
 async def list_(*, common: Globals = DEFAULTS) -> None:
     """List the schedules in the order of their next fire times."""
-    async with _opened(common) as schedules:
-        found = await schedules.list()
-    output.show_list(common.output, [_row(each) for each in found], COLUMNS, key="name", empty="no schedules")
+    from orchestrator.schedules.api import Schedules
+    from orchestrator.views.redaction import redacted_skills
+
+    async with common.services() as services:
+        found = await Schedules(lambda: services).list()
+        hidden = await redacted_skills(services)
+    output.show_list(common.output, [_row(each, hidden) for each in found], COLUMNS, key="name", empty="no schedules")
 
 
 @commands.command("show", "orc schedules show nightly", "orc schedules show nightly -o json | jq .next")
 async def show(name: Name, /, *, common: Globals = DEFAULTS) -> None:
     """Show one schedule: its task, its times, and the outcomes of its fire times."""
-    async with _opened(common) as schedules:
-        found = await schedules.get(name)
-    row = _row(found)
+    from orchestrator.schedules.api import Schedules
+    from orchestrator.views.redaction import redacted_skills
+
+    async with common.services() as services:
+        found = await Schedules(lambda: services).get(name)
+        hidden = await redacted_skills(services)
+    row = _row(found, hidden)
     optional = ("cron", "every", *(name for name, option in TASK_OPTIONS.items() if not option.default))
     output.show_record(common.output, row, key="name", skip=(*optional, "last_error", "last_error_at"))
 
@@ -111,14 +120,19 @@ async def add(
     Args:
         replace: Replace another schedule of this name; its history is kept.
     """
+    from orchestrator.schedules.api import Schedules
+    from orchestrator.views.redaction import redacted_skills
+
     arguments = inputs.arguments(body, arg)
     _check_names([name])
     _check_plan(common, skill, arguments, options)
-    async with _opened(common) as schedules:
+    async with common.services() as services:
+        schedules = Schedules(lambda: services)
         status = await schedules.add(name, skill, arguments, replace=replace, reason=reason, **options)
         found = await schedules.get(name)
+        hidden = await redacted_skills(services)
     if common.output != "table":
-        output.show_record(common.output, {**_row(found), "status": status}, key="name")
+        output.show_record(common.output, {**_row(found, hidden), "status": status}, key="name")
         return
     done = {"added": "added", "replaced": "replaced", "same": "is unchanged"}[status]
     waits = "it is paused" if found.paused else f"it fires {output.ago(found.next)}"
@@ -239,10 +253,13 @@ async def _each(names: Sequence[str], do: ScheduleAction, common: Globals, key: 
     return joint_exit_code(codes)
 
 
-def _row(schedule: Schedule) -> dict[str, Any]:
-    """Return the row of a schedule; `state` and `when` are for people."""
+def _row(schedule: Schedule, hidden: Collection[str]) -> dict[str, Any]:
+    """Return the row of a schedule; `state` and `when` are for people, arguments of `hidden` skills show their size."""
     state = "paused" if schedule.paused else "active" if schedule.next else "over"
-    known = {**asdict(schedule), "args": output.user_json(schedule.args)}
+    args = output.user_json(schedule.args)
+    if schedule.skill in hidden:
+        args = hidden_value(len(bytes(args)))
+    known = {**asdict(schedule), "args": args}
     options = known.pop("options")
     return {"name": schedule.name, "when": schedule.when, "state": state, **known, **options}
 

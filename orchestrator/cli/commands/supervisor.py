@@ -27,11 +27,13 @@ def run(*, common: Globals = DEFAULTS) -> None:
     block_hangup()
     from orchestrator.core.event_loop import run_loop
     from orchestrator.core.log import configure_logging
+    from orchestrator.core.secret_environment import take_secrets
     from orchestrator.supervisor.daemon import run_supervisor
     from orchestrator.tracing.environment import exported_spans
 
     sources = common.sources()
     settings = sources.load().settings
+    take_secrets()
     configure_logging(level=settings.logging.level, format=settings.logging.format, secrets=settings.secrets)
     with exported_spans("orc-supervisor", f"{socket.gethostname()}:{os.getpid()}"):
         run_loop(run_supervisor, settings, sources)

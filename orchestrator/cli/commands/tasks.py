@@ -10,6 +10,7 @@ from orchestrator.cli.terminal import history, inputs, output
 from orchestrator.cli.terminal.failures import error_line
 from orchestrator.cli.terminal.options import DEFAULTS, Globals, TaskId
 from orchestrator.cli.terminal.parsing import Commands, option, positional
+from orchestrator.cli.terminal.reveal import Reveal, may_show
 from orchestrator.cli.terminal.task_options import Arguments, takes_options
 from orchestrator.core.errors import InvalidInput, NotDurable, NotFound, TaskError
 from orchestrator.tasks.options import TASK_OPTIONS, TaskOptions
@@ -130,9 +131,9 @@ async def list_(
 
 
 @commands.command("show", "orc tasks show 0192f0c1-…", "orc tasks show 0192f0c1-… -o json")
-async def show(task: TaskId, /, *, common: Globals = DEFAULTS) -> None:
+async def show(task: TaskId, /, *, reveal: Reveal = False, common: Globals = DEFAULTS) -> None:
     """Show a task: what it waits for, its attempts, errors and result."""
-    found = await _info(task, common)
+    found, _ = await _info(task, common, reveal=reveal)
     record = asdict(found) | {"args": output.raw_json(found.args)}
     record["result"] = None if found.result is None else output.raw_json(found.result)
     record["questions"] = task_answer.question_rows(found.questions, table=common.output == "table")
@@ -151,10 +152,14 @@ async def show(task: TaskId, /, *, common: Globals = DEFAULTS) -> None:
 
 
 @commands.command("result", "orc tasks result 0192f0c1-…", "orc tasks result 0192f0c1-… | jq .text")
-async def result(task: TaskId, /, *, common: Globals = DEFAULTS) -> None:
+async def result(task: TaskId, /, *, reveal: Reveal = False, common: Globals = DEFAULTS) -> None:
     """Print the result of a task: the JSON that its handler returned, byte for byte."""
-    found = await _info(task, common)
+    found, shown = await _info(task, common, reveal=reveal)
     if found.state == "succeeded":
+        if not shown:
+            from orchestrator.cli.terminal.failures import CommandAborted
+
+            raise CommandAborted(f"the result of task {task} is redacted; --reveal prints it, and records who did")
         output.write_bytes(output.result_line(found.result if found.result is not None else b"null"))
         return
     if not found.state.final:
@@ -206,6 +211,7 @@ async def watch(
     /,
     *,
     after: Annotated[str | None, option("--after", metavar="EVENT_ID")] = None,
+    reveal: Reveal = False,
     common: Globals = DEFAULTS,
 ) -> int:
     """Follow the events of a task until it ends, with progress and output. Exit code: as of `orc tasks wait`.
@@ -218,13 +224,14 @@ async def watch(
     from orchestrator.tasks.output import check_place
 
     check_place(after)
+    _, shown = await _info(task, common, reveal=reveal)
     async with common.client() as orc:
         handle = orc.task(task)
         status = await handle.status()
         why = f": {status.why}" if status.why else ""
         output.hint(f"it is {status.state}{why}; Ctrl-C stops the watching, not the task")
         async with wait_through_outages(orc):
-            end = await follow(handle, after, common.output)
+            end = await follow(handle, after, common.output, show_data=shown)
         if end is None:  # no event follows
             info = await handle.info()
             state, reason = info.state.value, info.reason
@@ -240,13 +247,16 @@ task_control.add_to(commands)
 task_answer.add_to(commands)
 
 
-async def _info(task: str, common: Globals) -> TaskInfo:
+async def _info(task: str, common: Globals, *, reveal: bool) -> tuple[TaskInfo, bool]:
+    """Return the task, and whether its data is shown."""
     from orchestrator.core.ids import check_task_id
     from orchestrator.views.tasks import read_task
 
     check_task_id(task)  # before a server is asked
     async with common.services() as services:
-        return await read_task(services, task)
+        found = await read_task(services, task)
+        shown = await may_show(services, task, found.skill, reveal=reveal)
+        return await read_task(services, task, reveal=True) if shown and reveal else found, shown
 
 
 def _say_submitted(task: str, common: Globals) -> None:

@@ -57,7 +57,10 @@ def up(
     if reload and not apps:
         raise InvalidInput("--reload needs agents, as in `orc up my_agents:agent --reload`")
     host = worker_command(apps, processes, reload=reload)  # checked before anything is started
+    from orchestrator.core.secret_environment import take_secrets
+
     settings = common.settings(worker__processes=processes)
+    take_secrets()  # the children get them from `environ`
     # With --reload the host waits for a correct source.
     if apps and not reload and (refused := check_agents(apps, common.environ())):
         return refused

@@ -18,6 +18,7 @@ from orchestrator.cli.processes import Child, ChildFailed, Part, blocked_signals
 from orchestrator.cli.source_watch import SourceWatch
 from orchestrator.cli.terminal.failures import CONFIGURATION, DONE, INTERRUPTED, NOBODY_ANSWERED, exit_code_of
 from orchestrator.cli.terminal.output import say
+from orchestrator.core.secret_environment import settings_environ, take_secrets
 
 if TYPE_CHECKING:
     import signal
@@ -112,6 +113,7 @@ class Reloader:
                     self._import_command,
                     stdin=subprocess.DEVNULL,
                     stdout=report,
+                    env=settings_environ(),
                     process_group=0,
                     preexec_fn=child_of_this_process(),  # noqa: PLW1509 - the watch's thread holds nothing of Python's
                 ) as importing,
@@ -139,7 +141,7 @@ class Reloader:
         former, self._host = self._host, None
         if former is not None:
             self._drain(former)
-        self._host = Child(Part("worker host", self._host_command, TIMEOUT_S), os.environ)
+        self._host = Child(Part("worker host", self._host_command, TIMEOUT_S), settings_environ())
 
     def _drain(self, host: Child) -> None:
         """End the host: its tasks may continue for `DRAIN_S`, then it returns them."""
@@ -168,6 +170,7 @@ def _names(paths: Iterable[Path]) -> str:
 
 def main() -> int:
     """Run the reloader with the arguments of the worker host."""
+    take_secrets()
 
     def run() -> int:
         with blocked_signals() as signals, SourceWatch({Path.cwd()}) as watch:

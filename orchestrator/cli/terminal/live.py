@@ -6,9 +6,11 @@ import os
 import shutil
 import sys
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.cli.terminal import output
+from orchestrator.core.redaction import hidden_value
 
 if TYPE_CHECKING:
     from orchestrator.cli.terminal.options import Form
@@ -19,8 +21,14 @@ BAR_CELLS: Final = 24
 _ERASE: Final = "\r\x1b[K"
 
 
-async def follow(handle: TaskHandle[Any], after: str | None, form: Form) -> TaskEvent | None:
+async def follow(handle: TaskHandle[Any], after: str | None, form: Form, *, show_data: bool = True) -> TaskEvent | None:
     """Print the events of a task until its end and return the last one, or None if no event follows `after`.
+
+    Args:
+        handle: of the task.
+        after: id of the event before the first one.
+        form: of the lines.
+        show_data: print the output of the handler, else its sizes.
 
     Raises:
         InvalidInput: `after` is not an event id.
@@ -33,22 +41,30 @@ async def follow(handle: TaskHandle[Any], after: str | None, form: Form) -> Task
         async with aclosing(handle.events(after=after)) as events:
             async for last in events:
                 bar.erase()
+                event = last if show_data else _without_data(last)
                 match form:
                     case "table":
-                        if last.progress is None or not bar.shown:
-                            output.write(_line(last))
-                        bar.draw(last)
+                        if event.progress is None or not bar.shown:
+                            output.write(_line(event))
+                        bar.draw(event)
                     case "jsonl":
-                        output.write(output.json_text(_row(last)))
+                        output.write(output.json_text(_row(event)))
                     case "id":
-                        output.write(f"{last.id}\n")
+                        output.write(f"{event.id}\n")
                     case "json":
-                        rows.append(_row(last))
+                        rows.append(_row(event))
     finally:
         bar.erase()
         if form == "json":
             output.write(output.json_text({"items": rows}, indent=True))
     return last
+
+
+def _without_data(event: TaskEvent) -> TaskEvent:
+    """Return the event with the size of the output in its place."""
+    if event.kind != "output":
+        return event
+    return replace(event, data=hidden_value(len(bytes(output.user_json(event.data)))))
 
 
 class _Bar:

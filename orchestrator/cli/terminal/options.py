@@ -106,7 +106,9 @@ class Globals:
         given = {"ORC_CONFIG": self.config and str(self.config.absolute()), "ORC_REDIS__URL": self.url}
         given |= {"ORC_PREFIX": self.prefix, "ORC_POOL": self.pool}
         given["ORC_LOGGING__LEVEL"] = "debug" if self.debug else None
-        return {**os.environ, **{name: value for name, value in given.items() if value}}
+        from orchestrator.core.secret_environment import settings_environ
+
+        return {**settings_environ(), **{name: value for name, value in given.items() if value}}
 
 
 DEFAULTS = Globals()

@@ -56,3 +56,15 @@ def test_cost_does_not_depend_on_agents(pool: Pool) -> None:
         pool.describe(one)
     assert cost(one) == first
     assert pool.execute("MEMORY", "USAGE", pool.keys.descriptions("sum"), "SAMPLES", 0) < 1500
+
+
+def test_redacted_skills_stay_redacted(pool: Pool) -> None:
+    """A skill that one version declares redacted stays so: after other versions, and after all workers are gone."""
+    one = ("sum", "d1", b"{}")
+    pool.describe(one, ("other", "d1", b"{}"))
+    assert pool.execute("EXISTS", pool.keys.redacted) == 0
+    pool.describe(one, redact=True)
+    pool.describe(("sum", "d2", b"{}"))
+    pool.sleep(30 * DAY_MS)
+    assert pool.execute("SMEMBERS", pool.keys.redacted) in ([b"sum"], {b"sum"})
+    assert pool.execute("TTL", pool.keys.redacted) == -1
