@@ -113,8 +113,10 @@ class AttemptSpan:
             contexts.detach(self._token)
 
     def record_wait(self, waited_ms: int) -> None:
-        """Make the span of the wait before the attempt: in the trace of the producer if there is one."""
+        """Make the span of the wait in the trace of the producer, or without one of the attempt, if that is sampled."""
         before = self._producer or self.span.get_span_context()
+        if not before.trace_flags.sampled:
+            return
         self._tracing.tracer.start_span(
             f"{names.WAIT} {self._skill}",
             context=_within(before),

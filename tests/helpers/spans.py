@@ -13,14 +13,15 @@ from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
     import pytest
+    from opentelemetry.sdk.trace.sampling import Sampler
     from opentelemetry.trace import SpanContext
 
 
 class RecordedSpans:
     """The spans that have ended."""
 
-    def __init__(self) -> None:
-        self.provider = TracerProvider()
+    def __init__(self, sampler: Sampler | None = None) -> None:
+        self.provider = TracerProvider(sampler, shutdown_on_exit=False)
         self._exporter = InMemorySpanExporter()
         self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
 

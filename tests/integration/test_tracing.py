@@ -12,6 +12,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from opentelemetry import trace
+from opentelemetry.sdk.trace import sampling
 from opentelemetry.trace import SpanKind, StatusCode
 
 from orchestrator import (
@@ -29,6 +30,7 @@ from orchestrator.sync import Orchestrator as BlockingOrchestrator
 from orchestrator.tasks.model import decode_envelope
 from orchestrator.tasks.records import read_record
 from orchestrator.tracing.active import active
+from orchestrator.tracing.header import unpack
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.process_handlers import tracer as tracing_agent
 from tests.helpers.spans import RecordedSpans, attributes, ids, links_of, parent_of
@@ -492,6 +494,30 @@ async def test_an_error_while_a_lock_is_taken(team: LocalTeam, spans: RecordedSp
         await locks.try_acquire("page")
     assert error_of(spans.one("lock")) == "ServerUnavailable"
     assert str(attributes(spans.one("lock"))["orc.lock.key"]).endswith(":lock:page")
+
+
+async def test_a_request_that_is_not_sampled(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is exported; tasks carry the decision, and children are in the trace of their parents."""
+    spans = RecordedSpans(sampling.ALWAYS_OFF)
+    spans.install(monkeypatch)
+    agent = Agent("worker", concurrency=2)
+
+    @agent.skill
+    async def child() -> None: ...
+
+    @agent.skill
+    async def parent(ctx: TaskContext) -> str:
+        handle = await ctx.submit("child")
+        await handle.result()
+        return handle.id
+
+    await team.work(agent)
+    handle = await team.orc.submit("parent")
+    child_id = await handle.result(TIMEOUT_S)
+    records = [await read_record(team.services.store, id_, "env") for id_ in (handle.id, child_id)]
+    contexts = [unpack(record.envelope.trace) for record in records]
+    assert [context is not None and context.flags & 1 for context in contexts] == [0, 0]
+    assert spans.names == []
 
 
 async def test_what_a_task_carries(team: LocalTeam, spans: RecordedSpans) -> None:
