@@ -50,6 +50,8 @@ async def send(stream: ByteStream, data: bytes) -> Reply:
             received += await stream.receive()
         except anyio.EndOfStream:
             break
+    if not received:
+        raise ConnectionResetError("the server closed the connection without an answer")
     head, _, body = received.decode().partition("\r\n\r\n")
     first, *lines = head.split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
