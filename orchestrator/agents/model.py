@@ -127,3 +127,5 @@ class WorkerInfo:
     agents: Mapping[str, int]
     started_at: datetime | None
     last_seen_at: datetime
+    settings: str = ""
+    """Generation and digest of its settings; empty for a program from before both."""

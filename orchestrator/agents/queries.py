@@ -287,6 +287,7 @@ def _worker(id_: str, last_ms: int, fields: dict[str, str]) -> WorkerInfo:
         agents={agent: int(slots) for name, slots in sorted(fields.items()) if (agent := QueueName.parse(name).agent)},
         started_at=from_instant_ms(int(started)) if started else None,
         last_seen_at=from_instant_ms(last_ms),
+        settings=fields.get("settings", ""),
     )
 
 

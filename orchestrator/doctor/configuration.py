@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.core.settings_sources import LoadedSettings
     from orchestrator.doctor.findings import DoctorFinding
 
+_WIDEST: Final = 0o640
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1", None})
 
 
@@ -31,7 +32,7 @@ def check_settings(loaded: LoadedSettings) -> list[DoctorFinding]:
 
 
 def check_secret_files(loaded: LoadedSettings) -> list[DoctorFinding]:
-    """Report files with secrets that every user of the machine may read."""
+    """Report files with secrets whose mode is wider than 0640."""
     files: dict[Path, list[str]] = {}
     for name, what in _secrets(loaded.settings).items():
         place = loaded.places.get(name, "")
@@ -43,8 +44,9 @@ def check_secret_files(loaded: LoadedSettings) -> list[DoctorFinding]:
     findings: list[DoctorFinding] = []
     for path, held in files.items():
         mode = stat.S_IMODE(path.stat().st_mode)
-        if mode & 0o007:
-            found = f"{path} holds {' and '.join(held)} and has mode {mode:04o}: all users may read it"
+        if mode & ~_WIDEST:
+            whom = "all users" if mode & 0o007 else "its group"
+            found = f"{path} holds {' and '.join(held)} and has mode {mode:04o}, which lets {whom} use it"
             findings.append(warning("secret-files", found, f"`chmod 600 {path}`"))
         else:
             findings.append(ok("secret-files", f"{path} has mode {mode:04o}"))

@@ -19,9 +19,9 @@ from pydantic import SecretStr
 from orchestrator import Orchestrator
 from orchestrator.core.settings import ControlSettings, RedisSettings, Settings
 from orchestrator.services import pool_keys
-from orchestrator.testing.waiting import wait_for
+from orchestrator.testing.waiting import wait_for, wait_until
 from tests.faultkit.processes import ActorProcess
-from tests.helpers.terminal import ORC
+from tests.helpers.terminal import ORC, Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,6 +173,24 @@ async def test_limit(deployment: Deployment, redis_client: redis.Redis) -> None:
             await wait_for(lambda: host.returncode == 0, lambda: host.describe("its end"), TIMEOUT_S)
 
 
+def test_workers_with_other_settings(deployment: Deployment, tmp_path: Path) -> None:
+    """`orc config diff --workers` tells which workers run with other settings than the file has."""
+    variables = {"ORC_REDIS__URL": deployment.url, "ORC_PREFIX": deployment.prefix, "ORC_CONFIG": str(deployment.file)}
+    terminal = Terminal(tmp_path, CREDENTIALS_DIRECTORY=str(deployment.secrets), **variables)
+
+    def workers() -> list[tuple[int, str]]:
+        found = terminal.orc("config", "diff", "--workers", "-o", "jsonl").out.splitlines()
+        return [(line["generation"], line["settings"]) for line in map(json.loads, found)]
+
+    with deployment.host() as host:
+        wait_until(lambda: len(events(host, "worker_started")) == 2, lambda: host.describe("workers"), TIMEOUT_S)
+        assert workers() == [(1, "same")] * 2
+        deployment.change(('"1/d"', '"2/d"'))
+        assert workers() == [(1, "other")] * 2
+        host.signal(signal.SIGHUP)
+        wait_until(lambda: workers() == [(2, "same")] * 2, lambda: host.describe(str(workers())))
+
+
 async def test_what_needs_a_restart(deployment: Deployment, redis_client: redis.Redis) -> None:
     """Cold settings are reported, not applied, also not in a worker that is forked later; live ones beside them are."""
     keys = deployment.keys
@@ -275,15 +293,15 @@ async def test_secret_changes(deployment: Deployment) -> None:
         assert "marker" not in host.output + supervisor.output
 
 
-async def test_log_level(deployment: Deployment) -> None:
+async def test_log_level(deployment: Deployment, redis_client: redis.Redis) -> None:
     """The level changes in the supervisor and in the workers; that of an operator has precedence until it is reset."""
     with deployment.supervisor() as supervisor, deployment.host() as host:
         async with Orchestrator(settings=deployment.settings) as orc:
             await said(host, "worker_started", 2)
             await said(supervisor, "leadership_acquired")
-            await orc.admin.set_log_level("warning", reason="a test")
-            # The workers still log that at the level before.
-            await said(host, "command_received", 2)
+            sent = await orc.admin.set_log_level("warning", reason="a test")
+            receipts = deployment.keys.receipts(sent.id)
+            await wait_for(lambda: redis_client.hlen(receipts) == 3, "three receipts", TIMEOUT_S)
             deployment.write(FILE.replace('"1/d"', '"1000/s"') + '[logging]\nlevel = "debug"\n')
             host.signal(signal.SIGHUP)
             supervisor.signal(signal.SIGHUP)

@@ -1,18 +1,22 @@
-"""`orc config`: show, validate, schema; publish, withdraw, published."""
+"""`orc config`: show, diff, validate, schema; publish, withdraw, published."""
 
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 - read when arguments are parsed
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import option, positional
 
+if TYPE_CHECKING:
+    from orchestrator.agents.model import WorkerInfo
+
 commands = noun(
     "config",
     "orc config show --sources",
+    "orc config diff new.toml",
     "orc config validate orchestrator.toml",
     'orc config publish routing.model \'"large"\' --reason "the small one is down"',
 )
@@ -39,6 +43,59 @@ def show(*, sources: Annotated[bool, option("--sources")] = False, common: Globa
         rows.append({"name": row.name, "value": value, **source, "description": row.description})
     columns = ("name", "value", "source") if sources else ("name", "value", "description")
     output.show_list(common.output, rows, columns, key="name")
+
+
+@commands.command(
+    "diff",
+    "orc config diff",
+    "orc config diff new.toml",
+    "orc config diff --workers",
+)
+async def diff(
+    file: Annotated[Path | None, positional("FILE")] = None,
+    /,
+    *,
+    workers: Annotated[bool, option("--workers")] = False,
+    common: Globals = DEFAULTS,
+) -> None:
+    """Show the settings that differ from their defaults, and whether SIGHUP or a restart applies each.
+
+    Args:
+        file: Settings file; shows what changes when it replaces the usual one.
+        workers: List the live workers, and whether they run with the settings that this command reads.
+    """
+    from dataclasses import replace
+
+    from orchestrator.core.errors import InvalidInput
+    from orchestrator.core.settings import Settings
+    from orchestrator.core.settings_reload import changes, settings_digest
+
+    if workers:
+        if file is not None:
+            raise InvalidInput("give either a file or --workers")
+        from orchestrator.views.workers import list_workers
+
+        own = settings_digest(common.settings())
+        async with common.services() as services:
+            found = await list_workers(services)
+        rows = [_settings_of(view.worker, own) for view in found.workers]
+        output.show_list(common.output, rows, ("id", "generation", "settings"), key="id", empty="no live worker")
+        output.say_rest(len(rows), found.total)
+        return
+    current = common.settings()
+    old, new = (Settings(), current) if file is None else (current, replace(common, config=file).settings())
+    differing = [
+        {"name": one.name, "old": one.old, "new": one.new, "changes with": "SIGHUP" if one.live else "restart"}
+        for one in changes(old, new)
+    ]
+    same = "all settings have their defaults" if file is None else f"{file} changes no setting"
+    output.show_list(common.output, differing, ("name", "old", "new", "changes with"), key="name", empty=same)
+
+
+def _settings_of(worker: WorkerInfo, own: str) -> dict[str, Any]:
+    generation, _, digest = worker.settings.partition(" ")
+    state = "unknown" if not digest else "same" if digest == own else "other"
+    return {"id": worker.id, "generation": int(generation or 0) or None, "settings": state}
 
 
 @commands.command("validate", "orc config validate", "orc config validate orchestrator.toml")

@@ -70,6 +70,8 @@ def test_a_file_with_a_password_that_everybody_may_read(tmp_path: Path) -> None:
     file.chmod(0o644)
     found = only(configuration.check_secret_files(settings))
     assert (found.severity, found.fix) == (Severity.WARNING, f"`chmod 600 {file}`")
+    file.chmod(0o660)
+    assert "lets its group use it" in only(configuration.check_secret_files(settings)).found
     file.chmod(0o640)
     assert only(configuration.check_secret_files(settings)).severity is Severity.OK
     file.chmod(0o644)
