@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.containers.images import ImageStore, MountedImage, why_not
+from tests.containers.images import ImageStore, MountedImage, NoBase, why_not
 from tests.faultkit.servers import RedisServer
 
 if TYPE_CHECKING:
@@ -37,7 +37,10 @@ def store() -> ImageStore:
     if reason := why_not():
         pytest.skip(reason)
     store = ImageStore()
-    store.build()
+    try:
+        store.build()
+    except NoBase as failed:
+        pytest.skip(str(failed))
     return store
 
 

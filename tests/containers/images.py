@@ -51,6 +51,10 @@ def why_not() -> str:
     return ""
 
 
+class NoBase(Exception):
+    """The base cannot be made: there is no mirror of Debian to be had, or it lacks the suite."""
+
+
 class ImageStore:
     """Calls buildah with images of its own, beside those of the machine."""
 
@@ -76,7 +80,10 @@ class ImageStore:
             return
         tree = self.folder / "base"
         shutil.rmtree(tree, ignore_errors=True)
-        run("debootstrap", "--variant=minbase", "--include=python3,python3-venv", SUITE, str(tree))
+        try:
+            run("debootstrap", "--variant=minbase", "--include=python3,python3-venv", SUITE, str(tree))
+        except AssertionError as failed:
+            raise NoBase(f"debootstrap makes no base here: {str(failed).strip().splitlines()[-1]}") from None
         for folder in ("var/cache/apt/archives", "var/lib/apt/lists"):
             shutil.rmtree(tree / folder)
         container = self.call("from", "scratch")
