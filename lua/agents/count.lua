@@ -57,7 +57,7 @@ local function weigh_recent(sums, counts, before)
   sums[recent_at] = now_ms
 end
 
--- Forgets totals whose name is gone, when there is no room for a new one: programs that do not know of totals keep them.
+-- Forgets totals whose name was given away, here or by a program that knows of no totals.
 local function make_room()
   local names = redis.call('HKEYS', totals_key)
   for i = 1, #names do
@@ -72,7 +72,6 @@ for i = 1, #rows do
     local oldest = redis.call('ZRANGE', names_key, 0, 0, 'WITHSCORES')
     if minute - tonumber(oldest[2]) > 1440 then
       redis.call('ZREM', names_key, oldest[1])
-      redis.call('HDEL', totals_key, oldest[1])
     else
       name = '* *'
     end
@@ -84,7 +83,7 @@ for i = 1, #rows do
   store_sums(minute_key, name, add_up(minutes > 0 and redis.call('HGET', minute_key, name), counts))
   minutes = 1
   local total = redis.call('HGET', totals_key, name)
-  if not total and redis.call('HLEN', totals_key) > most then make_room() end
+  if not total and redis.call('HLEN', totals_key) >= most then make_room() end
   local before = {runs = 0, us = 0, at = now_ms}
   local sums = add_up(total, counts)
   if total then before = {runs = sums[recent_runs], us = sums[recent_us], at = sums[recent_at]} end

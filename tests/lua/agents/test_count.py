@@ -129,6 +129,16 @@ class TestTotals:
         pool.count(("ed", "sum", [8, 1]), batch=4)
         assert 5 < mean_ms() < 7
 
+    def test_a_name_that_is_given_away(self, pool: Pool) -> None:
+        """The totals of a name of yesterday go with it, so that there are never more names than allowed."""
+        pool.register()
+        pool.count(*[(f"a{number:03}", "sum", [0, 1]) for number in range(MAX_NAMES)])
+        pool.sleep(1441 * 60_000)
+        pool.register()
+        pool.count(("late", "sum", [0, 1]), batch=2)
+        assert len(totals(pool)) == MAX_NAMES
+        assert "a000 sum" not in totals(pool)
+
     def test_bounded(self, pool: Pool) -> None:
         """Totals keep as many names as the minutes, also beside programs that know of no totals."""
         pool.register()
