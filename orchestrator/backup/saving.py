@@ -53,8 +53,10 @@ MANY_BYTES: Final = 1 << 21
 """A step reads twice as many tasks after one with few bytes, half as many after one with many."""
 ENTRIES_AT_ONCE: Final = 200
 MEMBERS_AT_ONCE: Final = 500
-YOUNG_MS: Final = 600_000
+YOUNG_MS: Final = 60_000
 """A child whose id is this much older than the backup, by the clock of its client, is found by SCAN."""
+MOST_GENERATIONS: Final = 100
+"""Tasks may submit each other for ever; the backup reads children of children so deep behind SCAN."""
 KEPT_SKIPPED: Final = 100
 _READS: Final = {
     "string": ("GET",),
@@ -115,16 +117,22 @@ class PoolSaver:
             yield found
         async with each_server(self._services) as stores:
             for store in stores:
-                async for names in scan(store, stem_of(self._keys.prefix)):
+                async for names in scan(store, stem_of(self._keys.prefix), spent=self._spend):
+                    # A server may have many keys of other prefixes: the backup rests after each step of SCAN.
+                    yield []
                     async for found in self._scanned(names):
                         yield found
         async for found in self._schedules():
             yield found
-        while self._children:
-            ids = list(self._children)
+        known: set[str] = set()
+        for _ in range(MOST_GENERATIONS):
+            ids = self._children.keys() - known
             self._children.clear()
-            async for found in self._tasks(ids):
+            known |= ids
+            async for found in self._tasks(sorted(ids)):
                 yield found
+            if not self._children:
+                break
 
     def _count(self, row: Header | DataRow) -> None:
         match row:
@@ -152,7 +160,10 @@ class PoolSaver:
         try:
             return await read_many(self._store, commands, retry_for_s=self._retry_for_s) if commands else []
         finally:
-            self._waited_s += time.monotonic() - started_s
+            self._spend(time.monotonic() - started_s)
+
+    def _spend(self, seconds: float) -> None:
+        self._waited_s += seconds
 
     async def _read_at_once(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """Read in one transaction."""
@@ -372,7 +383,7 @@ class PoolSaver:
         replies = await self._store.read_with_retry(
             lambda: self._store.pipeline([command for _, _, command in asked]), retry_for_s=self._retry_for_s
         )
-        self._waited_s += time.monotonic() - started_s
+        self._spend(time.monotonic() - started_s)
         for (at, what, _), reply in zip(asked, replies, strict=True):
             if not reply or isinstance(reply, Exception):
                 continue

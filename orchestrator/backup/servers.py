@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -11,7 +12,7 @@ from orchestrator.store.locator import Address
 from orchestrator.store.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from orchestrator.services import Services
 
@@ -45,11 +46,21 @@ async def each_server(services: Services) -> AsyncIterator[Sequence[Store]]:
         yield stores
 
 
-async def scan(store: Store, stem: str) -> AsyncIterator[list[bytes]]:
-    """Yield the names of the keys of one server that begin with `stem`; a name may come twice."""
+async def scan(
+    store: Store, stem: str, *, spent: Callable[[float], None] = lambda _: None
+) -> AsyncIterator[list[bytes]]:
+    """Yield the names of the keys of one server that begin with `stem`; a name may come twice.
+
+    Args:
+        store: connected to the server.
+        stem: how the names begin.
+        spent: gets the seconds of each step.
+    """
     cursor, pattern = b"0", _GLOB.sub(r"\\\1", stem) + "*"
     while True:
+        started_s = time.monotonic()
         cursor, names = await store.execute("SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_AT_ONCE)
+        spent(time.monotonic() - started_s)
         yield [name for name in names if name.startswith(stem.encode())]
         if cursor == b"0":
             return

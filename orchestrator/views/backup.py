@@ -124,7 +124,8 @@ async def save_pool(
     with file:
         async with aclosing(saver.rows()) as steps:
             async for rows in steps:
-                await to_thread.run_sync(file.add, rows)
+                if rows:
+                    await to_thread.run_sync(file.add, rows)
                 on_step(saver.counts["tasks"])
         ended_ms = await saver.now_ms()
         await to_thread.run_sync(lambda: file.finish(dict(saver.counts), ended_ms=ended_ms, skipped=saver.skipped))

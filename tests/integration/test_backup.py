@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from tests.helpers.guards import keys_of, keys_without_ttl
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
     import redis
@@ -451,8 +452,8 @@ async def test_no_saved_end_lacks_a_child(
     handle = await team.orc.submit("parent", delay=3600)
     scan = servers.scan
 
-    async def scan_before(store: Store, stem: str) -> AsyncIterator[list[bytes]]:
-        names = [name async for found in scan(store, stem) for name in found]
+    async def scan_before(store: Store, stem: str, **options: Any) -> AsyncIterator[list[bytes]]:
+        names = [name async for found in scan(store, stem, **options) for name in found]
         await team.services.store.call(task_scripts.promote(team.services.keys, limit=9, now_us=FAR_US))
         await handle.result(TIMEOUT_S)
         yield names
@@ -484,6 +485,41 @@ async def test_a_cluster(cluster: RedisServer, tmp_path: Path) -> None:
     async with run_local_team(local_settings(cluster.url, "c:test:u"), supervised=False) as copy:
         assert await copy.orc.agents.states(names, "status") == dict.fromkeys(names, idle)
         assert [row.session for row in await list_tasks(copy.services)] == ["s"]
+
+
+async def test_the_share_of_the_server(team: LocalTeam, redis_client: redis.Redis) -> None:
+    """A backup rests after each step, also while SCAN passes keys of other prefixes."""
+    foreign = f"{team.settings.prefix}-other"
+    redis_client.mset({f"{foreign}:{n}": "x" for n in range(20_000)})
+    try:
+        saver = saving.PoolSaver(team.services)
+        started_s = time.monotonic()
+        steps = [rows async for rows in saver.rows()]
+        lasted_s = time.monotonic() - started_s
+    finally:
+        redis_client.unlink(*keys_of(redis_client, foreign))
+    assert sum(not rows for rows in steps) >= 20_000 / servers.KEYS_AT_ONCE / 2
+    assert 0 < saver.server_s <= saving.SHARE * lasted_s * 1.1
+
+
+async def test_an_endless_chain(team: LocalTeam, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A task that submits its successor before each read of it does not keep the backup from ending."""
+    monkeypatch.setattr(saving, "MOST_GENERATIONS", 5)
+    submitted = [await team.orc.submit("work")]
+    read = saving.PoolSaver._read_tasks
+
+    async def read_tasks(self: saving.PoolSaver, ids: Sequence[str]) -> Sequence[Any]:
+        new = await team.orc.submit("work")
+        if ids:
+            await team.services.store.execute("RPUSH", team.services.keys.children(ids[0]), new.id)
+            await team.services.store.execute("EXPIRE", team.services.keys.children(ids[0]), 60)
+        submitted.append(new)
+        return await read(self, ids)
+
+    monkeypatch.setattr(saving.PoolSaver, "_read_tasks", read_tasks)
+    saved = await save_pool(team.services, tmp_path / "a")
+    assert saved.counts["tasks"] == 6
+    assert len(submitted) == 7
 
 
 async def test_an_outage_leaves_nothing(team: LocalTeam, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
