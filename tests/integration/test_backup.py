@@ -8,18 +8,24 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import msgspec
 import pytest
 
 from orchestrator import Agent, FormatMismatch, Orchestrator, Reject, RestoreRefused, Snooze, Stopped, TaskContext
 from orchestrator.backup import restoring, saving, servers
+from orchestrator.backup.files import BackupFile, BackupReader
+from orchestrator.backup.rows import KeyRow, SavedTask
+from orchestrator.control.desired import read_desired
+from orchestrator.control.signing import signer_of
 from orchestrator.core.errors import ConfigError, DamagedBackup, ServerUnavailable
 from orchestrator.tasks import scripts as task_scripts
+from orchestrator.tasks.selecting import TaskFilter
 from orchestrator.tasks.submission import Submission
 from orchestrator.testing.temporary_pool import new_prefix
 from orchestrator.testing.waiting import wait_for
 from orchestrator.views.backup import open_backup, save_pool
 from orchestrator.views.keys import check_keys
-from orchestrator.views.tasks import list_tasks
+from orchestrator.views.tasks import DEAD, list_tasks, select_tasks
 from tests.faultkit.servers import cluster_server
 from tests.helpers.guards import keys_of, keys_without_ttl
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
@@ -39,13 +45,15 @@ if TYPE_CHECKING:
 
 FAR_US = "9000000000000000"
 """A time by which every task is due."""
+DAY_MS = 86_400_000
 SESSION = "s \u00fc"
 
 
 @pytest.fixture
-def other_server(running_server: Callable[[str], RedisServer]) -> RedisServer:
+def other_server(redis_server: RedisServer, running_server: Callable[[str], RedisServer]) -> RedisServer:
     """A server of the other version line."""
-    return running_server("old")
+    newest = running_server("newest")
+    return running_server("old") if redis_server is newest else newest
 
 
 @pytest.fixture
@@ -203,6 +211,7 @@ async def finish(copy: LocalTeam, tasks: dict[str, TaskHandle[object]]) -> None:
     assert await check_keys(copy.services) == []
 
 
+@pytest.mark.both_servers
 async def test_drill(team: LocalTeam, target: Settings, tmp_path: Path, other_server: RedisServer) -> None:
     """A pool in every state is saved, restored on the other version of Redis, checked and started: every task ends."""
     drill = DrillAgent()
@@ -384,6 +393,10 @@ async def test_signed_commands(settings: Settings, target: Settings, tmp_path: P
     async with run_local_team(to) as copy:
         from orchestrator.views.control import list_commands
 
+        stored = await copy.services.store.execute("HGETALL", copy.services.keys.desired)
+        desired = read_desired(stored, signer_of(to, place=copy.services.keys.root))
+        assert (desired.doubtful, desired.epoch) == (frozenset(), 1)
+        assert set(desired.active) == {"stop:all", "stop:agent:ed", "limit:x"}
         agent = Agent("ed")
         agent.skill(name="work")(lambda: 1)
         await copy.work(agent)
@@ -395,6 +408,79 @@ async def test_signed_commands(settings: Settings, target: Settings, tmp_path: P
         assert given["stop", "first"] == "active"
         await copy.orc.admin.start(agent="ed")
         assert await handle.result(TIMEOUT_S) == 1
+
+
+async def test_an_old_backup(team: LocalTeam, target: Settings, tmp_path: Path) -> None:
+    """What had a day left lives for a day more, although the file lay for a year; fixed times stay what they are."""
+    drill = DrillAgent()
+    await team.work(drill.agent)
+    shared = await team.orc.submit("work", {"how": "share"}, session=SESSION)
+    dead = await team.orc.submit("work", {"how": "reject"})
+    await wait_state(shared, "succeeded")
+    await wait_state(dead, "dead")
+    delayed = await team.orc.submit("work", delay=3600)
+    await save_pool(team.services, tmp_path / "new")
+    age(tmp_path / "new", tmp_path / "old", 400 * DAY_MS)
+    await restore(tmp_path / "old", target)
+    async with run_local_team(target, supervised=False) as copy:
+        store, keys = copy.services.store, copy.services.keys
+        meta, document = (keys.scope("session", SESSION).key(suffix) for suffix in ("meta", "ws:doc"))
+        dies, now = int(await store.execute("HGET", meta, "dies")), time.time() * 1000
+        assert abs(await store.execute("PEXPIRETIME", document) - dies) < 60_000
+        before = await team.services.store.execute("PTTL", team.services.keys.scope("session", SESSION).key("meta"))
+        assert abs(dies - now - before) < 60_000
+        # A further change keeps the workspace.
+        await copy.orc.agents.set_state("ada", {"status": "idle"})
+        assert (await copy.orc.workspace(SESSION).snapshot()).paths["plan"].value == {"a": 1}
+        assert await copy.orc.task(shared.id).result(TIMEOUT_S) == "shareshare"
+        assert [task.id for task in (await select_tasks(copy.services, TaskFilter(), among=DEAD)).tasks] == [dead.id]
+        listed: bytes = await store.execute("ZSCORE", keys.dead, dead.id)
+        assert float(listed) > now - DAY_MS
+        due: bytes = await store.execute("ZSCORE", keys.scheduled, delayed.id)
+        assert float(due) < now
+
+
+def age(new: Path, old: Path, by_ms: int) -> None:
+    """Copy a backup as if it had been made long ago."""
+    reader = BackupReader(new)
+    rows: list[Any] = []
+    for row in reader.rows():
+        match row:
+            case SavedTask(fields=fields):
+                moved = {name: str(int(fields[name]) - by_ms) for name in ("ended", "due") if name in fields}
+                rows.append(msgspec.structs.replace(row, fields=fields | moved))
+            case KeyRow(suffix="meta", values=values):
+                pairs = dict(zip(values[::2], values[1::2], strict=True))
+                pairs |= {name: str(int(pairs[name]) - by_ms) for name in ("born", "fresh", "dies")}
+                rows.append(msgspec.structs.replace(row, values=[text for pair in pairs.items() for text in pair]))
+            case _:
+                rows.append(row)
+    assert reader.header is not None
+    assert reader.end is not None
+    with BackupFile(old, compress=True) as file:
+        file.add([msgspec.structs.replace(reader.header, begun_ms=reader.header.begun_ms - by_ms), *rows])
+        file.finish(reader.end.counts, ended_ms=reader.end.ended_ms - by_ms, skipped=[])
+
+
+async def test_output_says_no_more_than_the_record(
+    team: LocalTeam, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An entry of output that comes behind the read of the record is not saved: it may tell of the end of the task."""
+    drill = DrillAgent()
+    await team.work(drill.agent)
+    handle = await team.orc.submit("work")
+    await wait_state(handle, "succeeded")
+    outputs = saving.PoolSaver._outputs
+    length = await team.services.store.execute("XLEN", team.services.keys.out(handle.id))
+
+    async def read(self: saving.PoolSaver, *arguments: Any) -> AsyncIterator[Any]:
+        await team.services.store.execute("XADD", team.services.keys.out(handle.id), "*", "k", "late")
+        async for row in outputs(self, *arguments):
+            yield row
+
+    monkeypatch.setattr(saving.PoolSaver, "_outputs", read)
+    saved = await save_pool(team.services, tmp_path / "a")
+    assert saved.counts["output entries"] == length
 
 
 async def test_under_load(team: LocalTeam, target: Settings, tmp_path: Path) -> None:
