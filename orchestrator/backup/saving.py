@@ -56,7 +56,7 @@ MEMBERS_AT_ONCE: Final = 500
 YOUNG_MS: Final = 60_000
 """A child whose id is this much older than the backup, by the clock of its client, is found by SCAN."""
 MOST_GENERATIONS: Final = 100
-"""Tasks may submit each other for ever; the backup reads children of children so deep behind SCAN."""
+"""Tasks may submit each other without end; the backup reads children of children so deep behind SCAN."""
 KEPT_SKIPPED: Final = 100
 _READS: Final = {
     "string": ("GET",),
