@@ -175,6 +175,15 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
         "Redis",
         (
             Panel(
+                "Durable submits",
+                "ops",
+                (
+                    (_rate("orc_durable_submits_total", "level"), "{{level}} asked"),
+                    (_rate("orc_durable_submits_missed_total", "level"), "{{level}} missed"),
+                    (_rate("orc_lost_submits_total", "noticed_by"), "lost, noticed by {{noticed_by}}"),
+                ),
+            ),
+            Panel(
                 "Memory",
                 "bytes",
                 (

@@ -103,11 +103,14 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "service": LogKey("text", "name of the service in the spans of a program"),
     "signal": LogKey("text", "name of a signal"),
     "silent_s": LogKey("number", "time since an event loop, or one of our loops, turned"),
+    "since_ms": LogKey("number", "Unix time at which a write was confirmed that Redis has lost, in ms"),
     "skipped": LogKey("number", "number of files that were not read"),
     "source": LogKey("text", "name of a logger"),
     "step_s": LogKey("number", "by how much a clock moved; below 0: back"),
+    "submits": LogKey("number", "number of submitted tasks"),
     "supervisor": LogKey("text", "id of a supervisor"),
     "task": LogKey("text", "id of a task"),
+    "task_ids": LogKey("list", "ids of tasks"),
     "tasks": LogKey("number", "number of tasks"),
     "unfinished": LogKey("number", "entries without a stored verdict"),
     "verdict": LogKey("text", "what a worker wanted to store"),
@@ -931,10 +934,31 @@ SECTIONS: Final = (
                 "A schedule was changed, but it is not recorded. Look at `error`.",
             ),
             LogEvent(
+                "loss_check_failed",
+                "warning",
+                ("error",),
+                "A client has connected to Redis again and cannot tell whether its last tasks are still there. Look at "
+                "`error`.",
+            ),
+            LogEvent(
+                "loss_not_recorded",
+                "warning",
+                ("error",),
+                "A supervisor noticed that Redis has lost writes, but could not store that. Look at `error`.",
+            ),
+            LogEvent(
                 "tasks_not_recorded",
                 "warning",
                 ("action", "error", "tasks"),
                 "A program cancelled or retried `tasks` tasks, but it is not recorded. Look at `error`.",
+            ),
+            LogEvent(
+                "writes_lost",
+                "error",
+                ("since_ms", "submits", "task_ids?"),
+                "Redis has lost writes that it had confirmed, in a failover or a restart: `submits` accepted tasks at "
+                "least (0: other writes), from `since_ms` on. A client names some in `task_ids`, a supervisor counts "
+                "those of all clients. Submit them again; docs/guides/operations.md has a section.",
             ),
         ),
     ),

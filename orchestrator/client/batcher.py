@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 from orchestrator.core.errors import ServerRefused, ServerUnavailable, StoreError
 from orchestrator.core.group_commit import GroupCommit, split_to_fit
 from orchestrator.tasks import scripts
-from orchestrator.tasks.scripts import UnusualRow
+from orchestrator.tasks.scripts import CREATED, UnusualRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from orchestrator.client.loss_watch import LossWatch
     from orchestrator.services import Services
     from orchestrator.tasks.scripts import SubmitAnswer, SubmitRow
 
@@ -30,8 +31,8 @@ CHUNK_ROWS: Final = 250
 class Batcher:
     """Sends submit rows in batches, in the order in which they arrive."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, services: Services, losses: LossWatch) -> None:
+        self._services, self._losses = services, losses
         self._retry_for_s = services.settings.redis.command_timeout_s
         self._commits: GroupCommit[SubmitRow, SubmitAnswer] = GroupCommit("client", self.send, size=row_size)
         self.run, self.close = self._commits.run, self._commits.close
@@ -47,6 +48,7 @@ class Batcher:
         while crowded := [place for place, answer in enumerate(answers) if answer.status == "crowded"]:
             for place, answer in zip(crowded, await self._send_once([rows[place] for place in crowded]), strict=True):
                 answers[place] = answer
+        self._losses.note_all([row.id for row, answer in zip(rows, answers, strict=True) if answer is CREATED])
         return answers
 
     async def _send_once(self, rows: Sequence[SubmitRow]) -> list[SubmitAnswer]:

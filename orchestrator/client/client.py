@@ -21,6 +21,7 @@ from orchestrator.client.durable_submits import DurableSubmits
 from orchestrator.client.floor_watch import FloorWatch
 from orchestrator.client.following import Following
 from orchestrator.client.handle import TaskHandle
+from orchestrator.client.loss_watch import LossWatch
 from orchestrator.client.replies import Replies
 from orchestrator.client.shared_config import SharedConfig
 from orchestrator.client.skill_versions import SkillVersions
@@ -148,7 +149,9 @@ class Orchestrator:
         self._versions = SkillVersions(services)
         self._validator.accepts = self._versions.accepts
         self._floor = FloorWatch(services.store, watches=self._worker_floor is None)
-        self._batcher, self._durable = Batcher(services), DurableSubmits(services)
+        self._losses = LossWatch(services)
+        services.store.connected = self._losses.connected
+        self._batcher, self._durable = Batcher(services, self._losses), DurableSubmits(services, self._losses)
         self._replies = Replies(services, client=ids.node)
         self._following = Following(services)
         self._recorder = ActionRecorder(services)
@@ -158,6 +161,7 @@ class Orchestrator:
             group.start_soon(self._floor.run)
             group.start_soon(self._batcher.run)
             group.start_soon(self._durable.run)
+            group.start_soon(self._losses.run)
             group.start_soon(self._replies.run)
             group.start_soon(self._following.run)
             group.start_soon(self._recorder.run)

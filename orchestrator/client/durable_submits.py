@@ -15,10 +15,12 @@ from orchestrator.core.errors import StoreError
 from orchestrator.core.group_commit import GroupCommit, split_to_fit
 from orchestrator.store.durable import DurableLink, Waited
 from orchestrator.tasks import scripts
+from orchestrator.tasks.scripts import CREATED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from orchestrator.client.loss_watch import LossWatch
     from orchestrator.core.durability import Level
     from orchestrator.services import Services
     from orchestrator.store.calls import Call
@@ -35,8 +37,8 @@ Outcome: TypeAlias = "tuple[SubmitAnswer | StoreError, Durability | None]"
 class DurableSubmits:
     """Sends rows over a connection per set of levels, opened at its first use."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, services: Services, losses: LossWatch) -> None:
+        self._services, self._losses = services, losses
         self._within_s = services.settings.queue.durable_within_s
         self._retry_for_s = services.settings.redis.command_timeout_s
         self._links: dict[frozenset[Level], DurableLink] = {}
@@ -118,6 +120,7 @@ class DurableSubmits:
         for level in waits:
             missed = waited.missed.get(level, "")
             reports[level] = Durability(level, DEFAULT if missed else level, waited.fsyncs, waited.replicas, missed)
+        self._losses.note_all([row.id for row, answer in zip(rows, answers, strict=True) if answer is CREATED])
         await self._count_missed(levels, reports)
         return [(answer, reports.get(level)) for answer, level in zip(answers, levels, strict=True)]
 

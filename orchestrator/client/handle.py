@@ -13,6 +13,7 @@ from orchestrator.core.errors import OrchestratorError, TaskCancelled, TaskExpir
 from orchestrator.core.ids import new_token
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks import queries, scripts
+from orchestrator.tasks.losses import read_losses
 from orchestrator.tasks.model import CancelStatus, RequeueStatus, TaskState
 from orchestrator.tasks.output import as_chunk, as_event, check_place
 from orchestrator.tasks.queries import TaskOutcome
@@ -129,6 +130,8 @@ class TaskHandle(Generic[T_co]):
         else:
             with anyio.move_on_after(timeout_s):
                 await self._await_end()
+        if self.outcome is not None and self.outcome.state is None:
+            await self._explain_absence()
         if self.outcome is None:
             failure = self._replies.last_failure
             raise TimeoutError(
@@ -136,6 +139,17 @@ class TaskHandle(Generic[T_co]):
                 if failure is None
                 else f"the end of task {self.id} is not known after {timeout_s:g} s: {failure}"
             )
+
+    async def _explain_absence(self) -> None:
+        with suppress(OrchestratorError):
+            lost = await read_losses(self._services.store)
+            if lost is not None and lost.may_have(self.id):
+                noticed = lost.noticed_at.isoformat(timespec="seconds")
+                reason = (
+                    f"does not exist: Redis has lost writes that it had confirmed (noticed {noticed}), probably this "
+                    "task too; submit it again"
+                )
+                self.outcome = TaskOutcome(None, reason=reason)
 
     async def _await_end(self) -> None:
         if self._told:
@@ -175,7 +189,9 @@ class TaskHandle(Generic[T_co]):
                 raise TaskExpired(self.id, f"expired: {outcome.reason}")
             case None:
                 raise TaskExpired(
-                    self.id, "does not exist: the id is unknown, or the task was deleted, or its retention has passed"
+                    self.id,
+                    outcome.reason
+                    or "does not exist: the id is unknown, or the task was deleted, or its retention has passed",
                 )
         raise OrchestratorError(f"task {self.id} ended in the unknown state {outcome.state}")
 

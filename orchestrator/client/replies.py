@@ -16,6 +16,7 @@ import anyio
 
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import OrchestratorError, StoreError
+from orchestrator.core.ids import task_ms
 from orchestrator.core.log import get_logger
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import STATE_OF_LETTER
@@ -84,8 +85,7 @@ class _OneEnd:
 
 
 def _age_s(id_: str) -> float:
-    """Return the age of a task id, whose first 48 bits are milliseconds."""
-    return time.time() - int(id_[:8] + id_[9:13], 16) / 1000
+    return time.time() - task_ms(id_) / 1000
 
 
 class Replies:

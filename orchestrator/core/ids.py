@@ -134,6 +134,11 @@ def check_task_id(value: str) -> str:
     )
 
 
+def task_ms(id_: str) -> int:
+    """Return the time at which a task id was made, which its first 48 bits have; Unix ms of the client's clock."""
+    return int(id_[:8] + id_[9:13], 16)
+
+
 def check_text(kind: str, value: str) -> str:
     """Return `value` if it is a valid name inside a key: a path, a field, a member of a board.
 

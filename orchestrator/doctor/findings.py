@@ -190,6 +190,11 @@ _TABLE: Final = (
         "`orc supervisor run`, or `orc up`.",
     ),
     Topic(
+        "lost-writes",
+        "In the last day Redis lost writes that it had confirmed, in a failover or a restart.",
+        "Submit lost tasks again; see [lost writes](../guides/operations.md#redis-lost-confirmed-writes).",
+    ),
+    Topic(
         "active-commands",
         "A stop, pause or drain is active; or an active command has no valid signature, or an old one.",
         "`orc start`, `orc agents resume`, `orc queues resume`; give commands again before a secret goes.",

@@ -8,6 +8,7 @@ from orchestrator.agents import queries as registry
 from orchestrator.core.queue_name import QueueName
 from orchestrator.doctor.findings import ok, problem, warning
 from orchestrator.tasks import queries as tasks
+from orchestrator.tasks.losses import read_losses
 
 if TYPE_CHECKING:
     from orchestrator.doctor.context import CheckContext
@@ -91,6 +92,15 @@ async def check_supervisor(context: CheckContext) -> list[DoctorFinding]:
     if needed:
         return [problem("supervisor", "no supervisor leads, so no task is assigned", fix)]
     return [warning("supervisor", "no supervisor leads; no task waits and no worker lives", fix)]
+
+
+async def check_losses(context: CheckContext) -> list[DoctorFinding]:
+    """Report confirmed writes that Redis has lost in the last day."""
+    lost = await read_losses(context.store)
+    if lost is None:
+        return [ok("lost-writes", "no loss of confirmed writes was noticed in the last day")]
+    fix = "submit lost tasks again; a level of durability (`queue.durability`) keeps the next ones"
+    return [warning("lost-writes", f"lost {lost.text}", fix)]
 
 
 async def check_workers(context: CheckContext) -> list[DoctorFinding]:

@@ -55,6 +55,7 @@ _SERVER: Final = (
 )
 _POOL: Final = (
     ("supervisor", pool.check_supervisor),
+    ("lost-writes", pool.check_losses),
     ("active-commands", active_commands.check_active_commands),
     ("workers", pool.check_workers),
     ("skills", pool.check_skills),

@@ -44,8 +44,16 @@ COUNTERS: Final = {
     "unanswered": ("orc_questions_total", "unanswered"),
     "repaired": ("orc_repairs_total", "repaired"),
     "cleaned": ("orc_repairs_total", "cleaned"),
+    "fsync:asked": ("orc_durable_submits_total", "fsync"),
+    "replicated:asked": ("orc_durable_submits_total", "replicated"),
+    "fsync:missed": ("orc_durable_submits_missed_total", "fsync"),
+    "replicated:missed": ("orc_durable_submits_missed_total", "replicated"),
+    "losses:client": ("orc_write_losses_total", "client"),
+    "losses:supervisor": ("orc_write_losses_total", "supervisor"),
+    "lost:client": ("orc_lost_submits_total", "client"),
+    "lost:supervisor": ("orc_lost_submits_total", "supervisor"),
 }
-"""Metric and label value of each counter of the scripts (`stats:TOTAL`)."""
+"""Metric and label value of each counter of the scripts (`stats:TOTAL`, `durability`)."""
 _EDGES: Final = tuple(round(second * 1000).bit_length() - 1 for second in BUCKETS_S)
 """Last bucket below each upper end: bucket N holds times below 2^N ms."""
 PAIRS_AT_ONCE: Final = 50

@@ -283,10 +283,17 @@ POOL_KEYS: Final = (
     KeyKind(
         "durability",
         "hash",
-        "durable submits per level and outcome: `fsync:asked`, `fsync:missed`, `replicated:asked`, ...",
+        "durable submits per level and outcome: `fsync:asked`, `fsync:missed`, `replicated:asked`, ...; `beats`: "
+        "requests for the leader's lease; `losses:client`, `lost:client`, ...: noticed losses of writes, lost submits",
         "permanent",
         permanent=True,
         backup=Backup.KEPT,
+    ),
+    KeyKind(
+        "losses",
+        "hash",
+        "writes that Redis has lost, per report: observer, ms when it noticed, ms of a lost write, submits",
+        "a day after the last report; at most 200",
     ),
     KeyKind(
         "timings",
@@ -674,6 +681,16 @@ class PoolKeys:
     def timed(self) -> str:
         """Key of the agents and skills that have timings."""
         return f"{self.root}:timings"
+
+    @property
+    def durability(self) -> str:
+        """Key of the counters of durable submits and of losses."""
+        return f"{self.root}:durability"
+
+    @property
+    def losses(self) -> str:
+        """Key of the writes that Redis has lost."""
+        return f"{self.root}:losses"
 
     @property
     def attempt_totals(self) -> str:

@@ -103,6 +103,7 @@ class Link:
         ended: called when a connection has ended.
         demoted: called with the address when the server turned out to be a replica.
         unreachable: called with the address when no connection could be opened.
+        opened: called when a connection has been opened, before anything is sent.
 
     Attributes:
         used_s: time at which the router last chose the link, or left it for another one.
@@ -120,11 +121,12 @@ class Link:
         ended: Callable[[], None] | None = None,
         demoted: Callable[[Address], None] | None = None,
         unreachable: Callable[[Address], None] | None = None,
+        opened: Callable[[], None] | None = None,
     ) -> None:
         self.address, self.used_s = address, -math.inf
         self._pool = make_pool(address, connect_timeout_s=connect_timeout_s, name=name)
         self._reply_timeout_s, self._published, self._ended = read_timeout_s, published, ended
-        self._demoted, self._unreachable = demoted, unreachable
+        self._demoted, self._unreachable, self._opened = demoted, unreachable, opened
         self._connection: AsyncConnection | None = None
         self._wire: Wire | None = None
         self._opening = anyio.Lock(fast_acquire=True)
@@ -211,6 +213,8 @@ class Link:
                 if self._unreachable is not None:
                     self._unreachable(self.address)
                 raise translate(error, what=str(what), sent=False) from error
+            if self._opened is not None:
+                self._opened()
             _Reconnects.count += self._was_open
             self._was_open = True
             transport = transport_of(connection)

@@ -90,6 +90,8 @@ class Store:
         self._closed = anyio.Event()
         self.last_outage_s = -math.inf
         """Monotonic time of the last call that Redis did not answer or refused because it was full."""
+        self.connected: Callable[[], None] = lambda: None
+        """Called when a shared connection has been opened, also again after a loss."""
         self._slot = slot_of(keys.root)
         self._routers: WeakSet[Router] = WeakSet()
         self._router = self._new_router(name, endpoint.command_timeout_s, shared=True)
@@ -103,6 +105,9 @@ class Store:
         received: Callable[[str, str], None] | None = None,
         ended: Callable[[], None] | None = None,
     ) -> Router:
+        # The shared links alone carry what `connected` is for.
+        opened = self._tell_connected if shared else None
+
         def open_link(address: Address) -> Link:
             return Link(
                 address,
@@ -113,12 +118,16 @@ class Store:
                 ended=ended,
                 demoted=self._leave_replica,
                 unreachable=self._endpoint.locator.doubt,
+                opened=opened,
             )
 
         locator = self._endpoint.locator
         router = Router(locator, slot=self._slot, open_link=open_link, shared=shared, learned=self._leave_moved)
         self._routers.add(router)
         return router
+
+    def _tell_connected(self) -> None:
+        self.connected()
 
     def _leave_replica(self, address: Address) -> None:
         # A link that only reads gets no error from a replica, and a replica without its master stays silent.

@@ -14,6 +14,7 @@ import anyio
 from orchestrator.agents import scripts as registry
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
+from orchestrator.supervisor.loss_check import LossCheck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -43,6 +44,7 @@ class Leader:
         self._lease_s = services.settings.supervisor.leader_lease_s
         self._renew_s = self._lease_s / 3
         self._trusted_until_s = 0.0
+        self._losses = LossCheck(services)
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Acquire and renew the lease until cancelled; `work` runs while the lease is held.
@@ -73,7 +75,13 @@ class Leader:
     async def _acquire(self) -> bool:
         asked_s = time.monotonic()
         floor, lease_ms = self._services.store.floor, round(self._lease_s * 1000)
-        call = registry.lead(self._services.keys, supervisor=self._supervisor, lease_ms=lease_ms, floor=floor.value)
+        call = registry.lead(
+            self._services.keys,
+            supervisor=self._supervisor,
+            lease_ms=lease_ms,
+            floor=floor.value,
+            beats=self._losses.beats,
+        )
         try:
             answer = await self._services.store.call(call)
         except StoreError as failure:
@@ -84,6 +92,7 @@ class Leader:
         if answer.leads:
             self._trusted_until_s = asked_s + self._lease_s * TRUST
         self._on_state(LEADS if answer.leads else STANDS_BY)
+        await self._losses.compare(answer)
         return answer.leads
 
     async def _renew(self) -> None:

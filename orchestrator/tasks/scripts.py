@@ -115,6 +115,27 @@ def count_durable(keys: PoolKeys, *, counts: Mapping[str, int]) -> Call[int]:
     return Call("tasks/count_durable", {"pool": keys.root, "rows": pack_rows(list(counts.items()))}, int)
 
 
+def find_lost(keys: PoolKeys, *, ids: Sequence[str]) -> Call[list[str]]:
+    """Return those of up to 500 tasks that have no record. A replica refuses the call."""
+    args: Arguments = {"pool": keys.root, "rows": pack_rows([(id_,) for id_ in ids])}
+    return Call("tasks/find_lost", args, lambda reply: [ids[number - 1] for number in reply])
+
+
+def report_lost(
+    keys: PoolKeys, *, report: str, observer: str, from_ms: int, submits: int, now_us: str = ""
+) -> Call[bool]:
+    """Store for a day that Redis has lost confirmed writes."""
+    args: Arguments = {
+        "pool": keys.root,
+        "report": report,
+        "observer": observer,
+        "from_ms": str(from_ms),
+        "submits": submits,
+        "now_arg": now_us,
+    }
+    return Call("tasks/report_lost", args, bool)
+
+
 def promote(keys: PoolKeys, *, limit: int, now_us: str = "") -> Call[Promoted]:
     """Move due tasks to their queues and expire those past their `start_by`, at most `limit` of each."""
 

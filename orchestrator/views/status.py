@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.agents import queries as registry
 from orchestrator.tasks import queries as tasks
+from orchestrator.tasks.losses import LostWrites, read_losses
 from orchestrator.views.active_commands import read_desired, view
 from orchestrator.views.queues import list_queues
 
@@ -43,6 +44,7 @@ class PoolStatus:
         workers: those with the latest heartbeats, longest silent first.
         tasks: counters since the beginning: submitted, assigned, succeeded, dead, retried, ...
         totals: how many agents, workers, queues and active commands there are.
+        lost: writes that Redis had confirmed and has lost, as noticed in the last day; None if there are none.
     """
 
     pool: str
@@ -55,6 +57,7 @@ class PoolStatus:
     active_commands: tuple[ActiveCommandView, ...]
     tasks: Mapping[str, int]
     totals: PoolTotals
+    lost: LostWrites | None
 
 
 async def read_status(services: Services, *, limit: int = LIMIT) -> PoolStatus:
@@ -77,6 +80,7 @@ async def read_status(services: Services, *, limit: int = LIMIT) -> PoolStatus:
             queues=queues.total,
             active_commands=len(now.active),
         ),
+        lost=await read_losses(store),
     )
 
 

@@ -73,7 +73,7 @@ NOT_SAVED = {
     *["selection:CMD", "leader", "leader:format", "supervisors", "format"],
     *["lock:N", "lock:N:waiters", "lock:N:wake", "exec", "exec:fence", "exec:awaited", "exec:line", "exec:waiters"],
     *["exec:wake", "exec:ID", "locks", "ws:json", "dir", "dir:info", "usage:MS:ops", "usage:MS:ops:before"],
-    *["window:MS", "ops", "ops:before"],
+    *["window:MS", "ops", "ops:before", "losses"],
 }
 """Kinds of keys that no backup has: indexes, who works now, locks, op ids, messages, counters of minutes."""
 

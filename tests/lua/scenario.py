@@ -112,6 +112,8 @@ def _play(pool: Pool, client: str, key: str) -> None:
 def play_measures(pool: Pool) -> None:
     """The monitoring reads the pool; then a task is dispatched."""
     assert pool.call(task_scripts.count_durable(pool.keys, counts={"fsync:asked": 2})) == 2
+    assert pool.call(task_scripts.find_lost(pool.keys, ids=["gone"])) == ["gone"]
+    assert pool.call(task_scripts.report_lost(pool.keys, report="r", observer="client", from_ms=1, submits=2))
     assert "ed" in pool.call(monitoring_scripts.measure_pool(pool.keys)).agents
     assert pool.call(monitoring_scripts.measure_agents(pool.keys, agents=["ed"]))["ed"].slots == 1000
     play_dispatch(pool)

@@ -77,6 +77,8 @@ def _print_screen(
         ("tasks", ", ".join(f"{found.tasks[name]} {name}" for name in _in_order(found.tasks)) or "none"),
         ("backlog", _backlog_text(backlog)),
     ]
+    if found.lost is not None:
+        facts.append(("lost", found.lost.text))
     output.write("".join(f"{output.paint(name.ljust(10), '1')}  {output.clean(text)}\n" for name, text in facts))
     if commands:
         output.write("\n")

@@ -429,7 +429,8 @@ class TestLead:
     def test_a_caller_below_the_floor(self, pool: Pool) -> None:
         """A program that is too old gets no lease, and learns the floor."""
         pool.execute("SET", pool.keys.format, FORMAT + 1)
-        assert pool.call(scripts.lead(pool.keys, supervisor="a", lease_ms=5000)) == (False, FORMAT + 1)
+        answer = pool.call(scripts.lead(pool.keys, supervisor="a", lease_ms=5000))
+        assert (answer.leads, answer.floor) == (False, FORMAT + 1)
         assert pool.execute("EXISTS", pool.keys.leader) == 0
 
 
