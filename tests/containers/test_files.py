@@ -18,9 +18,10 @@ from orchestrator.core.errors import ConfigError
 from orchestrator.core.settings_sources import load_settings
 from orchestrator.monitoring.catalogue import METRICS
 from orchestrator.workers.runtime.host import GRACE_S
-from tests.containers.images import ROOT
+from tests.containers.images import ROOT, why_not
 from tests.containers.machine import kubernetes_objects
 from tests.docs.pages import blocks
+from tests.faultkit.processes import ActorProcess
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -262,3 +263,18 @@ def test_prometheus_of_compose_scrapes_the_services() -> None:
     assert {compose()["services"][role]["environment"][f"ORC_{role.upper()}__HEALTH"] for role in OURS} == {
         f"0.0.0.0:{scraped['dns_sd_configs'][0]['port']}"
     }
+
+
+@pytest.mark.skipif(
+    not shutil.which("prometheus") or bool(why_not()), reason="needs prometheus, and what the tests of the image need"
+)
+def test_prometheus_of_compose_starts(tmp_path: Path) -> None:
+    """Prometheus starts with the command of the compose file, and loads the alerts."""
+    folders = {"/etc/prometheus": ROOT / "config" / "prometheus", "/prometheus": tmp_path / "data"}
+    command = compose()["services"]["prometheus"]["command"]
+    for path, folder in folders.items():
+        command = [re.sub(rf"={path}(?=/|$)", f"={folder}", word) for word in command]
+    # In a network of its own the port is free.
+    with ActorProcess(["unshare", "--net", "prometheus", *command], name="prometheus", cwd=tmp_path) as actor:
+        actor.wait_output("Server is ready to receive web requests", timeout_s=20)
+        assert "Completed loading of configuration file" in actor.output
