@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tests.faultkit.servers import RedisServer
 
 PAGE: Final = "docs/guides/deployment.md"
+DATA: Final = "/var/lib/orchestrator"
 ORC: Final = Path(sys.executable).with_name("orc")
 NEEDS_NETWORK: Final = ("python3 -m venv", "/opt/orchestrator/bin/pip")
 NEEDS_SYSTEMD: Final = ("systemctl daemon-reload", "/opt/orchestrator/bin/orc service status")
@@ -94,8 +95,11 @@ class Machine:
                 id_, _, source = value.partition(":")
                 if (found := self.root / "etc/credstore" / source).exists():
                     shutil.copy(found, credentials / id_)
+            elif option == "EnvironmentFile":
+                if (variables := self.root / value.lstrip("-/")).exists():
+                    environ |= dict(line.split("=", 1) for line in variables.read_text().splitlines())
             elif option == "ExecStart":
-                command = shlex.split(value.replace("%i", instance))
+                command = shlex.split(value.replace("%i", instance).replace(DATA, f"{self.root}{DATA}"))
         manager = self.managers[unit] = self.stack.enter_context(ServiceManager())
         process = ActorProcess(command, name=name, env=environ | manager.environment(watchdog_s=30.0), cwd=self.root)
         self.services[unit] = self.stack.enter_context(process)
@@ -107,23 +111,41 @@ class Machine:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("embedded", [False, True], ids=["own Redis", "embedded Redis"])
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("systemd-sysusers") is None, reason="needs root and the tools of systemd"
 )
-def test_page_leads_to_a_running_task(redis_server: RedisServer, prefix: str, tmp_path: Path) -> None:
-    """Each file is written and each command is run in the order of the page; the task returns what the page shows."""
+def test_page_leads_to_a_running_task(
+    redis_server: RedisServer, prefix: str, tmp_path: Path, *, embedded: bool
+) -> None:
+    """Each file is written and each command is run in the order of the page; the task returns what the page shows.
+
+    With the embedded Redis, the files and the words that the page names for it take the places of others.
+    """
+    units = {"orchestrator-supervisor", "orchestrator-worker@greeters"}
     replaced = {
         "/opt/orchestrator/bin/orc": str(ORC),
         "redis://:the-password@localhost:6379/0": redis_server.url,
         "shop:prod:acme": prefix,
         "/srv/agents": str(tmp_path / "srv/agents"),
     }
+    if embedded:
+        data = f"{tmp_path}{DATA}/redis"
+        (tmp_path / DATA.lstrip("/")).mkdir(parents=True)
+        replaced |= {
+            "ORC_REDIS__URL=redis://:the-password@localhost:6379/0": f"ORC_DATA_DIR={data}",
+            "service install": "service install --redis",
+            "orchestrator.target orchestrator-supervisor": "orchestrator-redis orchestrator-supervisor",
+            f"ORC_DATA_DIR={DATA}/redis": f"ORC_DATA_DIR={data}",
+        }
+        units |= {"orchestrator-redis"}
+        replaced = dict(sorted(replaced.items(), key=lambda pair: -len(pair[0])))
+    left_out = ".ORC_REDIS__URL" if embedded else ".env"
     with ExitStack() as stack:
         machine = Machine(tmp_path, replaced, stack)
         for block in blocks(PAGE):
             file = _FILE.match(block.text)
-            # The file of variables is for the embedded server, in place of this Redis.
-            if file is not None and block.language != "console" and not file[1].endswith(".env"):
+            if file is not None and block.language != "console" and not file[1].endswith(left_out):
                 machine.write(file[1], file[2])
             if block.language != "console":
                 continue
@@ -136,9 +158,10 @@ def test_page_leads_to_a_running_task(redis_server: RedisServer, prefix: str, tm
             if shown:
                 assert machine.printed.splitlines() == shown
         assert machine.printed == '"Hello, Ada!"\n'
-        assert set(machine.services) == {"orchestrator-supervisor", "orchestrator-worker@greeters"}
+        assert set(machine.services) == units
         machine.managers["orchestrator-supervisor"].wait_status("leads")
         machine.managers["orchestrator-worker@greeters"].wait_status("in 2 workers")
-        for unit, process in machine.services.items():
+        # The server ends last, because the others use it.
+        for unit, process in reversed(machine.services.items()):
             process.terminate()
             assert process.wait_exit(20) == 0, (unit, process.output)

@@ -13,6 +13,7 @@ from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import Commands, option, positional
 from orchestrator.core.errors import ConfigError, InvalidInput
+from orchestrator.core.notify import Notifier
 
 if TYPE_CHECKING:
     import signal
@@ -87,6 +88,7 @@ def supervisor_command() -> list[str]:
 
 
 def _run(parts: list[Part], redis: Attachment | None, signals: Signals, common: Globals) -> int:
+    Notifier.take()  # its variables are not for the children, which the service manager did not start
     environ = common.environ() if redis is None else {**common.environ(), "ORC_DATA_DIR": str(redis.data_dir)}
     children: list[Child] = []
     exit_code, orderly = 0, True
