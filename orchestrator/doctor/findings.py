@@ -91,7 +91,7 @@ _TABLE: Final = (
     Topic("settings", "A value is invalid, or a name is unknown.", "Correct it where the message says it comes from."),
     Topic(
         "secret-files",
-        "All users may read a file with the Redis password or the control secret.",
+        "A file with the Redis password or the control secret has a mode wider than 0640.",
         "`chmod 600` (or 640) the file that is named.",
     ),
     Topic(

@@ -172,3 +172,21 @@ def test_worker_run_alone(terminal: Terminal) -> None:
                 part.terminate()
                 assert part.wait_exit(20) == 0, part.output
     assert not terminal.processes()
+
+
+def test_reload_of_settings(terminal: Terminal) -> None:
+    """`orc up` passes SIGHUP on to its supervisor and its workers, and goes on; Ctrl-C stops it as before."""
+    file = terminal.folder / "orc.toml"
+    file.write_text("[results]\nttl_s = 300\n")
+    terminal.environ |= {"ORC_CONFIG": str(file), "ORC_LOGGING__FORMAT": "json"}
+    with terminal.start("up", "my_agents:agent") as up:
+        ready(up)
+        file.write_text("[results]\nttl_s = 900\n[worker]\ndrain_s = 5\n")
+        up.signal(signal.SIGHUP)
+        wait_until(lambda: up.output.count('"settings_reloaded"') == 2, lambda: up.describe("two reloads"), 20.0)
+        assert up.output.count("results.ttl_s = 900.0 (was 300.0)") == 2
+        up.wait_output("settings_applied")
+        assert terminal.orc("tasks", "submit", "greet", "--wait").code == 0
+        assert "restarting it" not in up.output
+        up.signal(signal.SIGINT)
+        assert up.wait_exit(20.0) == 0, up.output
