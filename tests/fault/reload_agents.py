@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+
 import anyio
 
 from orchestrator import Agent
@@ -36,3 +39,10 @@ async def hold(seconds: float) -> None:
 async def size(length: int) -> str:
     """Return a text of this length."""
     return "x" * length
+
+
+@free.skill
+def masks() -> list[str]:
+    """Return which signals a program blocks and ignores that a handler starts."""
+    status = subprocess.run(["/bin/cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
+    return re.findall(r"^Sig(?:Blk|Ign):\s*(\w+)$", status, re.MULTILINE)

@@ -313,6 +313,15 @@ async def test_log_level(deployment: Deployment, redis_client: redis.Redis) -> N
             await said(host, "stamped")
 
 
+async def test_programs_of_handlers_get_the_signal(deployment: Deployment) -> None:
+    """A program that a handler starts neither blocks nor ignores SIGHUP, although its worker does nothing on it."""
+    with deployment.supervisor(), deployment.host() as host:
+        await said(host, "worker_started", 2)
+        async with Orchestrator(settings=deployment.settings) as orc:
+            masks = await (await orc.submit("masks")).result(timeout=TIMEOUT_S)
+        assert [int(mask, 16) & 1 for mask in masks] == [0, 0]
+
+
 async def test_worker_without_host(deployment: Deployment, redis_client: redis.Redis) -> None:
     """`orchestrator.run(agent)` reloads, too."""
     program = "import orchestrator; from tests.fault.reload_agents import agent; orchestrator.run(agent)"
@@ -329,7 +338,7 @@ async def test_worker_without_host(deployment: Deployment, redis_client: redis.R
         await wait_for(lambda: worker.returncode == 0, lambda: worker.describe("its end"), TIMEOUT_S)
 
 
-async def test_many_signals(deployment: Deployment) -> None:
+async def test_many_signals(deployment: Deployment, redis_client: redis.Redis) -> None:
     """A burst of signals during the start, while it works and while it drains ends no process and loses no change."""
     with deployment.host() as host:
         async with Orchestrator(settings=deployment.settings) as orc:
@@ -347,24 +356,28 @@ async def test_many_signals(deployment: Deployment) -> None:
                     deployment.write(FILE.replace("drain_s = 30", f"drain_s = {30 + number}"))
                     host.signal(signal.SIGHUP)
                     supervisor.signal(signal.SIGHUP)
-                host.signal(signal.SIGHUP, group=True)
+                for worker in scores(redis_client, deployment.keys):
+                    os.kill(int(about(redis_client, deployment.keys, worker, "pid")), signal.SIGHUP)
                 for actor in (host, supervisor):
                     await wait_for(partial(_says, actor, "drain_s = 49.0"), partial(actor.describe, "the last change"))
                 host.terminate()
-                for _ in range(20):
-                    host.signal(signal.SIGHUP)
+                await wait_for(partial(_ended, host), lambda: host.describe("its end"), TIMEOUT_S)
                 assert await held.result(timeout=TIMEOUT_S) is None
-                await wait_for(lambda: host.returncode == 0, lambda: host.describe("its end"), TIMEOUT_S)
                 supervisor.terminate()
-                for _ in range(20):
-                    supervisor.signal(signal.SIGHUP)
-                await wait_for(lambda: supervisor.returncode == 0, lambda: supervisor.describe("its end"), TIMEOUT_S)
+                await wait_for(partial(_ended, supervisor), lambda: supervisor.describe("its end"), TIMEOUT_S)
+                assert (host.returncode, supervisor.returncode) == (0, 0)
                 assert (await held.info()).attempts == 1
                 assert not events(host, "worker_died")
 
 
 async def _is_running(handle: Any) -> bool:
     return str((await handle.info()).state) == "running"
+
+
+def _ended(actor: ActorProcess) -> bool:
+    """Send another SIGHUP, unless the process has ended."""
+    actor.signal(signal.SIGHUP)
+    return actor.returncode is not None
 
 
 def _says(actor: ActorProcess, text: str) -> bool:
