@@ -163,9 +163,7 @@ class Target:
         if mark == self._mark.encode():
             return True
         if mark is not None and mark.startswith(RESTORING.encode()):
-            raise RestoreRefused(
-                f"pool {self._keys.pool!r} holds a part of another backup; finish that restore, or use another prefix"
-            )
+            raise self._occupied()
         found = await self._find_keys()
         if found:
             raise RestoreRefused(
@@ -173,6 +171,11 @@ class Target:
                 f"(--into {header.prefix}-restored), or, if only shared state is there, add --only-pool"
             )
         return False
+
+    def _occupied(self) -> RestoreRefused:
+        return RestoreRefused(
+            f"pool {self._keys.pool!r} holds a part of another backup; finish that restore, or use another prefix"
+        )
 
     async def _find_keys(self) -> list[str]:
         found: list[str] = []
@@ -198,8 +201,10 @@ class Target:
         Raises:
             RestoreRefused: a program came first.
         """
-        before = await self._store.execute("GET", self._keys.format)
-        await self._store.execute("SET", self._keys.format, self._mark)
+        before: bytes | None = await self._store.execute("SET", self._keys.format, self._mark, "GET")
+        if before is not None and before.startswith(RESTORING.encode()) and before != self._mark.encode():
+            await self._store.execute("SET", self._keys.format, before)
+            raise self._occupied()
         fixed = [key for key in self._keys.fixed if key != self._keys.format]
         if before != self._mark.encode() and await self._store.execute("EXISTS", *fixed):
             await self._store.execute("SET", self._keys.format, before or str(self._checked.header.floor))

@@ -302,6 +302,11 @@ def flip_a_byte(path: Path) -> None:
     path.write_bytes(data)
 
 
+async def no_check(_: object) -> bool:
+    """Find nothing in a target."""
+    return False
+
+
 class Interrupted(Exception):
     """Ends a restore in the middle."""
 
@@ -327,6 +332,11 @@ async def test_an_interrupted_restore(
     await save_pool(team.services, other, compress=False)
     with pytest.raises(RestoreRefused, match="holds a part of another backup"):
         await restore(other, target)
+    with monkeypatch.context() as patch:
+        # Both looked at the empty pool at the same moment.
+        patch.setattr(restoring.Target, "check", no_check)
+        with pytest.raises(RestoreRefused, match="holds a part of another backup"):
+            await restore(other, target)
     file = await open_backup(saved)
     assert await file.check_target(target)
     report = await file.restore(target)
