@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Reads slots and entries of up to 500 agents.
+-- Reads slots and entries of up to 250 agents.
 -- returns: per agent: slots (or nothing), skills, unread entries, entries that workers have read, parked tasks
 -- repeat: reads again
 local pool = KEYS[1]                  -- key: root of the pool's slot

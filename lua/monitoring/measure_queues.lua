@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Reads length and age of up to 500 sets of ready tasks: queues, suspects, tasks that a stop holds.
+-- Reads length and age of up to 250 sets of ready tasks: queues, suspects, tasks that a stop holds.
 -- returns: per set: tasks, ms since when the oldest is ready of the first task of the highest and of the lowest
 --   priority (0: none)
 -- repeat: reads again

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from orchestrator.store.keys import PoolKeys
 
-AT_ONCE: Final = 500
+AT_ONCE: Final = 250
 """Agents or sets of tasks that one call reads."""
 
 
