@@ -470,8 +470,8 @@ def test_no_script_writes_another_state(script: str) -> None:
 
 
 def test_only_these_scripts_write_states() -> None:
-    """A script that writes a state stands in the table."""
-    writing = {name for name, script in all_scripts().items() if _WRITES.search(script.text)}
+    """A script that writes a state stands in the table, unless it writes what a backup has."""
+    writing = {name for name, script in all_scripts().items() if _WRITES.search(script.text)} - {"backup/restore_tasks"}
     assert writing == {f"tasks/{step.script}" for step in STEPS if step.script != "delete"}
 
 
