@@ -59,8 +59,8 @@ MUTATIONS: Final = {
     ),
     "no-lease": Mutation(
         "agents/lead.lua",
-        "if holder and holder ~= id and not is_below_floor() then return {0, stored, stored_beats, beat, submitted, now_ms} end",
-        "",
+        "if holder and holder ~= id and not is_below_floor() then",
+        "if false then",
         "any supervisor takes the lease of any other",
     ),
     "no-output-fence": Mutation(
