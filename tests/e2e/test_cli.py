@@ -66,7 +66,7 @@ def test_usage_error(terminal: Terminal) -> None:
     assert terminal.orc("xyzzy").err == 'error: unknown command "xyzzy" — see --help\n'
 
 
-@pytest.mark.parametrize("typed", ["status", "tasks submit x", "redis info", "supervisor run"])
+@pytest.mark.parametrize("typed", ["status", "tasks submit x", "redis info"])
 def test_nobody_answers(terminal: Terminal, typed: str) -> None:
     """Without a server: exit code 69, one line with the sentence to type, and no folder is made."""
     done = terminal.orc(*typed.split())
