@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 SILENT_AFTER_S: Final = 30.0
+LATE_AFTER_S: Final = 1.0
+"""Delay of the watcher above which it counts as paused together with all loops."""
 
 
 class LoopTurn:
@@ -41,6 +43,10 @@ class LoopTurn:
         """Return the seconds since the last turn."""
         return time.monotonic() - self._at_s
 
+    def excuse(self, paused_s: float) -> None:
+        """Do not count a time in which the whole process was paused."""
+        self._at_s = min(time.monotonic(), self._at_s + paused_s)
+
     def close(self) -> None:
         """Stop watching the loop, because it ends."""
         self._turns.remove(self)
@@ -55,10 +61,15 @@ class LoopTurn:
 
 
 class LoopTurns:
-    """The watched loops of one process."""
+    """The watched loops of one process.
+
+    A process that was frozen (SIGSTOP, a pause of its container or machine) has loops that were silent and do not hang.
+    The watcher was silent too: its delay does not count.
+    """
 
     def __init__(self) -> None:
         self._loops: list[LoopTurn] = []
+        self._watcher_due_s: float | None = None
 
     def loop(self, name: str, silent_after_s: float = SILENT_AFTER_S) -> LoopTurn:
         """Watch a loop until `close`; the result is a context manager.
@@ -71,8 +82,24 @@ class LoopTurns:
         self._loops.append(turn)
         return turn
 
+    def watch(self, again_in_s: float) -> tuple[LoopTurn, ...]:
+        """Return `silent()` to the watcher of the loops.
+
+        Args:
+            again_in_s: when the watcher calls this again. A later call shows that the process was paused.
+        """
+        silent = self.silent()
+        self._watcher_due_s = time.monotonic() + again_in_s
+        return silent
+
     def silent(self) -> tuple[LoopTurn, ...]:
         """Return the loops that have been silent for longer than their limits."""
+        now_s = time.monotonic()
+        if self._watcher_due_s is not None and (paused_s := now_s - self._watcher_due_s) > LATE_AFTER_S:
+            # Only the watcher sets it again: one that hangs excuses the loops once.
+            self._watcher_due_s = None
+            for turn in tuple(self._loops):
+                turn.excuse(paused_s)
         return tuple(turn for turn in tuple(self._loops) if turn.silent_s() > turn.silent_after_s + turn.waits_s())
 
     def remove(self, turn: LoopTurn) -> None:

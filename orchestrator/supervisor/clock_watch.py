@@ -26,16 +26,18 @@ class ClockWatch:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        while True:
-            asked_s = time.monotonic()
-            try:
-                server_s = await server_ms(self._services.store) / 1000
-            except StoreError:
+        with self._services.watch_loop("clock_watch", waits_s=sweep_s) as turn:
+            while True:
+                turn.record()
+                asked_s = time.monotonic()
+                try:
+                    server_s = await server_ms(self._services.store) / 1000
+                except StoreError:
+                    await self._services.live.sleep(sweep_s)
+                    continue
+                answered_s = time.monotonic()
+                self._note(server_s - (asked_s + answered_s) / 2, within_s=(answered_s - asked_s) / 2)
                 await self._services.live.sleep(sweep_s)
-                continue
-            answered_s = time.monotonic()
-            self._note(server_s - (asked_s + answered_s) / 2, within_s=(answered_s - asked_s) / 2)
-            await self._services.live.sleep(sweep_s)
 
     def _note(self, ahead_s: float, *, within_s: float) -> None:
         before_s, self._ahead_s = self._ahead_s, ahead_s

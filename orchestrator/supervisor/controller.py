@@ -67,27 +67,19 @@ class Controller:
         """Apply commands until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._sweep)
-            group.start_soon(self._follow_settings)
             await self._listen()
 
     async def _sweep(self) -> None:
+        """Apply the desired state in every sweep and after a change of the settings: the secret may be another one."""
         with self._watch_loop("control_sweep", waits_s=sweep_s) as turn:
             while True:
-                await self._services.live.sleep(sweep_s)
+                with anyio.move_on_after(sweep_s(self._services.settings)):
+                    await self._services.live.changed()
                 turn.record()
                 try:
                     await self._apply_desired_state()
                 except StoreError as failure:
                     _log.warning("control_sweep_failed", error=str(failure))
-
-    async def _follow_settings(self) -> None:
-        """Check the signatures of the active commands again when the settings change: the secret may be another one."""
-        while True:
-            await self._services.live.changed()
-            try:
-                await self._apply_desired_state()
-            except StoreError as failure:
-                _log.warning("control_sweep_failed", error=str(failure))
 
     async def _listen(self) -> None:
         control_key = self._services.keys.control

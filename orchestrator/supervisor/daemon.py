@@ -36,7 +36,7 @@ from orchestrator.supervisor.promoter import Promoter
 from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.recoverer import Recoverer
 from orchestrator.supervisor.registry_cleanup import RegistryCleanup
-from orchestrator.supervisor.service_state import watch_loops
+from orchestrator.supervisor.service_state import StatusReporter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -106,10 +106,11 @@ async def _serve(live: LiveSettings, notifier: Notifier, health: SupervisorHealt
         if health is not None:
             health.connected(services, supervisor)
         notifier.ready("connected to Redis")
-        group.start_soon(watch_loops, notifier, services.turns)
+        state = StatusReporter(notifier, services.turns)
+        group.start_soon(state.watch)
         refused: FormatMismatch | None = None
         try:
-            await supervise(services, supervisor=supervisor, on_state=notifier.status)
+            await supervise(services, supervisor=supervisor, on_state=state.does)
         except FormatMismatch as failure:
             refused = failure  # the group would wrap it
         group.cancel_scope.cancel()

@@ -39,12 +39,14 @@ class EventTrimmer:
     async def run(self) -> None:
         """Sweep until cancelled."""
         idle = True
-        while True:
-            await self._services.live.sleep(idle_s if idle else sweep_s)
-            try:
-                idle = not await self.sweep()
-            except StoreError as failure:
-                _log.warning("event_trim_failed", error=str(failure))
+        with self._services.watch_loop("event_trimmer", waits_s=idle_s) as turn:
+            while True:
+                await self._services.live.sleep(idle_s if idle else sweep_s)
+                turn.record()
+                try:
+                    idle = not await self.sweep()
+                except StoreError as failure:
+                    _log.warning("event_trim_failed", error=str(failure))
 
     async def sweep(self) -> bool:
         """Trim the stream, unless few tasks have ended since the last time.

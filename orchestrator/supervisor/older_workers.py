@@ -17,11 +17,17 @@ from orchestrator.core.log import get_logger
 
 if TYPE_CHECKING:
     from orchestrator.agents.programs import Program
+    from orchestrator.core.settings import Settings
+    from orchestrator.core.turns import LoopTurn
     from orchestrator.services import Services
 
 SWEEPS: Final = 6
 """How many sweeps of the supervisor pass between two looks: such a worker is rare, and each look reads all workers."""
 _log = get_logger(__name__)
+
+
+def _every_s(settings: Settings) -> float:
+    return sweep_s(settings) * SWEEPS
 
 
 class OlderWorkers:
@@ -33,20 +39,23 @@ class OlderWorkers:
 
     async def run(self) -> None:
         """Look now and then until cancelled."""
-        while True:
-            try:
-                await self._look()
-            except (StoreError, CommandRefused) as failure:
-                _log.warning("older_workers_failed", error=str(failure))
-            await self._services.live.sleep(lambda settings: sweep_s(settings) * SWEEPS)
+        with self._services.watch_loop("older_workers", waits_s=_every_s) as turn:
+            while True:
+                turn.record()
+                try:
+                    await self._look(turn)
+                except (StoreError, CommandRefused) as failure:
+                    _log.warning("older_workers_failed", error=str(failure))
+                await self._services.live.sleep(_every_s)
 
-    async def _look(self) -> None:
+    async def _look(self, turn: LoopTurn) -> None:
         floor = self._services.store.floor.value
         if floor == OLDEST_FORMAT:
             return
         older = {worker.id: worker for worker in await read_workers(self._services.store) if worker.format < floor}
         for id_, worker in older.items():
             if id_ not in self._stopped:
+                turn.record()
                 await self._stop(worker, floor)
         self._stopped = set(older)
 

@@ -14,6 +14,7 @@ from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
 
 if TYPE_CHECKING:
+    from orchestrator.core.turns import LoopTurn
     from orchestrator.services import Services
 
 LIMIT: Final = 100
@@ -30,28 +31,29 @@ class RegistryCleanup:
 
     async def run(self) -> None:
         """Sweep until cancelled."""
-        while True:
-            await self._services.live.sleep(sweep_s)
-            try:
-                gone = await self._services.store.call(
-                    registry.expire(self._services.keys, alive_s=self._alive_s, limit=LIMIT)
-                )
-            except StoreError as failure:
-                _log.warning("expire_failed", error=str(failure))
-                continue
-            for worker in gone:
-                _log.warning("worker_expired", worker=worker)
-            try:
-                await self._release()
-            except StoreError as failure:
-                _log.warning("expire_failed", error=str(failure))
+        with self._services.watch_loop("registry_cleanup", waits_s=sweep_s) as turn:
+            while True:
+                await self._services.live.sleep(sweep_s)
+                turn.record()
+                try:
+                    await self._sweep(turn)
+                except StoreError as failure:
+                    _log.warning("expire_failed", error=str(failure))
 
-    async def _release(self) -> None:
+    async def _sweep(self, turn: LoopTurn) -> None:
+        for worker in await self._services.store.call(
+            registry.expire(self._services.keys, alive_s=self._alive_s, limit=LIMIT)
+        ):
+            _log.warning("worker_expired", worker=worker)
+        await self._release(turn)
+
+    async def _release(self, turn: LoopTurn) -> None:
         """Return tasks to their queues if no known version takes their arguments; a worker makes them dead letters."""
         store, keys = self._services.store, self._services.keys
         for name in await store.execute("ZRANGE", keys.version_scopes, 0, LIMIT - 1):
             scope, left = name.decode(), True
             while left:
+                turn.record()
                 moved, left = await store.call(scripts.release(keys, scope=scope, slot="", limit=RELEASE_BATCH))
                 if moved:
                     _log.info("suspended_tasks_released", scope=scope, count=moved)

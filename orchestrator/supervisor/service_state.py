@@ -1,4 +1,4 @@
-"""Tells the service manager what the supervisor does, and feeds its watchdog while all loops turn."""
+"""Reports the state of the supervisor to the service manager, and feeds its watchdog while all loops turn."""
 
 from __future__ import annotations
 
@@ -17,23 +17,46 @@ CHECK_EVERY_S: Final = 10.0
 _log = get_logger(__name__)
 
 
-async def watch_loops(notifier: Notifier, turns: LoopTurns) -> None:
-    """Log loops that have stopped, and ping the watchdog while there are none, until cancelled.
+class StatusReporter:
+    """Composes the status of the supervisor: a silent loop comes before what the supervisor does.
 
-    It runs in the event loop of the loops that it watches: a blocked event loop sends no ping either.
+    Args:
+        notifier: of this process.
+        turns: the watched loops.
     """
-    logged: set[str] = set()
-    while True:
-        silent = turns.silent()
-        for turn in silent:
-            if turn.name not in logged:
-                _log.error("loop_silent", loop=turn.name, silent_s=round(turn.silent_s()))
-        logged = {turn.name for turn in silent}
-        if silent:
-            names = ", ".join(sorted(logged))
-            notifier.status(f"hung: no turn of {names} for {max(turn.silent_s() for turn in silent):.0f} s")
-        else:
-            notifier.ping()
+
+    def __init__(self, notifier: Notifier, turns: LoopTurns) -> None:
+        self._notifier, self._turns = notifier, turns
+        self._doing = self._hung = ""
+
+    def does(self, text: str) -> None:
+        """Report what the supervisor does."""
+        self._doing = text
+        self._report()
+
+    async def watch(self) -> None:
+        """Log loops that have stopped, and ping the watchdog while there are none, until cancelled.
+
+        It runs in the event loop of the loops that it watches: a blocked event loop sends no ping either.
+        """
+        logged: set[str] = set()
         # The next ping may be due a moment later than that.
-        every_s = notifier.watchdog_every_s or CHECK_EVERY_S
-        await anyio.sleep(min(every_s, CHECK_EVERY_S))
+        every_s = min(self._notifier.watchdog_every_s or CHECK_EVERY_S, CHECK_EVERY_S)
+        while True:
+            silent = self._turns.watch(every_s)
+            for turn in silent:
+                if turn.name not in logged:
+                    _log.error("loop_silent", loop=turn.name, silent_s=round(turn.silent_s()))
+            logged = {turn.name for turn in silent}
+            if silent:
+                names = ", ".join(sorted(logged))
+                self._hung = f"hung: no turn of {names} for {max(turn.silent_s() for turn in silent):.0f} s"
+            else:
+                self._hung = ""
+                self._notifier.ping()
+            self._report()
+            await anyio.sleep(every_s)
+
+    def _report(self) -> None:
+        if text := self._hung or self._doing:
+            self._notifier.status(text)

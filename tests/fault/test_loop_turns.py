@@ -22,7 +22,7 @@ from tests.helpers.local_team import local_settings
 
 SUPERVISOR_LOOPS = {
     "leader", "doorbell", "sweep", "assigner", "promoter", "scheduler", "recoverer", "reconciler", "controller",
-    "control_sweep",
+    "control_sweep", "registry_cleanup", "event_trimmer", "older_workers", "clock_watch",
 }  # fmt: skip
 
 
@@ -52,7 +52,13 @@ async def test_loops_turn_with_and_without_redis(prefix: str) -> None:
     async def work(ctx: TaskContext) -> int:
         return ctx.attempt
 
-    rare = {"leader", "reconciler", "controller"}  # without a fault they turn every 15 s or less often
+    rare = {
+        "leader",
+        "reconciler",
+        "controller",
+        "event_trimmer",
+        "older_workers",
+    }  # without a fault they turn every 15 s or less often
     loops = {*SUPERVISOR_LOOPS, "fetcher:scribe", "heartbeat", "event_loop"}
     with RedisServer() as server:
         settings = local_settings(

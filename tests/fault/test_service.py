@@ -15,7 +15,7 @@ from orchestrator.core.notify import Notifier
 from orchestrator.services import open_services, pool_keys
 from orchestrator.supervisor.daemon import supervise
 from orchestrator.supervisor.promoter import Promoter
-from orchestrator.supervisor.service_state import watch_loops
+from orchestrator.supervisor.service_state import StatusReporter
 from orchestrator.testing.waiting import wait_for, wait_until
 from tests.faultkit.processes import ActorProcess
 from tests.faultkit.servers import RedisServer
@@ -134,18 +134,72 @@ async def test_hung_loop_of_the_supervisor_ends_the_pings(
         await promote(self, turn)
 
     monkeypatch.setattr(Promoter, "_promote", hang)
-    settings = local_settings(redis_server.url, prefix, supervisor__leader_lease_s=1.0, supervisor__sweep_s=0.1)
+    settings = local_settings(redis_server.url, prefix, supervisor__leader_lease_s=0.9, supervisor__sweep_s=0.1)
     with ServiceManager() as manager:
         notifier = Notifier(manager.address, watchdog_s=WATCHDOG_S)
         async with open_services(settings, name="supervisor") as services, anyio.create_task_group() as group:
-            group.start_soon(partial(supervise, services, on_state=notifier.status))
-            group.start_soon(watch_loops, notifier, services.turns)
+            state = StatusReporter(notifier, services.turns)
+            group.start_soon(partial(supervise, services, on_state=state.does))
+            group.start_soon(state.watch)
             await hangs.wait()
             await wait_for(lambda: any("no turn of promoter" in text for text in manager.statuses), "the status")
-            pings = manager.count("WATCHDOG")
-            await anyio.sleep(WATCHDOG_S)  # the limit of the watchdog
+            pings, hung = manager.count("WATCHDOG"), len(manager.statuses)
+            await anyio.sleep(WATCHDOG_S)  # the limit of the watchdog; the leader renews its lease in that time
             assert manager.count("WATCHDOG") == pings
+            assert "leads" not in manager.statuses[hung:], "the leader hides the silent loop"
             goes_on.set()
             await wait_for(lambda: manager.count("WATCHDOG") > pings + 1, "pings of a supervisor that goes on")
             await wait_for(lambda: manager.statuses[-1] == "leads", "the status of before")
             group.cancel_scope.cancel()
+
+
+FROZEN = """
+import sys
+import anyio
+from orchestrator.core import turns as module
+from orchestrator.core.notify import Notifier
+from orchestrator.supervisor.service_state import StatusReporter
+
+module.LATE_AFTER_S = 0.1
+turns = module.LoopTurns()
+
+async def turn_slowly():
+    turn = turns.loop("slow", silent_after_s=0.6)
+    while True:
+        for _ in range(10):
+            await anyio.sleep(0.02)
+        turn.record()
+
+async def run():
+    async with anyio.create_task_group() as group:
+        group.start_soon(turn_slowly)
+        group.start_soon(StatusReporter(Notifier.take(), turns).watch)
+        if "hang" in sys.argv:
+            turns.loop("hung", silent_after_s=1.0)
+
+anyio.run(run)
+"""
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["", "hang"])
+def test_frozen_process_reports_no_loops(*, hangs: bool) -> None:
+    """A process that was stopped for longer than the limits of its loops reports none. Twin: one that hangs."""
+    with (
+        ServiceManager() as manager,
+        ActorProcess.python(
+            "-c",
+            FROZEN,
+            *(["hang"] if hangs else []),
+            name="frozen",
+            env={**os.environ, **manager.environment(watchdog_s=0.3)},
+        ) as process,
+    ):
+        wait_until(lambda: manager.count("WATCHDOG") >= 2, "the first pings")
+        process.freeze()
+        time.sleep(0.9)  # longer than the limit of a loop
+        pings = manager.count("WATCHDOG")
+        process.thaw()
+        wait_until(lambda: manager.count("WATCHDOG") >= pings + 2, "pings after the pause")
+        assert manager.statuses == []
+        if hangs:
+            manager.wait_status("hung: no turn of hung")

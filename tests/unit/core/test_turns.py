@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from orchestrator.core.turns import LoopTurns
+from orchestrator.core.turns import LATE_AFTER_S, LoopTurns
 from tests.helpers.waiting import wait_until
 
 
@@ -33,6 +33,16 @@ def test_ended_loop_is_not_watched() -> None:
     closed.close()
     closed.close()
     assert turns.silent() == ()
+
+
+def test_pause_of_the_process_is_excused_once() -> None:
+    """A late watcher excuses the loops, also for other readers. A watcher that hangs excuses them once."""
+    turns = LoopTurns()
+    loop = turns.loop("loop", silent_after_s=0.02)
+    wait_until(lambda: turns.watch(again_in_s=60.0) == (loop,), "the loop is silent")
+    turns.watch(again_in_s=-LATE_AFTER_S - 1.0)
+    assert turns.silent() == ()
+    wait_until(lambda: turns.silent() == (loop,), "the loop is silent again, and the watcher never came")
 
 
 def test_module_needs_no_event_loop() -> None:
