@@ -20,6 +20,7 @@ def main() -> int:
     )
     parser.add_argument("agents", nargs="+", metavar="MODULE:AGENT")
     parser.add_argument("--processes", type=int, default=None, help="worker processes (default: settings)")
+    parser.add_argument("--group", default=None, help="name of the worker group that the agents make up")
     parser.add_argument("--check", action="store_true", help="import the agents and end")
     parser.add_argument("--config", default=None, help="settings file")
     arguments = parser.parse_args()
@@ -46,7 +47,8 @@ def main() -> int:
         if arguments.check:
             # Without waiting for threads and exit handlers of the agents' modules.
             os._exit(0)
-        host = Host(settings, agents, processes=settings.worker.processes, notifier=notifier, sources=sources)
+        processes, group = settings.worker.processes, arguments.group
+        host = Host(settings, agents, processes=processes, group=group, notifier=notifier, sources=sources)
         return host.run(reload=bool(early))
     except OrchestratorError as refused:
         sys.stderr.write(f"error: {refused}\n")

@@ -29,7 +29,7 @@ BOOTED: Final = Path("/run/systemd/system")
 """Exists while systemd runs as the service manager; see sd_booted(3)."""
 HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - names only
 """Folders that the sandbox of the units hides (`ProtectHome`, `PrivateTmp`)."""
-_DIGEST: Final = "# Written by `orc service install`; a local change belongs into a drop-in (systemctl edit). sha256="
+_DIGEST: Final = "# Written by `orc service install`; a local change belongs in a drop-in (systemctl edit). sha256="
 _TIMEOUT_S: Final = 10.0
 _PROPERTIES: Final = (
     "Id",

@@ -1,4 +1,4 @@
-"""Tells the service manager the state of this process: ready, reloading, stopping, a line of text, watchdog pings.
+"""Reports the state of this process to the service manager: ready, reloading, stopping, a line of text, watchdog pings.
 
 This is the protocol of sd_notify(3): datagrams of `NAME=value` lines to the socket in `NOTIFY_SOCKET`. Without that
 variable every call does nothing. No thread sends pings: the loop that the watchdog must guard sends them itself.

@@ -21,6 +21,7 @@ from orchestrator.core.errors import InvalidInput
 from orchestrator.core.health_address import parse_health_address
 from orchestrator.core.ids import check_name
 from orchestrator.core.rates import parse_rate
+from orchestrator.core.redis_url import url_problem
 
 ENV_PREFIX: Final = "ORC_"
 
@@ -30,11 +31,8 @@ _DAY_S: Final = 86_400
 
 
 def _check_url(url: SecretStr) -> SecretStr:
-    scheme, separator, rest = url.get_secret_value().partition("://")
-    if scheme in {"redis+sentinel", "redis+cluster"}:
-        raise ValueError(f"{scheme}:// is not supported yet; give the address of one server as redis://host:port/0")
-    if scheme not in {"redis", "rediss", "unix"} or not separator or not rest:
-        raise ValueError("must be redis://host:port/db, rediss://… or unix:///path/to/socket")
+    if (problem := url_problem(url.get_secret_value())) is not None:
+        raise ValueError(problem)
     return url
 
 
@@ -413,7 +411,7 @@ class Settings(BaseSettings):
         default={},
         description="Worker groups by name, which `orc worker run --group NAME` runs: their agents (MODULE:AGENT), the "
         "number of worker processes (default: `worker.processes`), and environment variables. Secrets do not belong "
-        "into `environment`: every child process inherits them and `orc config show` prints them.",
+        "in `environment`: every child process inherits them and `orc config show` prints them.",
         examples=[
             {"writers": {"agents": ["my_agents:agent"], "processes": 4, "environment": {"MODEL_DIR": "/srv/models"}}}
         ],

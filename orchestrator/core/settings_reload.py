@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 from pydantic import BaseModel, SecretStr, ValidationError
@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from orchestrator.core.settings_sources import SettingsSources
 
 _log = get_logger(__name__)
+
+Program: TypeAlias = Literal["supervisor", "worker"]
+
+# A supervisor judges the silence of workers by `worker.heartbeat_s`.
+_UNUSED: Final[Mapping[Program, tuple[str, ...]]] = {
+    "supervisor": ("worker.processes", "worker.stuck_after_s", "worker.health"),
+    "worker": ("supervisor.",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +59,27 @@ class SettingChange:
 
 
 class SettingsReloader:
-    """Reloads the settings of one process from the sources of its start."""
+    """Reloads the settings of one process from the sources of its start.
 
-    def __init__(self, sources: SettingsSources, live: LiveSettings, notifier: Notifier) -> None:
+    Args:
+        sources: of the start.
+        live: the settings of the process.
+        notifier: tells the service manager of the reload.
+        program: what the process is; settings that only another program uses are not reported.
+        group: the worker group that the process runs, if any.
+    """
+
+    def __init__(
+        self,
+        sources: SettingsSources,
+        live: LiveSettings,
+        notifier: Notifier,
+        *,
+        program: Program,
+        group: str | None = None,
+    ) -> None:
         self._sources, self._live, self._notifier = sources, live, notifier
+        self._program, self._group = program, group
 
     def reload(self) -> bool:
         """Read the sources again, apply what may change, and log it.
@@ -74,11 +99,16 @@ class SettingsReloader:
             read = self._sources.load_again()
             check_removals(current, read)
             merged = merge_live(current, read)
+            applied = changes(current, merged)
         except ConfigError as refused:
             _log.error("settings_reload_refused", generation=generation, problems=str(refused).splitlines())
             return False
-        waiting = [change.name for change in changes(current, read) if not change.live]
-        applied = changes(current, merged)
+        except Exception as unexpected:  # noqa: BLE001 - a fault of a reload must not end a program that works
+            # Without its text, which may have a value of a setting.
+            problems = [f"unexpected {type(unexpected).__name__}"]
+            _log.error("settings_reload_refused", generation=generation, problems=problems)
+            return False
+        waiting = [one.name for one in changes(current, read) if not one.live and self._uses(one.name)]
         if applied:
             self._live.replace(merged, generation=generation + 1)
         _log.info(
@@ -88,6 +118,13 @@ class SettingsReloader:
             needs_restart=waiting,
         )
         return True
+
+    def _uses(self, name: str) -> bool:
+        """Return whether the process uses a setting that needs a restart."""
+        section, _, entry = name.partition(".")
+        if section == "workers":
+            return entry == self._group
+        return not name.startswith(_UNUSED[self._program])
 
 
 def changes(old: Settings, new: Settings) -> list[SettingChange]:

@@ -8,9 +8,10 @@ Messages never show the value of a secret.
 from __future__ import annotations
 
 import json
+import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 RESERVED_VARIABLES: Final = frozenset({"ORC_CONFIG", "ORC_DATA_DIR"})
 SYSTEM_FILE: Final = Path("/etc/orchestrator/orchestrator.toml")
+_MANY_TABLES: Final = 100
 SYSTEM_SECRETS: Final = Path("/run/secrets")
 
 
@@ -63,7 +65,7 @@ class LoadedSettings:
 @dataclass(frozen=True, slots=True)
 class _Value:
     path: tuple[str, ...]
-    value: object
+    value: object = field(repr=False)
     place: str
 
 
@@ -78,8 +80,8 @@ class SettingsSources:
     """
 
     file: Path | None
-    overrides: Mapping[str, object]
-    environ: Mapping[str, str]
+    overrides: Mapping[str, object] = field(repr=False)
+    environ: Mapping[str, str] = field(repr=False)
 
     @classmethod
     def of(
@@ -94,7 +96,7 @@ class SettingsSources:
         if named:
             # Absolute, because a program may change its directory before it reads the file again.
             return cls(Path(named).absolute(), overrides or {}, environ)
-        return cls(SYSTEM_FILE if SYSTEM_FILE.is_file() else None, overrides or {}, environ)
+        return cls(SYSTEM_FILE if _may_be_there(SYSTEM_FILE) else None, overrides or {}, environ)
 
     def load(self) -> LoadedSettings:
         """Read all sources.
@@ -107,6 +109,8 @@ class SettingsSources:
             settings = Settings(**_nested(merged))
         except ValidationError as invalid:
             raise ConfigError("\n".join(_explain(invalid, merged))) from None
+        except RecursionError:
+            raise ConfigError("the settings are nested too deeply") from None
         return LoadedSettings(settings, {".".join(value.path): value.place for value in merged.values()})
 
     def load_again(self) -> Settings:
@@ -115,7 +119,8 @@ class SettingsSources:
         Raises:
             ConfigError: as `load`; or the file is not one that can be read twice, such as a pipe.
         """
-        if self.file is not None and self.file.exists() and not self.file.is_file():
+        mode = None if self.file is None else _mode(self.file)
+        if mode is not None and not stat.S_ISREG(mode):
             raise ConfigError(f"configuration file {self.file} cannot be read again, because it is no regular file")
         return self.load().settings
 
@@ -170,16 +175,44 @@ def default_toml() -> str:
     return source.read_text(encoding="utf-8")
 
 
+def _mode(path: Path) -> int | None:
+    """Return the mode of a file; None if there is none, or if this user may not know."""
+    try:
+        return path.stat().st_mode
+    except OSError:
+        return None
+
+
+def _may_be_there(path: Path) -> bool:
+    """Return whether there is a file, or may be one in a folder that this user may not search."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except PermissionError:
+        # A program that took the defaults here would work on another pool than the settings name.
+        return True
+    except OSError:
+        return False
+
+
 def _from_file(path: Path) -> Iterator[_Value]:
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = list(_flat(tomllib.loads(path.read_text(encoding="utf-8")), ()))
     except OSError as failed:
-        raise ConfigError(f"configuration file {path} cannot be read: {failed.strerror}") from None
+        advice = ""
+        if isinstance(failed, PermissionError) and path == SYSTEM_FILE:
+            advice = (
+                "; add this user to the group of its folder, or name another file with ORC_CONFIG (/dev/null for none)"
+            )
+        raise ConfigError(f"configuration file {path} cannot be read: {failed.strerror}{advice}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"configuration file {path} is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as wrong:
         raise ConfigError(f"configuration file {path} is not valid TOML: {wrong}") from None
-    for name, value in _flat(tree, ()):
+    except RecursionError:
+        raise ConfigError(f"configuration file {path} is nested too deeply") from None
+    except ValueError:  # Python's limit for the digits of an integer
+        raise ConfigError(f"configuration file {path} has a number with too many digits") from None
+    for name, value in values:
         _check_known(name, f"{'.'.join(name)} in {path}", lambda leaf: leaf.name)
         yield _Value(name, value, f"file {path}")
 
@@ -189,10 +222,12 @@ def _from_secrets(directory: Path) -> Iterator[_Value]:
     texts: dict[str, str] = {}
     entry = directory
     try:
-        for entry in sorted(directory.iterdir()) if directory.is_dir() else []:
+        for entry in sorted(directory.iterdir()):
             if entry.name.upper().startswith(ENV_PREFIX) and not entry.is_dir():
                 texts[entry.name] = entry.read_text(encoding="utf-8").strip()
     except OSError as failed:
+        if entry is directory and isinstance(failed, (FileNotFoundError, NotADirectoryError)):
+            return iter(())
         raise ConfigError(f"secret file {entry} cannot be read: {failed.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"secret file {entry} is not UTF-8 text") from None
@@ -208,16 +243,37 @@ def _from_texts(texts: Mapping[str, str], origin: str) -> Iterator[_Value]:
     names = {tuple(name[len(ENV_PREFIX) :].lower().split("__")): name for name in texts}
     for path, name in names.items():
         _check_known(path, place(name), lambda leaf: leaf.variable)
+    _check_tables(texts, names, place)
     try:
-        tree = _Texts(texts)()
+        values = list(_flat(_decode_entries(_Texts(texts)(), names, place), ()))
     except SettingsError as wrong:
         bad = [name for name in texts if f'"{name[len(ENV_PREFIX) :].lower()}"' in str(wrong)]
         raise ConfigError(f"{place(', '.join(bad) or ENV_PREFIX + '…')}: this name takes a table as JSON") from None
-    for path, value in _flat(_decode_entries(tree, names, place), ()):
+    except RecursionError:
+        bad = [name for name, text in texts.items() if text.count("{") + text.count("[") > _MANY_TABLES]
+        raise ConfigError(f"{place(', '.join(bad) or ENV_PREFIX + '…')}: nested too deeply") from None
+    for path, value in values:
         # A section may come as JSON under its own name: the longest given name is the source.
         given = next(names[path[:end]] for end in range(len(path), 0, -1) if path[:end] in names)
         _check_known(path, f"{'.'.join(path)} in {place(given)}", lambda leaf: leaf.name)
         yield _Value(path, value, place(given))
+
+
+def _check_tables(texts: Mapping[str, str], names: Mapping[tuple[str, ...], str], place: Callable[[str], str]) -> None:
+    """Refuse a section that is given as JSON, but is no table, beside names inside the section."""
+    given = {path: name for path, name in names.items() if texts[name]}
+    for path, name in given.items():
+        for inner in given:
+            if path == inner or inner[: len(path)] != path:
+                continue
+            try:
+                value: object = json.loads(texts[name])
+            except (ValueError, RecursionError):
+                value = None
+            for part in inner[len(path) :]:
+                if not isinstance(value, Mapping):
+                    raise ConfigError(f"{place(name)}: this name takes a table as JSON")
+                value = value.get(part, {})
 
 
 def _decode_entries(
@@ -310,7 +366,7 @@ def _explain(invalid: ValidationError, values: Mapping[tuple[str, ...], _Value])
         while path and path not in values and not any(_is_name(path, leaf) for leaf in leaves()):
             path = path[:-1]
         given = values.get(path)
-        shown = "" if given is None or _may_hold_secret(given) else f" = {ascii(given.value)[:80]}"
+        shown = "" if given is None or _may_hold_secret(given) else f" = {_text(given.value)}"
         inside = {value.place for name, value in values.items() if name[: len(path)] == path}
         where = f" ({', '.join(sorted(inside))})" if inside else ""
         reason = error["msg"].removeprefix("Value error, ")
@@ -327,7 +383,17 @@ def _is_name(path: tuple[str, ...], leaf: Leaf) -> bool:
 def _may_hold_secret(given: _Value) -> bool:
     # A URL for a whole section, or for the wrong setting, may contain a password too.
     ends = len(given.path)
-    return "://" in str(given.value) or any(leaf.secret and leaf.path[:ends] == given.path for leaf in leaves())
+    return "://" in _text(given.value, None) or any(leaf.secret and leaf.path[:ends] == given.path for leaf in leaves())
+
+
+def _text(value: object, length: int | None = 80) -> str:
+    """Return a value as text of ASCII, shortened."""
+    try:
+        return ascii(value)[:length]
+    except ValueError:
+        return "a number with too many digits"
+    except RecursionError:
+        return "a value that is nested too deeply"
 
 
 def _shown(settings: Settings, leaf: Leaf) -> object:

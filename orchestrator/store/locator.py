@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urlsplit
 
 from orchestrator.core.errors import ConfigError
+from orchestrator.core.redis_url import url_problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from orchestrator.store.calls import Argument
 
 SLOTS: Final = 16_384
-_SCHEMES: Final = ("redis://", "rediss://", "unix://")
 _SCRIPTS: Final = frozenset({"EVALSHA", "EVALSHA_RO", "EVAL", "EVAL_RO"})
 _KEYLESS: Final = frozenset(
     "ACL ASKING CLIENT CLUSTER COMMAND CONFIG DISCARD EXEC INFO MULTI PING ROLE SCAN SCRIPT TIME".split()  # noqa: SIM905 - a list of words
@@ -120,21 +120,19 @@ def locate(url: str) -> Locator:
     """Return the locator for a URL.
 
     Raises:
-        ConfigError: the scheme is not supported.
+        ConfigError: it is not the address of a server.
     """
     return FixedLocator(Address(check_url(url)))
 
 
 def check_url(url: str) -> str:
-    """Return `url` if its scheme is supported.
+    """Return `url` if it is the address of a server.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it is not; the message has no text of it.
     """
-    if url.startswith(("redis+sentinel://", "redis+cluster://")):
-        raise ConfigError(f"{url.partition('://')[0]}:// is not supported yet; use redis://, rediss:// or unix://")
-    if not url.startswith(_SCHEMES):
-        raise ConfigError("the Redis URL must begin with redis://, rediss:// or unix://")
+    if (problem := url_problem(url)) is not None:
+        raise ConfigError(f"the Redis URL: {problem}")
     return url
 
 

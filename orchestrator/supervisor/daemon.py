@@ -63,7 +63,7 @@ async def run_supervisor(settings: Settings, sources: SettingsSources | None = N
     reap_orphans()
     live, notifier = LiveSettings(settings), Notifier.take()
     health = None if settings.supervisor.health is None else SupervisorHealth(settings, settings.supervisor.health)
-    reloader = SettingsReloader(sources, live, notifier) if sources is not None else None
+    reloader = SettingsReloader(sources, live, notifier, program="supervisor") if sources is not None else None
     hangup = [signal.SIGHUP] if sources is not None else []
     failure: OrchestratorError | None = None
     # The receiver outlives all else, so that no signal of the whole run falls to the default handler.

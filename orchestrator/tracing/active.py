@@ -1,4 +1,4 @@
-"""Tells with one check whether this process traces. Importing this module does not load OpenTelemetry.
+"""Checks whether this process traces. Importing this module does not load OpenTelemetry.
 
 A program that traces has imported `opentelemetry.trace` to set its tracer provider. So a process that has not loaded it
 pays for a look-up in a dictionary, and one that has loaded it without a provider for two.

@@ -67,6 +67,9 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     variables: dict[str, str]
     secrets: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return "Hello()"  # without the secrets
+
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
     """One call; `level` is the log level of the worker."""

@@ -163,6 +163,7 @@ class Host:
         settings: all settings.
         agents: the agents of each worker.
         processes: number of workers.
+        group: name of the worker group, if it runs one.
         sources: of the settings; without them, SIGHUP is not handled.
         notifier: tells the service manager what the workers do.
     """
@@ -173,13 +174,18 @@ class Host:
         agents: Sequence[Agent],
         *,
         processes: int,
+        group: str | None = None,
         sources: SettingsSources | None = None,
         notifier: Notifier | None = None,
     ) -> None:
         self._live, self._agents, self._processes = LiveSettings(settings), agents, processes
         self._notifier = notifier or Notifier()
         self._ready = False
-        self._reloader = SettingsReloader(sources, self._live, self._notifier) if sources is not None else None
+        self._reloader = (
+            SettingsReloader(sources, self._live, self._notifier, program="worker", group=group)
+            if sources is not None
+            else None
+        )
         self._terminal = Terminal()
         self._memory = HostMemory(processes)
         self._health = None if settings.worker.health is None else HealthProcess(settings, self._memory)

@@ -101,7 +101,7 @@ async def run_worker(
     if feed is not None:
         feed.follow(live)
     if sources is not None:
-        _reload_on_hangup(SettingsReloader(sources, live, Notifier()))
+        _reload_on_hangup(SettingsReloader(sources, live, Notifier(), program="worker"))
     try:
         report = partial(_report_wait, watchdog)
         async with wait_for_services(live, name="worker", report=report) as services:

@@ -60,7 +60,7 @@ def run(
             "no agents given; name them as MODULE:AGENT, as in `orc worker run my_agents:agent`, "
             "or name a worker group with --group"
         )
-    command = worker_command(agents, processes, reload=reload)
+    command = worker_command(agents, processes, group=group, reload=reload)
     os.execve(command[0], command, common.environ())  # noqa: S606 - our own interpreter and module
 
 
@@ -73,12 +73,15 @@ def _find_group(settings: Settings, name: str) -> WorkerGroupSettings:
     raise InvalidInput(f"no worker group {name!r}: {groups}; add a table [workers.{name}] to the settings file")
 
 
-def worker_command(agents: tuple[str, ...], processes: int | None, *, reload: bool = False) -> list[str]:
+def worker_command(
+    agents: tuple[str, ...], processes: int | None, *, group: str | None = None, reload: bool = False
+) -> list[str]:
     """Return the command that runs a worker host; `-P` so that no file in the current directory shadows a module.
 
     Args:
         agents: module and name of each agent.
         processes: worker processes, or None for the number in the settings.
+        group: name of the worker group that they make up, if any.
         reload: restart the host when the source of the agents changes.
 
     Raises:
@@ -86,13 +89,14 @@ def worker_command(agents: tuple[str, ...], processes: int | None, *, reload: bo
         ConfigError: watchfiles is not installed.
     """
     count = [] if processes is None else ["--processes", str(check_processes(processes))]
+    named = [] if group is None else ["--group", group]
     module = "orchestrator.workers"
     if reload:
         from orchestrator.cli.source_watch import check_installed
 
         check_installed()
         module = "orchestrator.cli.commands.worker_reload"
-    return [sys.executable, "-P", "-m", module, *count, "--", *agents]
+    return [sys.executable, "-P", "-m", module, *count, *named, "--", *agents]
 
 
 def check_agents(agents: tuple[str, ...], environ: Mapping[str, str]) -> int:

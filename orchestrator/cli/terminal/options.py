@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003 - read when arguments are parsed
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -37,7 +37,7 @@ class Globals:
     config: Annotated[Path | None, option("--config", metavar="FILE")] = None
     """Settings file [ORC_CONFIG]."""
 
-    url: Annotated[str | None, option("--url", metavar="URL")] = None
+    url: Annotated[str | None, option("--url", metavar="URL")] = field(default=None, repr=False)
     """Redis server [ORC_REDIS__URL]. Put a password into the variable: every user of the machine can read options."""
 
     prefix: Annotated[str | None, option("--prefix", metavar="APP:ENV:TENANT")] = None

@@ -57,6 +57,14 @@ def test_secrets_are_taken() -> None:
         ({"ORC_REDIS__URL": "redis://:p@h/0"}, {"ORC_REDIS__URL"}),
         ({"orc_redis__url": "unix://:p@/run/redis.sock"}, {"orc_redis__url"}),
         ({"ORC_CONTROL__SECRET": "s", "ORC_CONTROL__PER_MINUTE": "5"}, {"ORC_CONTROL__SECRET"}),
+        (
+            {"ORC_CONTROL__SECRET": "https://vault/s", "ORC_CONTROL__PREVIOUS_SECRET": "a://b"},
+            {
+                "ORC_CONTROL__SECRET",
+                "ORC_CONTROL__PREVIOUS_SECRET",
+            },
+        ),
+        ({"ORC_CONTROL": '{"secret": "https://vault/s"}', "ORC_REDIS": '{"url": "redis://h/0"}'}, {"ORC_CONTROL"}),
         ({"ORC_CONTROL": '{"secret": "s"}', "ORC_CONFIG": "/etc/x"}, {"ORC_CONTROL"}),
     ],
 )
