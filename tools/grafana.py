@@ -41,21 +41,21 @@ class Panel:
 
 
 def _max(metric: str, *labels: str, match: str = "") -> str:
-    return f"max by ({', '.join(('pool', *labels))}) ({metric}{_selector(match)})"
+    return f"max by ({', '.join(('prefix', 'pool', *labels))}) ({metric}{_selector(match)})"
 
 
 def _rate(metric: str, *labels: str, match: str = "") -> str:
-    return f"max by ({', '.join(('pool', *labels))}) (rate({metric}{_selector(match)}[$__rate_interval]))"
+    return f"max by ({', '.join(('prefix', 'pool', *labels))}) (rate({metric}{_selector(match)}[$__rate_interval]))"
 
 
 def _selector(match: str) -> str:
-    return f'{{pool=~"$pool"{", " if match else ""}{match}}}'
+    return f'{{prefix=~"$prefix", pool=~"$pool"{", " if match else ""}{match}}}'
 
 
 def _quantile(share: float, metric: str, match: str = "") -> str:
     """Return a quantile per skill."""
     buckets = _rate(f"{metric}_bucket", "agent", "skill", "le", match=match)
-    return f"histogram_quantile({share}, sum by (pool, skill, le) ({buckets}))"
+    return f"histogram_quantile({share}, sum by (prefix, pool, skill, le) ({buckets}))"
 
 
 _AGENT: Final = 'agent=~"$agent"'
@@ -70,14 +70,26 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
     (
         "Now",
         (
-            Panel("Leader", "bool_yes_no", ((_max("orc_leader"), "{{pool}}"),), "stat", zero_is_bad=True),
-            Panel("Workers", "none", ((_max("orc_workers"), "{{pool}}"),), "stat", zero_is_bad=True),
-            Panel("Agents", "none", ((_max("orc_agents"), "{{pool}}"),), "stat"),
-            Panel("Supervisors", "none", ((_max("orc_supervisors"), "{{pool}}"),), "stat", zero_is_bad=True),
-            Panel("Oldest ready task", "s", ((_max("orc_queue_oldest_seconds"), "{{pool}}"),), "stat", red_above=900),
-            Panel("Work per slot", "s", ((_max("orc_pool_backlog_seconds"), "{{pool}}"),), "stat", red_above=600),
-            Panel("Dead letters", "none", ((_max("orc_dead_letters"), "{{pool}}"),), "stat"),
-            Panel("Redis", "bool_on_off", ((_max("orc_redis_up"), "{{pool}}"),), "stat", zero_is_bad=True),
+            Panel("Leader", "bool_yes_no", ((_max("orc_leader"), "{{prefix}} {{pool}}"),), "stat", zero_is_bad=True),
+            Panel("Workers", "none", ((_max("orc_workers"), "{{prefix}} {{pool}}"),), "stat", zero_is_bad=True),
+            Panel("Agents", "none", ((_max("orc_agents"), "{{prefix}} {{pool}}"),), "stat"),
+            Panel("Supervisors", "none", ((_max("orc_supervisors"), "{{prefix}} {{pool}}"),), "stat", zero_is_bad=True),
+            Panel(
+                "Oldest ready task",
+                "s",
+                ((_max("orc_queue_oldest_seconds"), "{{prefix}} {{pool}}"),),
+                "stat",
+                red_above=900,
+            ),
+            Panel(
+                "Work per slot",
+                "s",
+                ((_max("orc_pool_backlog_seconds"), "{{prefix}} {{pool}}"),),
+                "stat",
+                red_above=600,
+            ),
+            Panel("Dead letters", "none", ((_max("orc_dead_letters"), "{{prefix}} {{pool}}"),), "stat"),
+            Panel("Redis", "bool_on_off", ((_max("orc_redis_up"), "{{prefix}} {{pool}}"),), "stat", zero_is_bad=True),
         ),
     ),
     (
@@ -128,7 +140,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
             Panel(
                 "Attempts by outcome",
                 "ops",
-                ((f"sum by (pool, outcome) ({_ATTEMPTS})", "{{outcome}}"),),
+                ((f"sum by (prefix, pool, outcome) ({_ATTEMPTS})", "{{outcome}}"),),
             ),
             Panel(
                 "Slots in use",
@@ -181,6 +193,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                     (_rate("orc_durable_submits_total", "level"), "{{level}} asked"),
                     (_rate("orc_durable_submits_missed_total", "level"), "{{level}} missed"),
                     (_rate("orc_lost_submits_total", "noticed_by"), "lost, noticed by {{noticed_by}}"),
+                    (_rate("orc_write_losses_total", "noticed_by"), "losses that a {{noticed_by}} noticed"),
                 ),
             ),
             Panel(
@@ -202,7 +215,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 "none",
                 (
                     (_max("orc_redis_aof_enabled"), "append-only file is on"),
-                    (f"min by (pool, kind) (orc_redis_persistence_ok{_selector('')})", "{{kind}} succeeded"),
+                    (f"min by (prefix, pool, kind) (orc_redis_persistence_ok{_selector('')})", "{{kind}} succeeded"),
                 ),
             ),
             Panel("Evicted keys", "ops", ((_rate("orc_redis_evicted_keys_total"), "evicted"),)),
@@ -217,7 +230,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 "Event loop delay (99th percentile) and scrape",
                 "s",
                 (
-                    (f"histogram_quantile(0.99, sum by (pool, instance, le) ({_LAG}))", "{{instance}}"),
+                    (f"histogram_quantile(0.99, sum by (prefix, pool, instance, le) ({_LAG}))", "{{instance}}"),
                     (_max("orc_scrape_seconds", "instance"), "{{instance}} scrape"),
                 ),
             ),
@@ -251,7 +264,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 "none",
                 (
                     (
-                        f"count by (pool, role, version, format) (orc_build_info{_selector('')})",
+                        f"count by (prefix, pool, role, version, format) (orc_build_info{_selector('')})",
                         "{{role}} {{version}} (format {{format}})",
                     ),
                 ),
@@ -291,9 +304,10 @@ def _variables() -> list[dict[str, Any]]:
         {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
     ]
     labels = (
-        ("pool", "Pool", "label_values(orc_redis_up, pool)"),
-        ("agent", "Agent", 'label_values(orc_slots{pool=~"$pool"}, agent)'),
-        ("skill", "Skill", 'label_values(orc_skill_slots{pool=~"$pool"}, skill)'),
+        ("prefix", "Prefix", "label_values(orc_redis_up, prefix)"),
+        ("pool", "Pool", 'label_values(orc_redis_up{prefix=~"$prefix"}, pool)'),
+        ("agent", "Agent", 'label_values(orc_slots{prefix=~"$prefix", pool=~"$pool"}, agent)'),
+        ("skill", "Skill", 'label_values(orc_skill_slots{prefix=~"$prefix", pool=~"$pool"}, skill)'),
     )
     for name, label, query in labels:
         found.append(

@@ -18,7 +18,7 @@ from orchestrator.agents.model import AgentSpec
 from orchestrator.agents.timings import MAX_NAMES, RAN_MS, RUNS, WAITED_MS, WAITS
 from orchestrator.core.event_loop import run_loop
 from orchestrator.core.ids import new_task_id
-from orchestrator.monitoring.exposition import PoolExposition
+from orchestrator.monitoring.exposition import PoolExposition, pool_labels
 from orchestrator.monitoring.pool_reader import PoolReader
 from orchestrator.store.calls import opaque
 from orchestrator.store.keys import PoolKeys
@@ -84,7 +84,7 @@ async def _scrape(bench: Bench, filler: SyncStore) -> tuple[int, list[float], li
     server_ms, loop_ms, longest_ms, size = list[float](), list[float](), list[float](), 0
     async with Store(Endpoint.at(bench.server.url), _KEYS) as store:
         await store.load_scripts()
-        reader, exposition = PoolReader(store), PoolExposition("default")
+        reader, exposition = PoolReader(store), PoolExposition(pool_labels("bench:bench:bench", "default"))
         for batch in range(_ROUNDS + 1):
             _count(filler, batch)
             before_s, started_s = _server_cpu_s(bench.meter), time.process_time()

@@ -13,11 +13,12 @@ local now_arg  = ARGV[5]            -- time: test override, microseconds
 local most = 200
 local losses_key, durability_key = pool .. ':losses', pool .. ':durability'
 if redis.call('HEXISTS', losses_key, report) == 1 then return 0 end
+local noticed = integer(math.floor(now_us(now_arg) / 1000))
 if redis.call('HLEN', losses_key) < most then
-  local noticed = integer(math.floor(now_us(now_arg) / 1000))
   redis.call('HSET', losses_key, report, observer .. ' ' .. noticed .. ' ' .. from_ms .. ' ' .. integer(submits))
   redis.call('EXPIRE', losses_key, day_s)
 end
 redis.call('HINCRBY', durability_key, 'losses:' .. observer, 1)
+redis.call('HSET', durability_key, 'losses:noticed_ms', noticed)
 if submits > 0 then redis.call('HINCRBY', durability_key, 'lost:' .. observer, submits) end
 return 1

@@ -36,7 +36,7 @@ class Metric:
         name: as exported; a counter ends in `_total`.
         type: Prometheus' type.
         unit: base unit; empty for a number of things.
-        labels: names of the labels, beside `pool`, which all metrics have.
+        labels: names of the labels, beside `prefix` and `pool`, which all metrics have.
         values: the values of a label that is neither an agent nor a skill.
         help: one sentence.
         source: see `Source`.
@@ -129,6 +129,14 @@ METRICS: Final = (
         "Losses of writes that Redis had confirmed, per client or supervisor that noticed one.",
         "pool",
         ("client", "supervisor"),
+    ),
+    Metric(
+        "orc_last_write_loss_timestamp_seconds",
+        "gauge",
+        "seconds",
+        (),
+        "When the last loss of confirmed writes was noticed, as Unix time; 0: never.",
+        "pool",
     ),
     Metric(
         "orc_lost_submits_total",

@@ -66,11 +66,16 @@ def escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
+def pool_labels(prefix: str, pool: str) -> str:
+    """Return the labels that every sample has: pools of different prefixes often have the same name."""
+    return f'prefix="{escape(prefix)}",pool="{escape(pool)}"'
+
+
 class Page:
     """Collects samples of declared metrics and writes them family by family.
 
     Args:
-        pool: value of the label `pool`.
+        pool: see `pool_labels`.
         openings: texts of samples up to their values, which the next page uses again.
     """
 
@@ -82,16 +87,13 @@ class Page:
         """Add one sample; `labels` are the values of the declared labels."""
         opening = self._openings.get((name, *labels))
         if opening is None:
-            pairs = [
-                f'{label}="{escape(text)}"'
-                for label, text in zip(("pool", *BY_NAME[name].labels), (self._pool, *labels), strict=True)
-            ]
-            opening = self._openings[name, *labels] = f"{name}{{{','.join(pairs)}}} "
+            pairs = [f'{label}="{escape(text)}"' for label, text in zip(BY_NAME[name].labels, labels, strict=True)]
+            opening = self._openings[name, *labels] = f"{name}{{{','.join([self._pool, *pairs])}}} "
         self.add_text(name, (f"{opening}{value if value.__class__ is int else round(value, 6)}\n",))
 
     def add_part(self, name: str, part: str, value: float, label: str = "") -> None:
         """Add one sample of a histogram without labels: `_bucket`, `_sum` or `_count`."""
-        labels = f'pool="{escape(self._pool)}"{"," if label else ""}{label}'
+        labels = f"{self._pool}{',' if label else ''}{label}"
         self.add_text(name, (f"{name}{part}{{{labels}}} {value}\n",))
 
     def add_text(self, name: str, text: Iterable[str]) -> None:
@@ -117,7 +119,7 @@ class _Pair:
     __slots__ = ("_templates", "attempts", "cells", "duration", "packed", "wait")
 
     def __init__(self, pool: str, agent: str, skill: str) -> None:
-        labels = f'pool="{escape(pool)}",agent="{escape(agent)}",skill="{escape(skill)}"'.replace("%", "%%")
+        labels = f'{pool},agent="{escape(agent)}",skill="{escape(skill)}"'.replace("%", "%%")
         outcomes = BY_NAME["orc_task_attempts_total"].values
         self._templates = (
             "".join(f'orc_task_attempts_total{{{labels},outcome="{outcome}"}} %d\n' for outcome in outcomes),
@@ -148,7 +150,11 @@ def _histogram(cells: Sequence[int], first: int, total_ms: int) -> tuple[object,
 
 
 class PoolExposition:
-    """Writes the readings of one pool."""
+    """Writes the readings of one pool.
+
+    Args:
+        pool: see `pool_labels`.
+    """
 
     def __init__(self, pool: str) -> None:
         self._pool = pool
@@ -193,6 +199,7 @@ class PoolExposition:
             ("orc_schedules", numbers.schedules),
             ("orc_schedule_lateness_seconds", _age_s(numbers.now_ms, numbers.next_fire_ms)),
             ("orc_sessions", numbers.sessions),
+            ("orc_last_write_loss_timestamp_seconds", numbers.counters.get("losses:noticed_ms", 0) / 1000),
             ("orc_scrape_seconds", reading.took_s),
         ):
             page.add(name, value)

@@ -10,7 +10,7 @@ import anyio
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.monitoring.checks import Check
-from orchestrator.monitoring.exposition import PoolExposition
+from orchestrator.monitoring.exposition import PoolExposition, pool_labels
 from orchestrator.monitoring.loop_lag import READY_BELOW_S, LoopLag, measure_lag
 from orchestrator.monitoring.pool_reader import PoolReader
 from orchestrator.monitoring.process_metrics import add_lag, add_process, standard_metrics
@@ -62,7 +62,7 @@ class SupervisorHealth:
         self._reader: PoolReader | None = None
         self._supervisor = ""
         self.lag = LoopLag()
-        self._exposition = PoolExposition(settings.pool)
+        self._exposition = PoolExposition(pool_labels(settings.prefix, settings.pool))
         self._scraping, self._checking = anyio.Lock(), anyio.Lock()
         self._scraped: tuple[float, bytes] | None = None
         self._checked: tuple[float, Check] | None = None

@@ -284,7 +284,8 @@ POOL_KEYS: Final = (
         "durability",
         "hash",
         "durable submits per level and outcome: `fsync:asked`, `fsync:missed`, `replicated:asked`, ...; `beats`: "
-        "requests for the leader's lease; `losses:client`, `lost:client`, ...: noticed losses of writes, lost submits",
+        "requests for the leader's lease; `losses:client`, `lost:client`, ...: noticed losses of writes, "
+        "lost submits; `losses:noticed_ms`: when the last one was noticed",
         "permanent",
         permanent=True,
         backup=Backup.KEPT,

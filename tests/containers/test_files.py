@@ -210,15 +210,18 @@ def test_scaler_computes_the_formula_of_the_guide(tmp_path: Path) -> None:
     """Pods for the guide's example, for busy slots without a backlog, for the first task of all, and for none."""
 
     def series(used: int, slots: int, backlog_s: float) -> list[dict[str, str]]:
-        # Two supervisors export the same numbers, one agent has half of the slots.
+        # Two supervisors export the same numbers, one agent has half of the slots. Another pool has a long backlog.
+        other = 'prefix="orc:staging:default",pool="default",instance="1"'
+        pool = 'prefix="orc:prod:default",pool="default"'
         found = [
-            (f'{name}{{agent="{agent}",instance="{instance}"}}', value / 2)
+            (f'{name}{{{pool},agent="{agent}",instance="{instance}"}}', value / 2)
             for name, value in (("orc_slots", slots), ("orc_slots_used", used))
             for agent in "ab"
             for instance in "12"
             if slots
         ]
-        found += [(f'orc_pool_backlog_seconds{{instance="{instance}"}}', backlog_s) for instance in "12"]
+        found += [(f'orc_pool_backlog_seconds{{{pool},instance="{instance}"}}', backlog_s) for instance in "12"]
+        found += [(f"orc_pool_backlog_seconds{{{other}}}", 900), (f'orc_slots{{{other},agent="c"}}', 70)]
         return [{"series": name, "values": str(value)} for name, value in found]
 
     threshold = int(scaler()["threshold"])

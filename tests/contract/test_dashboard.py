@@ -51,7 +51,7 @@ def test_every_metric_is_shown() -> None:
 def test_every_label_exists() -> None:
     """Labels that an expression groups or selects by belong to all metrics that it names."""
     for place, expression in _expressions().items():
-        labels = {"pool"} | set.intersection(*(set(BY_NAME[name].labels) for name in _used(expression)))
+        labels = {"prefix", "pool"} | set.intersection(*(set(BY_NAME[name].labels) for name in _used(expression)))
         histogram = any(BY_NAME[name].type == "histogram" for name in _used(expression))
         known = labels | ADDED | ({"le"} if histogram else set())
         grouped = re.findall(r"\b(?:by|on) \(([^)]*)\)", expression)

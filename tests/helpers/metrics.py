@@ -26,6 +26,7 @@ def parse(text: str) -> Samples:
         assert (family.type, family.documentation) == (metric.type, metric.help), name
         for sample in family.samples:
             labels = dict(sample.labels)
+            assert labels.pop("prefix"), sample
             assert labels.pop("pool"), sample
             assert sample.name.removeprefix(name) in {"", "_bucket", "_sum", "_count"}, sample
             assert set(labels) - {"le"} == set(metric.labels), sample

@@ -93,6 +93,7 @@ class TestAnswers:
         """Without Redis the process is live and not ready, and exports its own metrics; then it is ready again."""
         async with FaultProxy(redis_server.url) as proxy:
             settings = local_settings(proxy.url, prefix)
+            labels = f'{{prefix="{prefix}",pool="default"}}'
             async with serving(settings, address):
                 assert (await request(address, "/readyz")).status == 200
                 proxy.refuse()
@@ -101,12 +102,12 @@ class TestAnswers:
                 assert (await request(address, "/livez")).status == 200
                 scrape = await request(address, "/metrics")
                 assert scrape.status == 200
-                assert 'orc_redis_up{pool="default"} 0\n' in scrape.body
+                assert f"orc_redis_up{labels} 0\n" in scrape.body
                 assert "orc_loop_lag_seconds_count" in scrape.body
                 proxy.heal()
                 await wait_for(lambda: has_status(address, "/readyz", 200), "the check to pass")
-                await wait_for(lambda: has_text(address, 'orc_redis_up{pool="default"} 1\n'), "a scrape")
-                assert 'orc_redis_reconnects_total{pool="default"} 0\n' not in (await request(address, "/metrics")).body
+                await wait_for(lambda: has_text(address, f"orc_redis_up{labels} 1\n"), "a scrape")
+                assert f"orc_redis_reconnects_total{labels} 0\n" not in (await request(address, "/metrics")).body
 
     async def test_before_redis_answers(self, settings: Settings, address: str) -> None:
         """A supervisor that waits for Redis is live, and not ready."""

@@ -30,7 +30,13 @@ from tools.grafana import rendered
 ROOT: Final = Path(__file__).parents[2]
 SUPERVISOR, WORKER, PROMETHEUS = "127.0.0.1:19471", "127.0.0.1:19472", "127.0.0.1:19490"
 SCRAPE_S: Final = 2
-VARIABLES: Final = {"$pool": ".*", "$agent": ".*", "$skill": ".*", "$__rate_interval": f"{SCRAPE_S * 8}s"}
+VARIABLES: Final = {
+    "$prefix": ".*",
+    "$pool": ".*",
+    "$agent": ".*",
+    "$skill": ".*",
+    "$__rate_interval": f"{SCRAPE_S * 8}s",
+}
 
 
 def main() -> None:

@@ -80,8 +80,9 @@ def metrics() -> str:
     ]
     return _page(
         "Metrics",
-        "`/metrics` of a process exports these; [Monitoring](../guides/monitoring.md) explains how to read them."
-        " Every metric has the label `pool` too. Sources: `pool` and `server` are exported by every supervisor, "
+        "`/metrics` of a process exports these; [Monitoring](../guides/monitoring.md) explains how to read them. "
+        "Every metric has the labels `prefix` and `pool` too. Sources: `pool` and `server` are exported by every "
+        "supervisor, "
         "`process` by every process, `supervisor` and `host` by processes of that kind.",
         ("metric", "type", "unit", "labels", "meaning", "source"),
         rows,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.monitoring.catalogue import BY_NAME
 from orchestrator.monitoring.checks import Check
-from orchestrator.monitoring.exposition import Page
+from orchestrator.monitoring.exposition import Page, pool_labels
 from orchestrator.monitoring.loop_lag import READY_BELOW_S
 from orchestrator.monitoring.process_metrics import add_lag, add_process, standard_metrics
 from orchestrator.monitoring.server import serve_health
@@ -82,7 +82,11 @@ class HostHealth:
 
     async def metrics(self) -> bytes:
         """Return the metrics of host and workers."""
-        page, host, cells = Page(self._settings.pool, self._openings), self._memory.host, list(self._memory.workers())
+        page, host, cells = (
+            Page(pool_labels(self._settings.prefix, self._settings.pool), self._openings),
+            self._memory.host,
+            list(self._memory.workers()),
+        )
         stuck = sum(_silent_s(cell) > self._stuck_after_s for cell in cells)
         reconnects = host.reconnects + sum(cell.reconnects for cell in cells)
         add_process(page, "worker", silent_loops=stuck, reconnects=reconnects)
