@@ -106,7 +106,11 @@ def test_config_show(terminal: Terminal) -> None:
     assert "orc.toml" in rows["worker.processes"]["source"]
     assert (rows["pool"]["value"], rows["pool"]["source"]) == ("mine", "option")
     assert rows["redis.url"]["source"] == "environment ORC_REDIS__URL"
-    assert "hunter2" not in done.out + terminal.orc("config", "show", ORC_REDIS__URL="redis://:hunter2@h/0").out
+    shown = terminal.orc(
+        "config", "show", ORC_REDIS__URL="redis://:hunter2@h/0", ORC_WORKERS='{"x":{"agents":["a:b"]}}'
+    ).out
+    assert "hunter2" not in done.out + shown
+    assert '{"x":{"agents":["a:b"]}} ' in shown
 
 
 @pytest.mark.parametrize(

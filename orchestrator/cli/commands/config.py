@@ -38,7 +38,7 @@ def show(*, sources: Annotated[bool, option("--sources")] = False, common: Globa
             and isinstance(value, dict)
             and any(isinstance(one, dict) for one in value.values())
         ):
-            value = output.json_text(value)
+            value = output.json_text(value).rstrip()
         source = {"source": row.source} if sources else {}
         rows.append({"name": row.name, "value": value, **source, "description": row.description})
     columns = ("name", "value", "source") if sources else ("name", "value", "description")
