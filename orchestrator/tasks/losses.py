@@ -58,14 +58,23 @@ async def read_losses(store: Store) -> LostWrites | None:
 
 
 def summarize(reports: Iterable[bytes]) -> LostWrites | None:
-    """Add up reports. Clients count their own tasks, supervisors all, so the greater sum counts."""
+    """Add up reports. Clients count their own tasks, supervisors all, so the greater sum counts.
+
+    Later versions may have other observers and further fields; what this version cannot read does not count.
+    """
     submits = {CLIENT: 0, SUPERVISOR: 0}
     since_ms, noticed_ms = [], []
     for report in reports:
-        observer, noticed, from_ms, count = report.decode(errors="replace").split(" ")
-        submits[observer] += int(count)
-        since_ms.append(int(from_ms))
-        noticed_ms.append(int(noticed))
+        observer, *fields = report.decode(errors="replace").split(" ")
+        try:
+            noticed, from_ms, count = map(int, fields[:3])
+        except ValueError:
+            continue
+        if observer not in submits:
+            continue
+        submits[observer] += count
+        since_ms.append(from_ms)
+        noticed_ms.append(noticed)
     if not since_ms:
         return None
     return LostWrites(max(submits.values()), _moment(min(since_ms)), _moment(max(noticed_ms)), len(since_ms))

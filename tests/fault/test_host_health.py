@@ -92,6 +92,7 @@ async def running(
         yield host, orc
 
 
+@pytest.mark.slow
 async def test_a_host_with_workers(
     redis_server: RedisServer, prefix: str, attempt_log: AttemptLog, address: str
 ) -> None:

@@ -26,6 +26,7 @@ from orchestrator.tasks import scripts
 from orchestrator.tasks.model import LeaseStatus
 from orchestrator.workers.runtime.attempt import StopCause
 from orchestrator.workers.runtime.listener import CommandListener
+from orchestrator.workers.runtime.timings import MAX_ROWS
 from orchestrator.workers.runtime.watchdog import LoopProbe
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ DESCRIBE_EVERY_S: Final = 86_400.0
 DESCRIBE_AGAIN_S: Final = 60.0
 DESCRIBED_AT_ONCE: Final = 50
 """Skills in one call, which has at most 16 KiB of each."""
+BATCHES_AT_ONCE: Final = 8
+"""Batches of counts in one heartbeat: more pairs of agent and skill than a pool counts by name."""
 
 _log = get_logger(__name__)
 
@@ -274,20 +277,27 @@ class Heartbeat:
 
     def _send_timings(self, store: SyncStore) -> None:
         """Send the counts of attempts. A failure costs the worker nothing, because the next heartbeat sends them."""
+        for _ in range(BATCHES_AT_ONCE):
+            if not self._send_batch(store):
+                return
+
+    def _send_batch(self, store: SyncStore) -> bool:
+        """Send one batch of counts, and return whether another one may follow."""
         timings = self._parts.timings
         number, rows = timings.next_batch()
         if not rows and timings.knows_clock:
-            return
+            return False
         call = registry.count(self._parts.services.keys, worker=self._parts.worker, batch=number, rows=rows)
         asked_s = time.monotonic()
         try:
             answer = store.call(call)
         except StoreError as failure:
             _log.debug("timings_refused", error=str(failure))
-            return
+            return False
         timings.set_clock(answer.now_ms, asked_s, time.monotonic())
         if answer.known:
             timings.batch_stored()
+        return answer.known and len(rows) == MAX_ROWS
 
     def _renew(self, store: SyncStore, agent: str, lease_s: float) -> None:
         in_flight = self._parts.in_flight

@@ -30,8 +30,8 @@ _OUTCOMES: Final[Mapping[VerdictKind, int]] = {
     VerdictKind.INVALID: OUTCOMES.index("invalid"),
 }
 """Outcomes of attempts. RELEASED and AWAIT_LOCK are no outcome: the handler has not begun, and the task waits on."""
-MAX_ROWS: Final = 500
-"""Pairs of agent and skill in one batch."""
+MAX_ROWS: Final = 32
+"""Pairs of agent and skill in one batch: Redis needs about 1 ms for them."""
 _NONE: Final = [0] * CELLS
 
 Row = tuple[str, str, list[int]]
@@ -45,7 +45,7 @@ class AttemptTimings:
         self._cells: dict[tuple[str, str], list[int]] = {}
         self._stored: dict[tuple[str, str], list[int]] = {}
         self._batch: tuple[int, dict[tuple[str, str], list[int]], list[Row]] | None = None
-        self._number = 0
+        self._number = self._next = 0
         self._clock_ms = (time.time() - time.monotonic()) * 1000
         """The time of the server at the monotonic time 0; until it is known, that of this machine."""
         self.knows_clock = False
@@ -90,16 +90,21 @@ class AttemptTimings:
     # ------------------------------------------------------------------------------------------- the heartbeat thread
 
     def next_batch(self) -> tuple[int, list[Row]]:
-        """Return what was counted since the last stored batch, or the batch that was sent and maybe not stored."""
+        """Return what was counted since the last stored batch, or the batch that was sent and maybe not stored.
+
+        A batch begins with the pair behind the last one of the batch before, so that many busy pairs take turns.
+        """
         if self._batch is None:
             copied, rows = dict[tuple[str, str], list[int]](), list[Row]()
-            for key, growing in list(self._cells.items()):
+            pairs, first = list(self._cells.items()), self._next
+            for number, (key, growing) in enumerate(pairs[first:] + pairs[:first], first + 1):
                 cells, stored = growing.copy(), self._stored.get(key, _NONE)
                 if cells != stored:
                     added = [(cell, now - then) for cell, (now, then) in enumerate(zip(cells, stored, strict=True))]
                     copied[key] = cells
                     rows.append((*key, [value for pair in added if pair[1] for value in pair]))
                     if len(rows) == MAX_ROWS:
+                        self._next = number % len(pairs)
                         break
             if not rows:
                 return self._number, []

@@ -65,3 +65,12 @@ def test_a_key_of_another_type_stops_no_leader(pool: Pool) -> None:
     answer = pool.call(lead(pool.keys, supervisor="a", lease_ms=5000, beats=9))
     assert (answer.leads, answer.beat) == (True, 0)
     pool.execute("DEL", pool.keys.durability)
+
+
+def test_reports_of_later_versions() -> None:
+    """A further field is ignored; another observer, and what is no report, do not count."""
+    known, later = b"client 3000 1000 2", (b"client 4000 2000 3 new", b"proxy 1 1 50", b"client later", b"")
+    lost = summarize([known, *later])
+    assert lost is not None
+    assert (lost.submits, lost.reports, lost.noticed_at.timestamp()) == (5, 2, 4)
+    assert summarize(later[1:]) is None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.agents.timings import OUTCOMES, Durations, Timings, sum_cells
 from orchestrator.tasks.model import Delivery, Envelope, VerdictKind
 from orchestrator.workers.runtime.attempt import Attempt
-from orchestrator.workers.runtime.timings import AttemptTimings
+from orchestrator.workers.runtime.timings import MAX_ROWS, AttemptTimings
 
 START_MS = 1_800_000_000_000
 _IDS = count()
@@ -109,6 +109,20 @@ def test_a_batch_is_sent_until_it_is_stored(timings: AttemptTimings) -> None:
     assert (number, len(rows)) == (first[0] + 1, 2)
     timings.batch_stored()
     assert timings.next_batch()[1] == []
+
+
+def test_busy_pairs_take_turns(timings: AttemptTimings) -> None:
+    """Each batch is bounded, and pairs that always have counts leave room for the others."""
+    names = [f"s{number:03}" for number in range(2 * MAX_ROWS + 5)]
+    seen = set[str]()
+    for _ in range(3):
+        for name in names:
+            timings.record(ended(skill=name), VerdictKind.SUCCEEDED)
+        _, rows = timings.next_batch()
+        assert len(rows) == MAX_ROWS
+        seen |= {skill for _, skill, _ in rows}
+        timings.batch_stored()
+    assert seen == set(names)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
