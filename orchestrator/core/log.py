@@ -234,6 +234,9 @@ class _Handler(logging.Handler):
             # Lines are written again.
             self._output.dropped = 0
             _log.warning("log_lines_dropped", count=lost)
+            if self._output.dropped:
+                # There was room for the event, and none for the count; a later event brings it.
+                self._output.dropped = lost
 
     def close(self) -> None:
         """Write what waits."""

@@ -1,7 +1,8 @@
 """Writes log lines without blocking the process: to a stream, or to the system's journal.
 
 A reader that stops reading fills the pipe of standard error. A process that waited for it would miss its heartbeats, so
-a write waits `ROOM_WITHIN_S` at most. Lines that find no room wait in memory, and are dropped when that is full too.
+a write waits `ROOM_WITHIN_S` at most. Lines and journal entries that find no room wait in memory, and are dropped when
+that is full too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -197,6 +198,14 @@ class LineWriter:
         return bool(poll.poll(timeout_s * 1000))
 
 
+class _PendingEntry(NamedTuple):
+    """An event for the journal, and its fields in the native protocol."""
+
+    level: int
+    event: Mapping[str, Any]
+    data: bytes
+
+
 class JournalOutput:
     """Sends events to the journal by its native protocol; as lines with a priority if the journal does not listen.
 
@@ -211,6 +220,8 @@ class JournalOutput:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, round(ROOM_WITHIN_S * 1e6)))
         self._stalled = False
         self._lost = 0
+        self._pending: deque[_PendingEntry] = deque()
+        self._pending_bytes = 0
         self._lines = LineOutput(stream, render_prefixed)
 
     @property
@@ -223,24 +234,44 @@ class JournalOutput:
         self._lost, self._lines.dropped = count, 0
 
     def write(self, level: int, event: Mapping[str, Any]) -> None:
-        """Send one event."""
-        data = b"".join(journal_fields(level, event))
+        """Send one event, or keep it until the journal reads."""
+        entry = _PendingEntry(level, event, b"".join(journal_fields(level, event)))
+        if self._send_pending(wait=False) and self._send(entry, wait=not self._stalled):
+            return
+        if self._pending_bytes + len(entry.data) > MAX_PENDING_BYTES:
+            self._lost += 1
+        else:
+            self._pending.append(entry)
+            self._pending_bytes += len(entry.data)
+
+    def _send_pending(self, *, wait: bool) -> bool:
+        """Send the events that wait; return whether none is left."""
+        while self._pending:
+            if not self._send(self._pending[0], wait=wait):
+                return False
+            self._pending_bytes -= len(self._pending.popleft().data)
+        return True
+
+    def _send(self, entry: _PendingEntry, *, wait: bool) -> bool:
+        """Send an event; return whether the journal, or else the stream, took it."""
+        flags = 0 if wait else socket.MSG_DONTWAIT
         try:
             try:
-                self._socket.sendto(data, socket.MSG_DONTWAIT if self._stalled else 0, self._path)
+                self._socket.sendto(entry.data, flags, self._path)
             except OSError as refused:
                 if refused.errno not in _TOO_LARGE:
                     raise
-                self._send_in_file(data)
+                self._send_in_file(entry.data, flags)
             self._stalled = False
         except BlockingIOError:
             self._stalled = True
-            self._lost += 1
+            return False
         except OSError:
             # The journal restarts, or this is a container without one.
-            self._lines.write(level, event)
+            self._lines.write(entry.level, entry.event)
+        return True
 
-    def _send_in_file(self, data: bytes) -> None:
+    def _send_in_file(self, data: bytes, flags: int) -> None:
         """Send an event that no datagram holds in a sealed file."""
         file = os.memfd_create("event", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -248,16 +279,21 @@ class JournalOutput:
             seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", file))]
-            self._socket.sendmsg([b""], rights, socket.MSG_DONTWAIT if self._stalled else 0, self._path)
+            self._socket.sendmsg([b""], rights, flags, self._path)
         finally:
             os.close(file)
 
     def forget(self) -> None:
-        """Drop the lines that wait."""
+        """Drop the events that wait."""
+        self._pending.clear()
+        self._pending_bytes = 0
         self._lines.forget()
 
     def close(self) -> None:
-        """Write the lines that wait; later events go to the stream."""
+        """Send the events that wait, as far as the journal takes them soon; later events go to the stream."""
+        until_s = time.monotonic() + LAST_LINES_WITHIN_S
+        while self._pending and time.monotonic() < until_s:
+            self._send_pending(wait=True)
         self._lines.close()
         self._socket.close()
 
