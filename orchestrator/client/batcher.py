@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -15,7 +15,7 @@ from orchestrator.tasks import scripts
 from orchestrator.tasks.scripts import CREATED, UnusualRow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
     from typing import Any
 
     from anyio.abc import TaskGroup
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from orchestrator.client.loss_watch import LossWatch
     from orchestrator.services import Services
     from orchestrator.tasks.scripts import SubmitAnswer, SubmitRow
+
+Answer = TypeVar("Answer", bound="SubmitAnswer | StoreError")
 
 CHUNK_ROWS: Final = 250
 """Small enough that the first chunk leaves early: the server finishes one about when the next one arrives."""
@@ -44,10 +46,7 @@ class Batcher:
     async def send(self, rows: Sequence[SubmitRow]) -> list[SubmitAnswer]:
         """Send up to 500 rows now; repeat while Redis does not answer. A row that has arrived is not stored twice."""
         answers = await self._send_once(rows)
-        # A row is crowded when one call could not end all tasks of its lane.
-        while crowded := [place for place, answer in enumerate(answers) if answer.status == "crowded"]:
-            for place, answer in zip(crowded, await self._send_once([rows[place] for place in crowded]), strict=True):
-                answers[place] = answer
+        await send_crowded(answers, lambda places: self._send_once([rows[place] for place in places]))
         self._losses.note_all([row.id for row, answer in zip(rows, answers, strict=True) if answer is CREATED])
         return answers
 
@@ -105,6 +104,24 @@ class Sending:
     def outcomes(self) -> Iterator[SubmitAnswer | StoreError]:
         """Yield the outcome of each row, in order; call it after the block."""
         return chain.from_iterable(self._outcomes)
+
+
+async def send_crowded(answers: list[Answer], send: Callable[[Sequence[int]], Awaitable[Sequence[Answer]]]) -> None:
+    """Send crowded rows again until none is left, and replace their answers.
+
+    A row is crowded when one call could not end all tasks of its lane.
+
+    Args:
+        answers: one per row.
+        send: sends the rows at these places, and returns their answers.
+    """
+    while crowded := [
+        place
+        for place, answer in enumerate(answers)
+        if not isinstance(answer, StoreError) and answer.status == "crowded"
+    ]:
+        for place, answer in zip(crowded, await send(crowded), strict=True):
+            answers[place] = answer
 
 
 def row_size(row: SubmitRow) -> int:

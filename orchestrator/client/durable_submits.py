@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 
-from orchestrator.client.batcher import CHUNK_ROWS, not_sent, row_size, unanswered
+from orchestrator.client.batcher import CHUNK_ROWS, not_sent, row_size, send_crowded, unanswered
 from orchestrator.core.durability import DEFAULT, LEVELS, Durability
 from orchestrator.core.errors import StoreError
 from orchestrator.core.group_commit import GroupCommit, split_to_fit
@@ -109,20 +109,22 @@ class DurableSubmits:
         link = self._links.get(waits)
         if link is None:
             link = self._links[waits] = DurableLink(self._services.store, waits, within_s=self._within_s)
-        answers, waited = await self._submit(link, levels, rows)
-        while crowded := [
-            at for at, answer in enumerate(answers) if not isinstance(answer, StoreError) and answer.status == "crowded"
-        ]:
-            again, waited = await self._submit(link, [levels[at] for at in crowded], [rows[at] for at in crowded])
-            for at, answer in zip(crowded, again, strict=True):
-                answers[at] = answer
-        reports: dict[Level, Durability] = {}
-        for level in waits:
-            missed = waited.missed.get(level, "")
-            reports[level] = Durability(level, DEFAULT if missed else level, waited.fsyncs, waited.replicas, missed)
+        # Of the pipeline that answered each row: a later one may have waited at another server.
+        reports: list[Mapping[Level, Durability]] = [{}] * len(rows)
+
+        async def send(places: Sequence[int]) -> list[SubmitAnswer | StoreError]:
+            found, waited = await self._submit(link, [levels[at] for at in places], [rows[at] for at in places])
+            reported = {level: _report(level, waited) for level in waits}
+            for at in places:
+                reports[at] = reported
+            return found
+
+        answers = await send(range(len(rows)))
+        await send_crowded(answers, send)
         self._losses.note_all([row.id for row, answer in zip(rows, answers, strict=True) if answer is CREATED])
-        await self._count_missed(levels, reports)
-        return [(answer, reports.get(level)) for answer, level in zip(answers, levels, strict=True)]
+        durabilities = [reported.get(level) for reported, level in zip(reports, levels, strict=True)]
+        await self._count_missed(durabilities)
+        return list(zip(answers, durabilities, strict=True))
 
     async def _submit(
         self, link: DurableLink, levels: Sequence[Level], rows: Sequence[SubmitRow]
@@ -148,11 +150,16 @@ class DurableSubmits:
             waited = Waited(0, 0, dict.fromkeys(set(levels), str(counted)))
         return answers, waited
 
-    async def _count_missed(self, levels: Sequence[Level], reports: Mapping[Level, Durability]) -> None:
-        missed = Counter(f"{level}:missed" for level in levels if level in reports and reports[level].missed)
+    async def _count_missed(self, durabilities: Sequence[Durability | None]) -> None:
+        missed = Counter(f"{one.asked}:missed" for one in durabilities if one is not None and one.missed)
         if missed:
             with suppress(StoreError):  # a counter must not hide that the tasks exist
                 await self._services.store.call(scripts.count_durable(self._services.keys, counts=missed))
+
+
+def _report(level: Level, waited: Waited) -> Durability:
+    missed = waited.missed.get(level, "")
+    return Durability(level, DEFAULT if missed else level, waited.fsyncs, waited.replicas, missed)
 
 
 def _error_of(row: SubmitRow, failure: StoreError) -> StoreError:

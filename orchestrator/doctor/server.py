@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.core.errors import ServerRefused, ServerUnavailable
 from orchestrator.doctor.findings import ok, problem, warning
 from orchestrator.store.levels import level_problem
-from orchestrator.store.server_info import OLDEST
+from orchestrator.store.server_info import OLDEST, WAITAOF_SINCE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from orchestrator.core.durability import Level
     from orchestrator.doctor.context import CheckContext
     from orchestrator.doctor.findings import DoctorFinding
+    from orchestrator.store.server_info import ServerInfo
     from orchestrator.store.store import Store
 
 ROUND_TRIPS: Final = 9
@@ -166,13 +170,28 @@ async def check_durability(context: CheckContext) -> list[DoctorFinding]:
         return [ok("durability", "unknown: INFO is not allowed")]
     if found := level_problem(level, info, config):
         what, _, _ = found.partition("; ")
-        return [problem("durability", f"queue.durability: {what}", _DURABILITY_FIXES[level, info.append_only])]
+        fix = _DURABILITY_FIXES[level, info.append_only]
+        if level == "fsync" and info.append_only and "appendfsync" not in config:
+            fix = "install Redis 7.2 or newer"
+        return [problem("durability", f"queue.durability: {what}", fix)]
     if level == "replicated" and config.get("min-replicas-to-write") == "0":
         loses = "the server accepts writes without a replica; after a failover the writes of the old master are lost"
         fix = "`redis-cli CONFIG SET min-replicas-to-write 1`, and the same line in redis.conf"
         return [warning("durability", loses, fix)]
-    reach = f"{info.replicas} connected replicas" if level == "replicated" else "the server flushes on request"
-    return [ok("durability", f"queue.durability {level}: {reach}")]
+    return [ok("durability", f"queue.durability {level}: {_reach(level, info, config)}")]
+
+
+def _reach(level: Level, info: ServerInfo, config: Mapping[str, str]) -> str:
+    if level == "replicated":
+        return f"{info.replicas} connected replicas"
+    if info.line < WAITAOF_SINCE:
+        return "the server flushes before each reply; a user that may not run CONFIG GET needs Redis 7.2 or newer"
+    if config.get("appendfsync") == "everysec":
+        return (
+            "the server flushes once per second, so a program that submits one task after the other gets one task per "
+            "second; submit many at once, or set appendfsync always"
+        )
+    return "the server confirms each flush"
 
 
 _DURABILITY_FIXES: Final = {

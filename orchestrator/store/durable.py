@@ -119,10 +119,8 @@ class DurableLink:
                 raise reply
         if not _is(server, StoreError) and not _is(persistence, StoreError):
             info = read_info((server + persistence).decode(errors="replace"))
-            always = not _is(config, StoreError) and dict(zip(config[::2], config[1::2], strict=True)).get(
-                b"appendfsync"
-            )
-            if refusal := fsync_refusal(info.line, append_only=info.append_only, always=always == b"always"):
+            appendfsync = None if _is(config, StoreError) else config[1].decode()
+            if refusal := fsync_refusal(info.line, append_only=info.append_only, appendfsync=appendfsync):
                 raise ConfigError(refusal)
             self._has_waitaof = info.line >= WAITAOF_SINCE
         self._checked = link, link.connections

@@ -16,15 +16,28 @@ ENOUGH: Final = 1
 """Replicas that must have a write."""
 
 
-def fsync_refusal(line: tuple[int, int], *, append_only: bool, always: bool) -> str:
-    """Return why a server cannot reach the level fsync, with what to do; empty if it can."""
+def fsync_refusal(line: tuple[int, int], *, append_only: bool, appendfsync: str | None) -> str:
+    """Return why a server cannot reach the level fsync, with what to do; empty if it can.
+
+    Args:
+        line: major and minor version of the server.
+        append_only: it has an append-only file.
+        appendfsync: its setting; None if the user may not read it.
+    """
     if not append_only:
         return "durability 'fsync' needs an append-only file; set appendonly yes at the server, or use another level"
-    if line < WAITAOF_SINCE and not always:
+    if line < WAITAOF_SINCE and appendfsync is None:
+        return (
+            f"durability 'fsync' needs WAITAOF, and Redis {line[0]}.{line[1]} has none, or appendfsync always, and "
+            "this user may not read appendfsync (CONFIG GET); install Redis 7.2 or newer"
+        )
+    if line < WAITAOF_SINCE and appendfsync != "always":
         return (
             f"durability 'fsync' needs WAITAOF, and Redis {line[0]}.{line[1]} has none; "
             "install Redis 7.2 or newer, or set appendfsync always"
         )
+    if appendfsync == "no":
+        return "durability 'fsync' is not reached with appendfsync no; set appendfsync everysec or always"
     return ""
 
 
@@ -36,12 +49,8 @@ def level_problem(level: Level, info: ServerInfo, config: Mapping[str, str]) -> 
         info: of the server.
         config: reply of CONFIG GET with `appendfsync`; may be empty.
     """
-    appendfsync = config.get("appendfsync")
     if level == "fsync":
-        if refusal := fsync_refusal(info.line, append_only=info.append_only, always=appendfsync == "always"):
-            return refusal
-        if appendfsync == "no":
-            return "durability 'fsync' is not reached with appendfsync no; set appendfsync everysec or always"
+        return fsync_refusal(info.line, append_only=info.append_only, appendfsync=config.get("appendfsync"))
     if level == "replicated" and info.replicas < ENOUGH:
         return "durability 'replicated' is not reached without a connected replica; connect one (REPLICAOF)"
     return ""

@@ -155,6 +155,28 @@ async def test_a_frozen_replica_is_reported(pair: Pair) -> None:
         assert (again.id, again.durability) == (handle.id, REACHED["replicated"])
 
 
+async def test_each_row_has_the_wait_of_its_own_pipeline(pair: Pair) -> None:
+    """A row that was sent again with a crowded lane is confirmed; the row of the first pipeline was not."""
+    async with Orchestrator(settings=pair.settings(queue__durable_within_s=0.3)) as orc:
+        await orc.submit_many([Submission("work", lane="x")] * 600)
+        pair.replica.process.freeze()
+
+        async def thaw() -> None:
+            await wait_for(lambda: counters_of(pair).get("replicated:asked") == 3, "the crowded row once more")
+            pair.replica.process.thaw()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(thaw)
+            with pytest.raises(NotDurable, match="no replica confirmed it") as missed:
+                await orc.submit_many([
+                    Submission("work", durability="replicated"),
+                    Submission("work", durability="replicated", lane="x", on_busy="replace"),
+                ])  # fmt: skip
+    reached = [handle.durability and handle.durability.reached for handle in missed.value.handles]
+    assert reached == ["default", "replicated"]
+    assert counters_of(pair) == {"replicated:asked": 3, "replicated:missed": 1}
+
+
 async def test_a_refusal_beside_a_miss(pair: Pair) -> None:
     """`SubmitRefused` has the accepted task that missed its level, and the refused one."""
     async with Orchestrator(settings=pair.settings(queue__durable_within_s=0.1, queue__max_tasks=1)) as orc:
@@ -241,3 +263,22 @@ async def test_fsync_without_waitaof(prefix: str) -> None:
             direct.config_set("appendfsync", "everysec")
             with pytest.raises(NotDurable, match="no longer has appendonly yes and appendfsync always"):
                 await orc.submit("work", durability="fsync")
+            direct.config_set("appendfsync", "always")
+            # The users of config/acl.conf have no CONFIG GET, which shows passwords, too.
+            direct.acl_setuser("client", enabled=True, passwords=["+pw"], keys="*", channels="*", commands=["+@all"])
+            direct.execute_command("ACL", "SETUSER", "client", "-config")
+            limited = server.url.replace("unix://", "unix://client:pw@")
+            async with Orchestrator(settings=local_settings(limited, prefix)) as other:
+                with pytest.raises(ConfigError, match=r"this user may not read appendfsync \(CONFIG GET\); install"):
+                    await other.submit("work", durability="fsync")
+
+
+async def test_fsync_without_flushes_is_refused(prefix: str) -> None:
+    """With `appendfsync no` the system flushes when it wants, so the submit does not wait for it in vain."""
+    with RedisServer(options={"appendonly": "yes", "appendfsync": "no"}) as server, server.client() as direct:
+        async with Orchestrator(settings=local_settings(server.url, prefix)) as orc:
+            with pytest.raises(ConfigError, match="not reached with appendfsync no; set appendfsync everysec or alw"):
+                await orc.submit("work", durability="fsync")
+            assert await orc.tasks.find() == ()
+            direct.config_set("appendfsync", "always")
+            assert (await orc.submit("work", durability="fsync")).durability == REACHED["fsync"]

@@ -96,6 +96,8 @@ async def test_durability_of_the_pool() -> None:
             assert what in found.found
             run_fix(client, found)
         assert (await read("fsync")).severity is Severity.OK
+        client.config_set("appendfsync", "everysec")
+        assert "gets one task per second" in (await read("fsync")).found
         assert "without a connected replica" in (await read("replicated")).found
         follower.replicaof("127.0.0.1", str(running.port))
         await wait_for(lambda: client.info("replication")["connected_slaves"], "a replica")
