@@ -23,13 +23,18 @@ MAX_BYTES = 65_536
 USAGE = """\
 usage: python -m orchestrator.monitoring.probe live|ready [--address ADDRESS] [--timeout SECONDS]
 
-ADDRESS is host:port, a port, or unix:/path. Default: ORC_SUPERVISOR__HEALTH or ORC_WORKER__HEALTH, else 127.0.0.1:9471.
-The exit status is 0 if the process is live or ready, else 1.
+ADDRESS is host:port, a port, or unix:/path. Default: ORC_SUPERVISOR__HEALTH and ORC_WORKER__HEALTH, else
+127.0.0.1:9471. Of two addresses one may have no server. The exit status is 0 if all servers that are there answer that
+their process is live or ready, else 1.
 """
 
 
 class Failed(Exception):
     """The process is not healthy, does not answer, or was not asked."""
+
+
+class NoServer(Failed):
+    """No process serves at an address."""
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -38,19 +43,38 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         sys.stdout.write(USAGE)
         return 0
     try:
-        question, address, timeout_s = _parse(arguments, environ)
-        status, body = ask(address, f"/{question}z", timeout_s)
+        question, addresses, timeout_s = _parse(arguments, environ)
+        answers = _ask_all(addresses, f"/{question}z", timeout_s)
     except Failed as failed:
         sys.stderr.write(f"error: {failed}\n")
         return 1
-    (sys.stdout if status == 200 else sys.stderr).write(body if body.endswith("\n") else f"{body}\n")
-    return 0 if status == 200 else 1
+    for status, body in answers:
+        (sys.stdout if status == 200 else sys.stderr).write(body if body.endswith("\n") else f"{body}\n")
+    return 0 if all(status == 200 for status, _ in answers) else 1
+
+
+def _ask_all(addresses: Sequence[str], path: str, timeout_s: float) -> list[tuple[int, str]]:
+    """Ask all servers. An image sets addresses for a supervisor and for a worker, and a container runs one of them.
+
+    Raises:
+        Failed: one of the servers gave no answer, or there is none.
+    """
+    answers, absent = [], []
+    for address in addresses:
+        try:
+            answers.append(ask(address, path, timeout_s))
+        except NoServer as failed:
+            absent.append(str(failed))
+    if not answers:
+        raise Failed("; ".join(absent))
+    return answers
 
 
 def ask(address: str, path: str, timeout_s: float) -> tuple[int, str]:
     """Send one GET and return the status and the body.
 
     Raises:
+        NoServer: no process serves there.
         Failed: the address is invalid, or no HTTP answer came in time.
     """
     try:
@@ -63,6 +87,8 @@ def ask(address: str, path: str, timeout_s: float) -> tuple[int, str]:
             reply = b""
             while len(reply) < MAX_BYTES and (part := connection.recv(MAX_BYTES)):
                 reply += part
+    except (ConnectionRefusedError, FileNotFoundError) as failed:
+        raise NoServer(f"no answer from {address}: {failed}") from None
     except OSError as failed:
         raise Failed(f"no answer from {address}: {failed}") from None
     head, _, body = reply.partition(b"\r\n\r\n")
@@ -85,8 +111,8 @@ def _connect(target: str | tuple[str, int], timeout_s: float) -> socket.socket:
     return connection
 
 
-def _parse(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[str, str, float]:
-    """Return the question, the address and the time-out. `argparse` would take as long to load as the rest."""
+def _parse(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[str, list[str], float]:
+    """Return the question, the addresses and the time-out. `argparse` would take as long to load as the rest."""
     questions: list[str] = []
     options: dict[str, str] = {}
     rest = list(arguments)
@@ -105,14 +131,12 @@ def _parse(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[str, s
         timeout_s = 0.0
     if not 0 < timeout_s < 3600:
         raise Failed("--timeout takes a number of seconds")
-    return questions[0], options.get("--address") or _address_from(environ), timeout_s
+    address = options.get("--address")
+    return questions[0], [address] if address else _addresses_from(environ), timeout_s
 
 
-def _address_from(environ: Mapping[str, str]) -> str:
-    addresses = {value for name in VARIABLES if (value := environ.get(name))}
-    if len(addresses) > 1:
-        raise Failed(f"{' and '.join(VARIABLES)} differ; give --address")
-    return addresses.pop() if addresses else DEFAULT_ADDRESS
+def _addresses_from(environ: Mapping[str, str]) -> list[str]:
+    return list(dict.fromkeys(value for name in VARIABLES if (value := environ.get(name)))) or [DEFAULT_ADDRESS]
 
 
 if __name__ == "__main__":

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import subprocess
 import sys
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +18,9 @@ from orchestrator.core.health_address import parse_health_address
 from orchestrator.core.settings_sources import load_settings
 from orchestrator.monitoring import probe
 from tests.helpers.cases import each_case
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HEAVY = "anyio asyncio dataclasses h11 http msgspec prometheus_client pydantic redis structlog"
 
@@ -98,9 +107,50 @@ def test_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_address_of_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
-    """The settings of a supervisor and of a worker may hold one address; two are ambiguous."""
+    """The settings of a supervisor and of a worker may hold one address."""
     same = dict.fromkeys(probe.VARIABLES, "unix:/nonexistent")
     assert probe.main(["live"], same) == 1
-    assert "no answer from unix:/nonexistent" in capsys.readouterr().err
-    assert probe.main(["live"], {**same, probe.VARIABLES[0]: "9471"}) == 1
-    assert "give --address" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("no answer from unix:/nonexistent") == 1
+
+
+@pytest.mark.parametrize("variable", probe.VARIABLES)
+def test_one_address_of_the_image_is_overridden(
+    variable: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A container of the image serves at the address that was set, not at the image's; a frozen one is no answer."""
+    dockerfile = (Path(__file__).parents[3] / "Dockerfile").read_text(encoding="utf-8")
+    image = dict(re.findall(r"^ +(ORC_\w+__HEALTH)=(\S+?)(?: \\)?$", dockerfile, re.MULTILINE))
+    assert image.keys() == {*probe.VARIABLES}
+    # Free ports in place of the image's, which another process of this machine may have.
+    environ = dict.fromkeys(image, f"unix:{tmp_path}/none.sock") | {variable: f"unix:{tmp_path}/health.sock"}
+    for status, code in ((200, 0), (503, 1)):
+        with _serving(tmp_path / "health.sock", f"HTTP/1.1 {status} X\r\n\r\nloops: {status}\n"):
+            assert probe.main(["live"], environ) == code
+        output = capsys.readouterr()
+        assert f"loops: {status}" in (output.out if code == 0 else output.err)
+    assert probe.main(["live"], environ) == 1
+    assert capsys.readouterr().err.count("no answer from") == 2
+    (tmp_path / "health.sock").unlink()
+    with _serving(tmp_path / "none.sock", "HTTP/1.1 200 OK\r\n\r\nother\n"), _serving(tmp_path / "health.sock", None):
+        assert probe.main(["live", "--timeout", "0.1"], environ) == 1, "another container's answer counts for it"
+
+
+@contextmanager
+def _serving(path: Path, answer: str | None) -> Iterator[None]:
+    """Answer one connection, or none."""
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            with listener.accept()[0] as connection:
+                connection.recv(1000)
+                connection.sendall((answer or "").encode())
+
+        thread = Thread(target=serve, daemon=True)
+        if answer is not None:
+            thread.start()
+        yield
+        if answer is not None:
+            thread.join(5)
