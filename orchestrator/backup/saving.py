@@ -27,9 +27,10 @@ from orchestrator.backup.rows import (
     to_text,
 )
 from orchestrator.backup.servers import each_server, scan
-from orchestrator.core.errors import InvalidInput, ServerRefused
+from orchestrator.core.errors import InvalidInput, ServerRefused, StoreError
 from orchestrator.core.formats import FORMAT, program_version, read_floor
 from orchestrator.core.ids import decode_foreign
+from orchestrator.store.failures import GroupMissing
 from orchestrator.store.keys import CHANGES, DOCUMENT, MACHINES, META, PARTS, Backup, stem_of
 from orchestrator.store.scoped import read_many
 from orchestrator.tasks.records import TaskRecord
@@ -117,7 +118,9 @@ class PoolSaver:
             yield found
         async with each_server(self._services) as stores:
             for store in stores:
-                async for names in scan(store, stem_of(self._keys.prefix), spent=self._spend):
+                async for names in scan(
+                    store, stem_of(self._keys.prefix), retry_for_s=self._retry_for_s, spent=self._spend
+                ):
                     # A server may have many keys of other prefixes: the backup rests after each step of SCAN.
                     yield []
                     async for found in self._scanned(names):
@@ -224,7 +227,9 @@ class PoolSaver:
         assert key.kind is not None
         try:
             content, left_ms = await self._read_at_once(self._reads(key.scope, key.suffix, key.kind.type))
-        except ServerRefused:
+        except ServerRefused as refusal:
+            if not _is_damage(refusal):
+                raise
             self._skip(f"{self._root(key.scope)}:{key.suffix}")
             return []
         return self._key_rows(key, content, left_ms)
@@ -271,7 +276,9 @@ class PoolSaver:
             reads = [read for key in found for read in self._reads(scope, key.suffix, _type_of(key))]
             try:
                 names, *replies = await self._read_at_once([("HKEYS", f"{root}:{PARTS}"), *reads])
-            except ServerRefused:
+            except ServerRefused as refusal:
+                if not _is_damage(refusal):
+                    raise
                 self._skip(f"{root}:{META}")
                 return []
             # The first round reads the names of logs, sets, scratches and inboxes; a new one needs another round.
@@ -305,7 +312,9 @@ class PoolSaver:
             batch, rest = rest[: self._at_once], rest[self._at_once :]
             try:
                 yield await self._read_tasks(batch)
-            except ServerRefused:
+            except ServerRefused as refusal:
+                if not _is_damage(refusal):
+                    raise
                 # A key of another type: find the one, and save the others.
                 if len(batch) == 1:
                     self._skip(batch[0])
@@ -363,6 +372,27 @@ class PoolSaver:
 
     async def _with_places(self, rows: Sequence[SavedTask]) -> Sequence[SavedTask]:
         """Add the places in queues and lanes; they decide the order only, so one that changed meanwhile is left out."""
+        asked = self._places_of(rows)
+        replies = await self._read_places([command for _, _, command in asked])
+        changes: dict[int, dict[str, Any]] = {}
+        for (at, what, _), reply in zip(asked, replies, strict=True):
+            change = changes.setdefault(at, {})
+            if what == "entry":
+                # A worker has taken the entry, and ended the task or given it back, when it is gone.
+                change["began"] = change.get("began", False) or reply == []
+            elif not reply or isinstance(reply, Exception):
+                continue
+            elif what == "began":
+                change[what] = True
+            elif what == "digest":
+                owner, _, digest = to_text(reply).partition(" ")
+                change |= {"digest": digest} if owner == rows[at].id else {}
+            else:
+                change[what] = to_text(reply)
+        return [_replace(row, changes.get(at)) for at, row in enumerate(rows)]
+
+    def _places_of(self, rows: Sequence[SavedTask]) -> list[tuple[int, str, Sequence[Argument]]]:
+        """Return what to read for each row: its number, what the reply tells, and the command."""
         keys = self._keys
         asked: list[tuple[int, str, Sequence[Argument]]] = []
         for at, row in enumerate(rows):
@@ -372,30 +402,29 @@ class PoolSaver:
                 asked.append((at, "score", ("ZSCORE", keys.queue(record.queue), row.id)))
             elif state == "assigned":
                 agent, entry, _ = row.fields["at"].split(" ")
-                asked.append((at, "began", ("XPENDING", keys.inbox(agent), "workers", entry, entry, 1)))
+                inbox = keys.inbox(agent)
+                asked.append((at, "began", ("XPENDING", inbox, "workers", entry, entry, 1)))
+                # Behind XPENDING, because a worker may read the entry and end the task in between.
+                asked.append((at, "entry", ("XRANGE", inbox, entry, entry)))
             if lane := row.fields.get("lane"):
                 asked.append((at, "turn", ("ZSCORE", keys.lane(decode_foreign(lane)), row.id)))
             if idem := row.fields.get("idem"):
                 asked.append((at, "digest", ("GET", keys.idempotency(decode_foreign(idem)))))
-        changes: dict[int, dict[str, Any]] = {}
+        return asked
+
+    async def _read_places(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+        async def read() -> list[Any]:
+            replies = await self._store.pipeline(commands)
+            for reply in replies:
+                # An inbox that is gone has no group, and a key of another type has no place.
+                if isinstance(reply, StoreError) and not isinstance(reply, GroupMissing) and not _is_damage(reply):
+                    raise reply
+            return replies
+
         started_s = time.monotonic()
-        # An inbox that is gone meanwhile is an error reply, which tells nothing.
-        replies = await self._store.read_with_retry(
-            lambda: self._store.pipeline([command for _, _, command in asked]), retry_for_s=self._retry_for_s
-        )
+        replies = await self._store.read_with_retry(read, retry_for_s=self._retry_for_s)
         self._spend(time.monotonic() - started_s)
-        for (at, what, _), reply in zip(asked, replies, strict=True):
-            if not reply or isinstance(reply, Exception):
-                continue
-            change = changes.setdefault(at, {})
-            if what == "began":
-                change[what] = True
-            elif what == "digest":
-                owner, _, digest = to_text(reply).partition(" ")
-                change |= {"digest": digest} if owner == rows[at].id else {}
-            else:
-                change[what] = to_text(reply)
-        return [_replace(row, changes.get(at)) for at, row in enumerate(rows)]
+        return replies
 
     async def _outputs(self, rows: dict[str, SavedTask], newest: dict[str, str]) -> AsyncIterator[OutputRow]:
         """Read output up to the entry that was the newest when the record was read."""
@@ -424,6 +453,11 @@ def _replace(row: SavedTask, change: dict[str, Any] | None) -> SavedTask:
         return row
     fields = {name: getattr(row, name) for name in row.__struct_fields__}
     return SavedTask(**(fields | change))
+
+
+def _is_damage(failure: StoreError) -> bool:
+    """Return whether a key has another type. A missing right, for example, concerns all keys."""
+    return isinstance(failure, ServerRefused) and ": WRONGTYPE " in str(failure)
 
 
 def _type_of(key: FoundKey) -> str:

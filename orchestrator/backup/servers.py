@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.services import Endpoint
 from orchestrator.store.locator import Address
+from orchestrator.store.scanning import scan_steps
 from orchestrator.store.store import Store
 
 if TYPE_CHECKING:
@@ -47,20 +47,20 @@ async def each_server(services: Services) -> AsyncIterator[Sequence[Store]]:
 
 
 async def scan(
-    store: Store, stem: str, *, spent: Callable[[float], None] = lambda _: None
+    store: Store, stem: str, *, retry_for_s: float = 0.0, spent: Callable[[float], None] = lambda _: None
 ) -> AsyncIterator[list[bytes]]:
     """Yield the names of the keys of one server that begin with `stem`; a name may come twice.
 
     Args:
         store: connected to the server.
         stem: how the names begin.
+        retry_for_s: how long a step is repeated while Redis does not answer.
         spent: gets the seconds of each step.
+
+    Raises:
+        ServerUnavailable: Redis does not answer, or restarts again and again.
     """
-    cursor, pattern = b"0", _GLOB.sub(r"\\\1", stem) + "*"
-    while True:
-        started_s = time.monotonic()
-        cursor, names = await store.execute("SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_AT_ONCE)
-        spent(time.monotonic() - started_s)
+    pattern = _GLOB.sub(r"\\\1", stem) + "*"
+    options = ("MATCH", pattern, "COUNT", KEYS_AT_ONCE)
+    async for names in scan_steps(store, ("SCAN",), *options, retry_for_s=retry_for_s, spent=spent):
         yield [name for name in names if name.startswith(stem.encode())]
-        if cursor == b"0":
-            return

@@ -15,6 +15,7 @@ from orchestrator.core.ids import check_name
 from orchestrator.repair.findings import RepairFinding
 from orchestrator.schedules import scripts as schedules
 from orchestrator.store.keys import kind_of
+from orchestrator.store.scanning import scan_steps
 from orchestrator.tasks import scripts as tasks
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class PoolScan:
     """Scans the pool once.
 
     Attributes:
-        keys_seen: number of keys so far; SCAN may return a key twice.
+        keys_seen: number of keys so far; SCAN may return a key twice, and returns all again after a restart of Redis.
         places_seen: tasks in indexes, and entries of inboxes.
     """
 
@@ -96,18 +97,14 @@ class PoolScan:
         """Yield the findings of each step; a step takes a few short commands.
 
         Raises:
-            ServerUnavailable: Redis does not answer; start a new scan.
+            ServerUnavailable: Redis does not answer, or restarts again and again; start a new scan.
         """
-        cursor = b"0"
-        while True:
-            cursor, names = await self._store.execute("SCAN", cursor, "MATCH", self._root + b"*", "COUNT", KEYS_AT_ONCE)
+        async for names in scan_steps(self._store, ("SCAN",), "MATCH", self._root + b"*", "COUNT", KEYS_AT_ONCE):
             ours = [name for name in names if name.startswith(self._root)]
             self.keys_seen += len(ours)
             yield []
             async for found in self._scan_keys(ours):
                 yield found
-            if cursor == b"0":
-                break
         # The turn of a lane is known when all its members are found.
         async for found in self._check_tasks(list(self._lanes)):
             yield found
@@ -199,15 +196,11 @@ class PoolScan:
 
     async def _members(self, command: str, key: _Key) -> AsyncIterator[list[bytes]]:
         """Read a set or a sorted set in steps; a key of another type has no members."""
-        cursor = b"0"
-        while True:
-            try:
-                cursor, listed = await self._store.execute(command, key.full, cursor, "COUNT", ROWS_AT_ONCE)
-            except ServerRefused:
-                return
-            yield listed
-            if cursor == b"0":
-                return
+        try:
+            async for listed in scan_steps(self._store, (command, key.full), "COUNT", ROWS_AT_ONCE):
+                yield listed
+        except ServerRefused:
+            return
 
     # Inboxes and the registry ----------------------------------------------------------------------------------------
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -17,7 +19,10 @@ from orchestrator.backup.files import BackupFile, BackupReader
 from orchestrator.backup.rows import KeyRow, SavedTask
 from orchestrator.control.desired import read_desired
 from orchestrator.control.signing import signer_of
-from orchestrator.core.errors import ConfigError, DamagedBackup, ServerUnavailable
+from orchestrator.core.errors import ConfigError, DamagedBackup, ServerRefused, ServerUnavailable
+from orchestrator.repair.scan import KeyLifetimes, PoolScan
+from orchestrator.services import open_services
+from orchestrator.store import scanning
 from orchestrator.tasks import scripts as task_scripts
 from orchestrator.tasks.selecting import TaskFilter
 from orchestrator.tasks.submission import Submission
@@ -26,7 +31,7 @@ from orchestrator.testing.waiting import wait_for
 from orchestrator.views.backup import open_backup, save_pool
 from orchestrator.views.keys import check_keys
 from orchestrator.views.tasks import DEAD, list_tasks, select_tasks
-from tests.faultkit.servers import cluster_server
+from tests.faultkit.servers import RedisServer, cluster_server
 from tests.helpers.guards import keys_of, keys_without_ttl
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
 
@@ -40,7 +45,6 @@ if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
     from orchestrator.store.store import Store
     from orchestrator.views.backup import RestoredPool
-    from tests.faultkit.servers import RedisServer
     from tests.helpers.local_team import LocalTeam
 
 FAR_US = "9000000000000000"
@@ -641,3 +645,111 @@ async def test_damaged_records_are_left_out(team: LocalTeam, tmp_path: Path, red
     saved = await save_pool(team.services, tmp_path / "a")
     assert set(saved.skipped) == {handles[3].id, handles[4].id}
     assert saved.counts["tasks"] == 28
+
+
+MANY = 4000
+
+
+def read_ids(path: Path) -> set[str]:
+    """Return the ids of the tasks in a file."""
+    return {row.id for row in BackupReader(path).rows() if isinstance(row, SavedTask)}
+
+
+@pytest.fixture
+async def durable_pool() -> AsyncIterator[tuple[RedisServer, Settings]]:
+    """A server that loses nothing when it restarts, and a pool of many tasks in it."""
+    with RedisServer(port=0, options={"appendonly": "yes", "appendfsync": "always"}) as server:
+        settings = local_settings(server.url, "a:b:c")
+        async with Orchestrator(settings=settings) as orc:
+            await orc.submit_many([Submission("work") for _ in range(MANY)])
+        yield server, settings
+
+
+@pytest.mark.parametrize("follows", [True, False], ids=["run_id", "twin"])
+async def test_a_restart_of_redis(
+    durable_pool: tuple[RedisServer, Settings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, follows: bool
+) -> None:
+    """Redis restarts in the middle of a backup, and no task is missing. A scan that keeps its cursor misses tasks."""
+    server, settings = durable_pool
+    if not follows:
+        monkeypatch.setattr(scanning, "read_info", lambda _: SimpleNamespace(run_id="the same"))
+    restarted = False
+
+    def restart(tasks: int) -> None:
+        nonlocal restarted
+        if tasks > MANY / 4 and not restarted:
+            restarted = True
+            server.restart()
+
+    path = tmp_path / "a"
+    async with open_services(settings, name="test") as services:
+        await save_pool(services, path, on_step=restart)
+    assert restarted
+    assert (len(read_ids(path)) == MANY) is follows
+    if follows:
+        # The file has some tasks twice.
+        target = settings.model_copy(update={"prefix": "a:b:d"})
+        assert (await restore(path, target)).tasks == MANY
+
+
+@pytest.mark.parametrize("follows", [True, False], ids=["run_id", "twin"])
+async def test_a_restart_during_a_check(
+    durable_pool: tuple[RedisServer, Settings], monkeypatch: pytest.MonkeyPatch, *, follows: bool
+) -> None:
+    """`orc keys check` sees every task although Redis restarts meanwhile; with the old cursor it misses tasks."""
+    server, settings = durable_pool
+    if not follows:
+        monkeypatch.setattr(scanning, "read_info", lambda _: SimpleNamespace(run_id="the same"))
+    restarted = False
+    async with open_services(settings, name="test") as services:
+        scan = PoolScan(services.store, KeyLifetimes.of(settings), repair=False)
+        async with aclosing(scan.steps()) as steps:
+            async for _ in steps:
+                if scan.keys_seen > MANY / 4 and not restarted:
+                    restarted = True
+                    server.restart()
+                    with suppress(ServerUnavailable):  # finds the closed connection
+                        await services.store.execute("PING")
+    assert restarted
+    assert (scan.keys_seen >= MANY) is follows
+
+
+async def test_missing_rights_are_no_damage(tmp_path: Path) -> None:
+    """A backup without the right to read ends with the refusal; it does not call the records damaged."""
+    with RedisServer(port=0) as server, server.client() as client:
+        async with Orchestrator(settings=local_settings(server.url, "a:b:c")) as orc:
+            await orc.submit("work")
+        for command in ("lrange", "zscore"):
+            user: Any = ("ACL", "SETUSER", command, "on", ">pw", "~*", "&*", "+@all", f"-{command}")
+            client.execute_command(*user)
+            url = server.url.replace("redis://", f"redis://{command}:pw@")
+            with pytest.raises(ServerRefused, match="NOPERM"):
+                async with open_services(local_settings(url, "a:b:c"), name="test") as services:
+                    await save_pool(services, tmp_path / "a")
+    assert files_in(tmp_path) == []
+
+
+async def test_a_task_that_ends_behind_its_record(
+    team: LocalTeam, tmp_path: Path, target: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker ends a task between the reads of its record and of its place: the copy says that it ran."""
+    drill = DrillAgent()
+    await team.work(drill.agent)
+    handle = await team.orc.submit("work", {"how": "hold"})
+    await wait_state(handle, "running")
+    waits = await team.orc.submit("work", agent="bob")
+    with_places = saving.PoolSaver._with_places
+
+    async def read(self: saving.PoolSaver, rows: Sequence[SavedTask]) -> Sequence[SavedTask]:
+        if any(row.id == handle.id for row in rows):
+            drill.gate.set()
+            await handle.result(TIMEOUT_S)
+        return await with_places(self, rows)
+
+    monkeypatch.setattr(saving.PoolSaver, "_with_places", read)
+    saved = await save_pool(team.services, tmp_path / "a")
+    assert saved.counts["running"] == 1
+    assert (await restore(tmp_path / "a", target)).interrupted == 1
+    async with run_local_team(target, supervised=False) as copy:
+        assert (await copy.orc.task(handle.id).info()).restored.startswith("running ")
+        assert not (await copy.orc.task(waits.id).info()).restored

@@ -1,0 +1,70 @@
+"""Scans the keys of a server, or the members of a key, and begins again when another process of Redis answers.
+
+A cursor is valid only in the process that gave it, because each process hashes with a seed of its own. The store
+connects again after a restart or a failover, and a scan that goes on with the old cursor misses keys without an error.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.core.errors import ServerUnavailable, StoreError
+from orchestrator.store.server_info import read_info
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from orchestrator.store.calls import Argument
+    from orchestrator.store.store import Store
+
+MOST_BEGINS: Final = 5
+"""A scan ends with an error when Redis restarts more often."""
+
+
+async def scan_steps(
+    store: Store,
+    command: Sequence[Argument],
+    *options: Argument,
+    retry_for_s: float = 0.0,
+    spent: Callable[[float], None] = lambda _: None,
+) -> AsyncIterator[list[bytes]]:
+    """Yield the reply of each step; a name may come twice, above all after a restart of Redis.
+
+    Args:
+        store: connected to the server.
+        command: `SCAN`, or `SSCAN` or `ZSCAN` with a key of the pool.
+        options: follow the cursor.
+        retry_for_s: how long a step is repeated while Redis does not answer.
+        spent: gets the seconds of each step.
+
+    Raises:
+        ServerUnavailable: Redis does not answer, or restarts again and again.
+        ServerRefused: Redis refuses the command.
+    """
+    cursor, process, begins = b"0", "", 1
+
+    async def step() -> tuple[list[Any], str]:
+        # On one connection, so that one process gives both replies.
+        replies = await store.pipeline([(*command, cursor, *options), ("INFO", "server")])
+        for reply in replies:
+            if isinstance(reply, StoreError):
+                raise reply
+        return replies[0], read_info(replies[1].decode(errors="replace")).run_id
+
+    while True:
+        started_s = time.monotonic()
+        (reached, names), answered = await (
+            store.read_with_retry(step, retry_for_s=retry_for_s) if retry_for_s else step()
+        )
+        spent(time.monotonic() - started_s)
+        if process not in {"", answered} and cursor != b"0":
+            begins += 1
+            if begins > MOST_BEGINS:
+                raise ServerUnavailable(f"Redis restarted {MOST_BEGINS} times during a scan of its keys; try again")
+            cursor, process = b"0", answered
+            continue
+        process, cursor = answered, reached
+        yield names
+        if cursor == b"0":
+            return
