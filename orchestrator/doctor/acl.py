@@ -159,6 +159,9 @@ user default off resetchannels -@all
 
 # You, to administer the server. No program of the orchestrator needs it.
 user admin on ~* &* +@all
+
+# A replica of this server, which sends `masteruser replica` and `masterauth PASSWORD` (docs/guides/redis.md).
+user replica on resetchannels -@all +psync +replconf +ping
 """
 
 

@@ -125,6 +125,26 @@ def test_commands_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert pods()["redis"]["spec"]["containers"][0]["args"] == compose()["services"]["redis"]["command"]
 
 
+def test_redis_is_full_before_the_kernel_kills_it() -> None:
+    """`maxmemory` is 55 to 65 % of the memory limit, and a long load does not make the container unhealthy."""
+    service, (container,) = compose()["services"]["redis"], pods()["redis"]["spec"]["containers"]
+    limits = [
+        (container["resources"]["limits"]["memory"].removesuffix("i").lower(), container["args"]),
+        (service["mem_limit"], service["command"]),
+    ]
+    for limit, command in limits:
+        share = _bytes(command[command.index("--maxmemory") + 1]) / _bytes(f"{limit}b")
+        assert 0.55 <= share <= 0.65
+    settings = (ROOT / "config" / "redis.conf").read_text(encoding="utf-8")
+    assert "maxmemory-policy noeviction" in settings
+    assert service["healthcheck"]["start_period"] == "15m"
+
+
+def _bytes(text: str) -> int:
+    units = {"kb": 1024, "mb": 1024**2, "gb": 1024**3}
+    return int(text[:-2]) * units[text[-2:]]
+
+
 def test_probes_ask_where_the_program_serves() -> None:
     """Address, port and paths of the probes are those of the health server, and the Dockerfile has the same port."""
     dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")

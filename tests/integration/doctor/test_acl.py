@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 
 from orchestrator import Orchestrator
 from orchestrator.core.errors import ServerRefused
@@ -25,8 +26,6 @@ from tests.helpers.terminal import ORC, Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import redis
 
 ROOT = Path(__file__).parents[3]
 PREFIX = "shop:prod:acme"
@@ -62,11 +61,16 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     binary = find_server_binary() if request.param == "newest" else find_binary_of_line("7.")
     if binary is None:
         pytest.skip("needs a redis-server 7.x on the PATH")
-    text = re.sub(r"^(user \w+ on) ", r"\1 >pw ", acl_file(PREFIX), flags=re.MULTILINE)
-    file = tmp_path_factory.mktemp("acl") / "acl.conf"
-    file.write_text(text.replace("user default off resetchannels -@all", "user default on nopass ~* &* +@all"))
-    with RedisServer(binary, options={"include": str(file)}) as running:
+    # With a port, for replicas.
+    with RedisServer(binary, port=0, options={"include": str(_file(tmp_path_factory.mktemp("acl")))}) as running:
         yield running
+
+
+def _file(folder: Path) -> Path:
+    text = re.sub(r"^(user \w+ on) ", r"\1 >pw ", acl_file(PREFIX), flags=re.MULTILINE)
+    file = folder / "acl.conf"
+    file.write_text(text.replace("user default off resetchannels -@all", "user default on nopass ~* &* +@all"))
+    return file
 
 
 def url_of(server: RedisServer, role: str) -> str:
@@ -144,6 +148,29 @@ def test_each_role_can_do_its_work(server: RedisServer, tmp_path: Path) -> None:
             assert actor.wait_exit(20) == 0, actor.output
         assert denials(admin) == []
         assert "NOPERM" not in actors["worker"].output + actors["supervisor"].output
+
+
+def test_a_replica_follows(server: RedisServer) -> None:
+    """A server that logs in as `replica` is in step; the user may do nothing else."""
+    options = {"masteruser": "replica", "masterauth": "pw"}
+    with server.client() as admin, RedisServer(port=0, options=options) as replica, replica.client() as follower:
+        admin.config_set("repl-diskless-sync-delay", "0")
+        admin.acl_log_reset()
+        follower.config_set("masteruser", "client")
+        follower.replicaof("127.0.0.1", str(server.port))
+        # The twin: another user may not.
+        wait_until(lambda: any(entry["username"] == "client" for entry in denials(admin)), "a denial", 10)
+        follower.config_set("masteruser", "replica")
+        follower.replicaof("NO", "ONE")
+        follower.replicaof("127.0.0.1", str(server.port))
+        wait_until(lambda: follower.info("replication")["master_link_status"] == "up", "a replica in step", 10)
+        assert not any(entry["username"] == "replica" for entry in denials(admin))
+        follower.replicaof("NO", "ONE")
+        admin.acl_log_reset()
+    with redis.Redis.from_url(url_of(server, "replica")) as limited:
+        for command in ("GET x", "INFO", "KEYS *", "CONFIG GET *"):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                limited.execute_command(*command.split(" "))
 
 
 @pytest.mark.parametrize("role", [role.name for role in ROLES])
