@@ -49,7 +49,7 @@ def main() -> int:
             os._exit(0)
         processes, group = settings.worker.processes, arguments.group
         host = Host(settings, agents, processes=processes, group=group, notifier=notifier, sources=sources)
-        return host.run(reload=bool(early))
+        return host.run(early)
     except OrchestratorError as refused:
         sys.stderr.write(f"error: {refused}\n")
         return refused.exit_code

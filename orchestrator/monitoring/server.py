@@ -98,8 +98,9 @@ def remove_socket(address: str) -> None:
     """Remove the file of a socket that no process listens at any longer."""
     target = parse_health_address(address)
     if isinstance(target, str):
+        # Another process with the same address may listen there.
         with suppress(OSError):
-            os.unlink(target)  # noqa: PTH108 - a call that does not block
+            _remove_stale(target)
 
 
 def _listen(target: str | tuple[str, int]) -> socket.socket:

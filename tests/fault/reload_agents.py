@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 
 import anyio
 
@@ -44,5 +45,21 @@ async def size(length: int) -> str:
 @free.skill
 def masks() -> list[str]:
     """Return which signals a program blocks and ignores that a handler starts."""
+    return _masks()
+
+
+@free.skill(process=True)
+def masks_apart() -> list[str]:
+    """Return the same in a process of the handler."""
+    return _masks()
+
+
+@free.skill(process=True)
+def hold_apart(seconds: float) -> None:
+    """Take a while in a process of the handler."""
+    time.sleep(seconds)
+
+
+def _masks() -> list[str]:
     status = subprocess.run(["/bin/cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
     return re.findall(r"^Sig(?:Blk|Ign):\s*(\w+)$", status, re.MULTILINE)

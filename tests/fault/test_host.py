@@ -202,6 +202,24 @@ async def test_a_host_asks_until_it_is_answered(prefix: str, agent: Agent) -> No
                 assert direct.hget(keys.task(handle.id), "deaths") == b"1"
 
 
+async def test_a_worker_that_never_registered_has_nothing_to_abandon(prefix: str, attempt_log: AttemptLog) -> None:
+    """Workers die while they wait for Redis at their start: the host asks Redis for none of them."""
+    settings = make_settings("redis://127.0.0.1:1/0", prefix)
+    with subprocesses.host(settings, attempt_log, processes=1, agents=AGENTS) as host:
+        for deaths in range(1, 4):
+            await wait_for(partial(_waiting, host, deaths), lambda: host.describe("a worker that waits"), 20)
+            (worker,) = subprocesses.children_of(host.pid)
+            os.kill(worker, signal.SIGKILL)
+        await wait_for(lambda: host.output.count("worker_died") == 3, lambda: host.describe("deaths"), 20)
+        host.terminate()
+        await wait_for(lambda: host.returncode is not None, lambda: host.describe("its end"), 20)
+        assert "abandon" not in host.output
+
+
+def _waiting(host: ActorProcess, starts: int) -> bool:
+    return host.output.count("worker_waits_for_redis") >= starts
+
+
 async def test_a_lost_limit_does_not_end_the_host(
     redis_server: RedisServer, redis_client: redis.Redis, prefix: str, attempt_log: AttemptLog
 ) -> None:

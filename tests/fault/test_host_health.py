@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from orchestrator import Orchestrator
 from orchestrator.core.settings import Settings
+from orchestrator.monitoring.catalogue import LAG_BUCKETS_S
 from orchestrator.testing.waiting import wait_for
 from orchestrator.workers.runtime.host_health import HostHealth
 from orchestrator.workers.runtime.host_memory import HostMemory
@@ -131,6 +133,45 @@ async def test_a_host_with_workers(
         assert not os.path.exists(address.removeprefix("unix:"))  # noqa: ASYNC240, PTH110
 
 
+async def test_two_hosts_with_one_address(
+    redis_server: RedisServer, prefix: str, attempt_log: AttemptLog, address: str
+) -> None:
+    """The end of a host that does not listen at the address leaves the socket of the host that does."""
+    settings = healthy(make_settings(redis_server.url, prefix), address)
+    with ExitStack() as stack:
+        first = stack.enter_context(subprocesses.host(settings, attempt_log, processes=1, agents=AGENTS))
+        await wait_for(lambda: has_status(address, "/readyz", 200), lambda: first.describe("a ready host"), 20)
+        second = stack.enter_context(subprocesses.host(settings, attempt_log, processes=1, agents=AGENTS))
+        await wait_for(
+            lambda: "health_server_unavailable" in second.output, lambda: second.describe("its line about it"), 20
+        )
+        os.kill(second.pid, signal.SIGTERM)
+        await wait_for(lambda: second.returncode == 0, "the second host to end", 20)
+        assert await has_status(address, "/readyz", 200)
+
+
+def test_a_server_that_dies_while_no_worker_runs(prefix: str, address: str) -> None:
+    """The host notices the end of its server although it has no worker, and plans another one."""
+    settings = healthy(make_settings("redis://127.0.0.1:1/0", prefix), address)
+    program = """
+import os, signal
+from orchestrator.core.settings_sources import SettingsSources
+from orchestrator.workers.runtime.host import Host
+from tests.fault.parent_agents import parent
+
+host = Host(SettingsSources.of().load().settings, [parent], processes=1)
+host._turn()
+server = host._health._pid
+os.kill(server, signal.SIGKILL)
+os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
+host._reap()
+assert host._health._pid is None
+"""
+    with ActorProcess.python("-c", program, name="host", env=subprocesses.environment(settings)) as host:
+        assert host.wait_exit(20) == 0, host.output
+        assert "health_process_ended" in host.output
+
+
 async def test_a_host_that_is_gone(
     redis_server: RedisServer, prefix: str, attempt_log: AttemptLog, address: str
 ) -> None:
@@ -187,6 +228,28 @@ class TestChecks:
         assert all(check.failure is None for check in health.live())
         one.cell.turned_s = 1.0
         assert "event loop" in str(health.live()[0].failure)
+
+    def test_no_counter_falls(self) -> None:
+        """A reader that copies the cells while the sums of a worker move to the host counts them, once."""
+        memory, bucket = HostMemory(1), len(LAG_BUCKETS_S)
+        process = os.fork()
+        if process == 0:
+            while True:
+                memory.take().lag_counts[bucket] = 1
+                time.sleep(0.0002)
+                (cell,) = memory.workers()
+                memory.release(cell)
+        try:
+            last, end_s = 0, time.monotonic() + 0.5
+            while time.monotonic() < end_s:
+                host, cells = memory.snapshot()
+                now = host.lag_counts[bucket] + sum(cell.lag_counts[bucket] for cell in cells)
+                assert now >= last
+                last = now
+            assert last > 10
+        finally:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
 
     async def test_counters_outlive_workers(self, address: str) -> None:
         """The sums of a host do not fall when a worker ends."""

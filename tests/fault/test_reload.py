@@ -21,6 +21,7 @@ from orchestrator.core.settings import ControlSettings, RedisSettings, Settings
 from orchestrator.services import pool_keys
 from orchestrator.testing.waiting import wait_for, wait_until
 from tests.faultkit.processes import ActorProcess
+from tests.helpers import subprocesses
 from tests.helpers.terminal import ORC, Terminal
 
 if TYPE_CHECKING:
@@ -368,6 +369,49 @@ async def test_many_signals(deployment: Deployment, redis_client: redis.Redis) -
                 assert (host.returncode, supervisor.returncode) == (0, 0)
                 assert (await held.info()).attempts == 1
                 assert not events(host, "worker_died")
+
+
+async def test_host_with_threads(deployment: Deployment) -> None:
+    """The module of an agent has started a thread, whose mask has no signal: the host reloads, drains and ends."""
+    with deployment.supervisor(), deployment.host("tests.fault.threaded_agents:threaded") as host:
+        await said(host, "worker_started", 2)
+        assert len(os.listdir(f"/proc/{host.pid}/task")) > 1  # noqa: PTH208
+        async with Orchestrator(settings=deployment.settings) as orc:
+            for count in range(1, 4):
+                deployment.write(FILE.replace("drain_s = 30", f"drain_s = {30 + count}"))
+                await hang_up(host, count)
+            held = await orc.submit("hold", {"seconds": 0.5})
+            await said(host, "holding")
+            host.terminate()
+            await wait_for(lambda: host.returncode is not None, lambda: host.describe("its end"), TIMEOUT_S)
+            assert host.returncode == 0, host.describe("an orderly end")
+            assert await held.result(timeout=TIMEOUT_S) == "held"
+            assert (await held.info()).attempts == 1
+
+
+async def test_handler_processes_live_on(deployment: Deployment) -> None:
+    """A SIGHUP to all processes of a host ends no process of a handler, and no attempt."""
+    with deployment.supervisor(), deployment.host() as host:
+        await said(host, "worker_started", 2)
+        async with Orchestrator(settings=deployment.settings) as orc:
+            masks = await (await orc.submit("masks_apart")).result(timeout=TIMEOUT_S)
+            assert [int(mask, 16) & 1 for mask in masks] == [0, 0]
+            held = await orc.submit("hold_apart", {"seconds": 1.0})
+            await wait_for(lambda: _is_running(held), "the task")
+            handlers = _descendants(host.pid)
+            deployment.change(("drain_s = 30", "drain_s = 31"))
+            for pid in handlers:
+                os.kill(pid, signal.SIGHUP)
+            await hang_up(host)
+            assert await held.result(timeout=TIMEOUT_S) is None
+            assert (await held.info()).attempts == 1
+            assert len(handlers) >= 3
+            assert not events(host, "worker_died")
+
+
+def _descendants(pid: int) -> list[int]:
+    children = subprocesses.children_of(pid)
+    return [*children, *(one for child in children for one in _descendants(child))]
 
 
 async def _is_running(handle: Any) -> bool:

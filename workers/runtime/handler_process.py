@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NoReturn, TypeV
 import msgspec
 
 from orchestrator.core.errors import InvalidInput
+from orchestrator.core.hangup import ignore_hangup
 from orchestrator.core.log import Format, Level, configure_logging, set_level
 from orchestrator.core.redaction import hiding_texts
 from orchestrator.core.secret_environment import remember_secrets
@@ -152,6 +153,8 @@ def serve(number: int) -> None:
     """Answer calls on the socket with this file number until the worker closes it."""
     # The worker handles Ctrl-C and SIGTERM; it closes the socket or kills this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The worker reloads the settings; a SIGHUP to all processes must not cost an attempt.
+    ignore_hangup()
     with socket.socket(fileno=number) as connection, ExitStack() as ending:
         connection.set_inheritable(False)
         frames = connection.makefile("rb")

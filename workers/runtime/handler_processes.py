@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from orchestrator.core.errors import ConfigError
+from orchestrator.core.hangup import block_hangup
 from orchestrator.core.live_settings import LiveSettings
 from orchestrator.core.log import get_logger, level_in_use
 from orchestrator.core.parent_process import end_with_parent
@@ -233,6 +234,8 @@ def _lead_group() -> Callable[[], None]:
 
     def prepare() -> None:
         os.setpgid(0, 0)
+        # It keeps a SIGHUP to all processes until the program ignores it.
+        block_hangup()
         end()
 
     return prepare

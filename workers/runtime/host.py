@@ -34,6 +34,7 @@ from orchestrator.workers.runtime.dead_worker import abandon_entries
 from orchestrator.workers.runtime.fetcher import POLLS_PER_LEASE
 from orchestrator.workers.runtime.host_health import TURN_EVERY_S, HostHealth
 from orchestrator.workers.runtime.host_memory import HostMemory
+from orchestrator.workers.runtime.host_signals import HostSignals
 from orchestrator.workers.runtime.process_groups import ProcessGroups, kill_group
 from orchestrator.workers.runtime.settings_feed import SettingsFeed
 from orchestrator.workers.runtime.verdicts import describe
@@ -54,9 +55,13 @@ MUST_NOT_RESTART: Final = frozenset({ConfigError.exit_code})
 ASK_AGAIN_S: Final = 1.0
 ANSWER_WITHIN_S: Final = 5.0
 """Longest time for one answer to the process that abandons entries, before it asks again over a new connection."""
+DEAD_WORKERS: Final = 1000
+"""Most dead workers whose entries the host abandons; those of older ones wait for the end of their leases."""
 LAST_TRY_S: Final = 1.0
 """Time to abandon the last entries when all workers of a stopping host have ended."""
 STUCK_MARGIN_S: Final = 5.0
+SILENT_POLLS: Final = 4
+"""Polls without a turn of the host after which it does not trust the times of its workers."""
 NOTIFY_EVERY_S: Final = 0.5
 """Interval of the messages to the service manager while workers start or drain."""
 EXTEND_S: Final = 30.0
@@ -79,6 +84,7 @@ class WorkerProcess:
     watchdog: LoopWatchdog
     groups: ProcessGroups
     feed: SettingsFeed
+    killed: bool = False
 
 
 @dataclass(slots=True)
@@ -124,14 +130,14 @@ class HealthProcess:
         self.due_s = 0.0
         """When it starts; infinite while it runs."""
 
-    def start_if_due(self, feeds: Sequence[SettingsFeed]) -> None:
+    def start_if_due(self, received: HostSignals, feeds: Sequence[SettingsFeed]) -> None:
         """Start the process, which does not keep the feeds, unless it runs or has ended a moment ago."""
         if time.monotonic() < self.due_s:
             return
         _flush()
         end_with_host = end_with_parent(signal.SIGKILL)
         self._started_s, self.due_s = time.monotonic(), math.inf
-        pid = os.fork()
+        pid = received.fork()
         if pid == 0:
             end_with_host()
             for feed in feeds:
@@ -187,6 +193,8 @@ class Host:
             else None
         )
         self._terminal = Terminal()
+        handled = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
+        self._received = HostSignals(handled if sources is None else handled | {signal.SIGHUP})
         self._memory = HostMemory(processes)
         self._health = None if settings.worker.health is None else HealthProcess(settings, self._memory)
         self._children: dict[int, WorkerProcess] = {}
@@ -198,37 +206,33 @@ class Host:
         # The heartbeat thread asks the loop once per heartbeat, so the record may be one heartbeat old.
         self._stuck_after_s = settings.worker.stuck_after_s + settings.worker.heartbeat_s
         self._poll_every_s = max(0.5, settings.worker.stuck_after_s / 10)
+        self._checked_s, self._check_stuck_from_s = math.inf, 0.0
         self._signals = 0
         self._kill_at_s: float | None = None
         self._status = 0
         self._backoff = Backoff(base_s=0.05, cap_s=30.0)
 
-    def run(self, *, reload: bool = False) -> int:
+    def run(self, hangups: Sequence[int] = ()) -> int:
         """Run until all workers have ended.
 
         Args:
-            reload: reload the settings first, because SIGHUP came while the agents were imported.
+            hangups: the SIGHUP that came while the agents were imported; with any, the settings are reloaded first.
 
         Returns:
             The exit status: 0 after an orderly stop.
         """
-        handled = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM}
-        if self._reloader is not None:
-            handled.add(signal.SIGHUP)
-        signal.pthread_sigmask(signal.SIG_BLOCK, handled)
-        if reload:
+        self._received.open()
+        if hangups:
             self._reload()
         for _ in range(self._processes):
             self._fork(failures=0)
         self._turn()
         while self._children or (self._due and not self._signals):
-            # An alarm bounds the wait, because `sigtimedwait` returns garbage when a suspended host continues late.
-            signal.setitimer(signal.ITIMER_REAL, max(0.001, self._until_due_s()))
-            received = signal.sigwait(handled)
-            if received == signal.SIGHUP and not self._terminal.is_gone:
-                self._reload()
-            elif received not in {signal.SIGCHLD, signal.SIGALRM}:
-                self._stop_children(received)
+            for received in self._received.wait(self._until_due_s()):
+                if received == signal.SIGHUP and not self._terminal.is_gone:
+                    self._reload()
+                elif received != signal.SIGCHLD:
+                    self._stop_children(received)
             for child in self._children.values():
                 child.feed.flush()
             self._reap()
@@ -238,17 +242,17 @@ class Host:
             self._kill_overdue()
             self._notify()
             self._turn()
-        signal.setitimer(signal.ITIMER_REAL, 0)
         self._abandon_last()
         if self._health is not None:
             self._health.end()
+        self._received.close()
         return self._status
 
     def _turn(self) -> None:
         """Record a turn for the process that serves the health, and start that process if it does not run."""
         self._memory.host.turned_s, self._memory.host.stopping = time.monotonic(), self._signals > 0
         if self._health is not None:
-            self._health.start_if_due([child.feed for child in self._children.values()])
+            self._health.start_if_due(self._received, [child.feed for child in self._children.values()])
 
     def _until_due_s(self) -> float:
         dues = [due_s for due_s, _ in self._due]
@@ -272,10 +276,11 @@ class Host:
         request_end = end_with_parent(signal.SIGTERM)
         cell = self._memory.take()
         watchdog, groups, feed = LoopWatchdog(self._stuck_after_s, cell), ProcessGroups(), SettingsFeed()
-        pid = os.fork()
+        pid = self._received.fork()
         if pid == 0:
             for child in self._children.values():
                 child.feed.close()
+            feed.keep_reader()
             bind_context(worker=worker)
             run = partial(run_worker, worker=worker, watchdog=watchdog, groups=groups, feed=feed)
 
@@ -285,6 +290,7 @@ class Host:
                     run_loop(run, self._live, self._agents)
 
             _become_worker(request_end, work)
+        feed.keep_writer()
         self._children[pid] = WorkerProcess(pid, worker, time.monotonic(), failures, watchdog, groups, feed)
 
     def _fork_due(self) -> None:
@@ -358,10 +364,18 @@ class Host:
 
     def _kill_stuck(self) -> None:
         # A stuck worker ends itself (protocol rule 13), unless it is frozen or has lost its watchdog.
+        now_s, limit_s = time.monotonic(), self._stuck_after_s + STUCK_MARGIN_S
+        if now_s - self._checked_s > SILENT_POLLS * self._poll_every_s:
+            # The host was frozen itself, and its workers probably too: their times are old until they turn again.
+            self._check_stuck_from_s = now_s + limit_s
+        self._checked_s = now_s
+        if now_s < self._check_stuck_from_s:
+            return
         for child in self._children.values():
-            if child.watchdog.silent_s() > self._stuck_after_s + STUCK_MARGIN_S:
+            if not child.killed and child.watchdog.silent_s() > limit_s:
                 _log.error("worker_stuck", worker=child.worker, pid=child.pid)
                 os.kill(child.pid, signal.SIGKILL)
+                child.killed = True
 
     def _kill_overdue(self) -> None:
         if self._kill_at_s is None or time.monotonic() < self._kill_at_s:
@@ -372,8 +386,11 @@ class Host:
             os.kill(child.pid, signal.SIGKILL)
 
     def _reap(self) -> None:
-        while self._children:
-            pid, raw_status = os.waitpid(-1, os.WNOHANG)
+        while True:
+            try:
+                pid, raw_status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
             if pid == 0:
                 return
             if self._health is not None and self._health.ended(pid):
@@ -383,22 +400,27 @@ class Host:
             child = self._children.pop(pid, None)
             if child is not None:
                 silent_s, retired = child.watchdog.silent_s(), child.watchdog.retired
+                registered = child.watchdog.registered
                 self._memory.release(child.watchdog.cell)
                 child.groups.kill_all()
                 child.groups.close()
                 child.feed.close()
-                self._handle_end(child, os.waitstatus_to_exitcode(raw_status), silent_s=silent_s, retired=retired)
+                self._handle_end(
+                    child,
+                    os.waitstatus_to_exitcode(raw_status),
+                    silent_s=silent_s,
+                    retired=retired,
+                    registered=registered,
+                )
 
-    def _handle_end(self, child: WorkerProcess, code: int, *, silent_s: float, retired: bool) -> None:
+    def _handle_end(self, child: WorkerProcess, code: int, *, silent_s: float, retired: bool, registered: bool) -> None:
         if code == 0 and self._signals:
             return
-        if code == 0 and retired:
-            _log.info(
-                "worker_stopped_by_operator", worker=child.worker, pid=child.pid, workers_left=len(self._children)
-            )
-            return
-        if code in MUST_NOT_RESTART and retired:
-            # The pool does not admit this version. The other workers find that out and drain by themselves.
+        if code in {0, *MUST_NOT_RESTART} and retired:
+            if code == 0:
+                left = len(self._children)
+                _log.info("worker_stopped_by_operator", worker=child.worker, pid=child.pid, workers_left=left)
+            # Else the pool does not admit this version. The other workers find that out and drain by themselves.
             self._status = self._status or code
             return
         cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
@@ -411,15 +433,19 @@ class Host:
                 self._stop_children(signal.SIGTERM)
             return
         kill_group(child.pid)
-        self._dead_workers.append(DeadWorker(child.worker, cause, due_s=0.0))
+        # Before it registers it reads no inbox.
+        self._dead_workers += [DeadWorker(child.worker, cause, due_s=0.0)] if registered else []
+        del self._dead_workers[:-DEAD_WORKERS]
         if self._signals and code in {-signal.SIGTERM, -signal.SIGINT}:
             return  # stopped before it handled signals, or after its work had ended
         _log.error("worker_died", worker=child.worker, pid=child.pid, cause=cause)
         if self._signals:
             self._status = self._status or 1
-            return
-        if retired:
-            return
+        elif not retired:
+            self._replace(child)
+
+    def _replace(self, child: WorkerProcess) -> None:
+        """Plan the start of another worker."""
         self._memory.host.restarts += 1
         failures = 1 if time.monotonic() - child.started_s > HEALTHY_AFTER_S else child.failures + 1
         # The first replacement starts at once, because most deaths do not repeat.
@@ -437,9 +463,11 @@ class Host:
     def _start_abandoning(self, dead_workers: Sequence[DeadWorker]) -> None:
         _flush()
         end_with_host = end_with_parent(signal.SIGKILL)
-        pid = os.fork()
+        pid = self._received.fork()
         if pid == 0:
             end_with_host()
+            for child in self._children.values():
+                child.feed.close()
             _abandon_and_exit(self._live.current, self._agents, dead_workers)
         self._abandoning = Abandoning(pid, dead_workers, time.monotonic())
 
@@ -451,7 +479,8 @@ class Host:
             if code != 0:
                 dead.due_s = time.monotonic() + ASK_AGAIN_S
             elif dead.answered:
-                self._dead_workers.remove(dead)
+                with suppress(ValueError):  # too many died since
+                    self._dead_workers.remove(dead)
             else:
                 dead.answered = True
                 dead.due_s = time.monotonic() + self._last_read_s
@@ -547,7 +576,7 @@ def _become_worker(request_end: Callable[[], None], work: Callable[[], None]) ->
             signal.signal(number, lambda *_: os._exit(0))
         # The host sends the settings. A SIGHUP to all processes of the unit must not end a worker.
         ignore_hangup()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
         work()
         code = 0
     except KeyboardInterrupt:

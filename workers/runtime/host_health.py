@@ -82,11 +82,8 @@ class HostHealth:
 
     async def metrics(self) -> bytes:
         """Return the metrics of host and workers."""
-        page, host, cells = (
-            Page(pool_labels(self._settings.prefix, self._settings.pool), self._openings),
-            self._memory.host,
-            list(self._memory.workers()),
-        )
+        page = Page(pool_labels(self._settings.prefix, self._settings.pool), self._openings)
+        host, cells = self._memory.snapshot()
         stuck = sum(_silent_s(cell) > self._stuck_after_s for cell in cells)
         reconnects = host.reconnects + sum(cell.reconnects for cell in cells)
         add_process(page, "worker", silent_loops=stuck, reconnects=reconnects)

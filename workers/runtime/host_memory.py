@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import time
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.monitoring.catalogue import LAG_BUCKETS_S
@@ -15,6 +16,9 @@ from orchestrator.monitoring.catalogue import LAG_BUCKETS_S
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+SNAPSHOT_TRIES: Final = 20
+"""Tries to copy the cells; a host that was frozen amid a change must not keep its reader from an answer."""
+SNAPSHOT_AGAIN_S: Final = 0.0005
 _LagCounts: Final = ctypes.c_uint64 * (len(LAG_BUCKETS_S) + 1)
 
 
@@ -52,7 +56,10 @@ class WorkerCell(ctypes.Structure):
 
 
 class HostCell(ctypes.Structure):
-    """The host: when its loop turned, and the sums of the workers that have ended."""
+    """The host: when its loop turned, and the sums of the workers that have ended.
+
+    `changes` is odd while the host moves the sums of a worker to its own.
+    """
 
     _fields_ = (
         ("turned_s", ctypes.c_double),
@@ -60,6 +67,7 @@ class HostCell(ctypes.Structure):
         ("lag_counts", _LagCounts),
         ("reconnects", ctypes.c_uint64),
         ("restarts", ctypes.c_uint64),
+        ("changes", ctypes.c_uint64),
         ("stopping", ctypes.c_bool),
     )
     turned_s: float
@@ -67,6 +75,7 @@ class HostCell(ctypes.Structure):
     lag_counts: ctypes.Array[ctypes.c_uint64]
     reconnects: int
     restarts: int
+    changes: int
     stopping: bool
 
 
@@ -88,11 +97,24 @@ class HostMemory:
 
     def release(self, cell: WorkerCell) -> None:
         """Add the counters of a worker that has ended to those of the host, so that sums never fall."""
+        self.host.changes += 1
         cell.used = False
         self.host.reconnects += cell.reconnects
         self.host.lag_sum_s += cell.lag_sum_s
         for number, count in enumerate(cell.lag_counts):
             self.host.lag_counts[number] += count
+        self.host.changes += 1
+
+    def snapshot(self) -> tuple[HostCell, list[WorkerCell]]:
+        """Copy the cells of the host and of the workers that run, when no sums are on their way between them."""
+        tries = 0
+        while True:
+            tries, before = tries + 1, self.host.changes
+            host = HostCell.from_buffer_copy(self.host)
+            cells = [WorkerCell.from_buffer_copy(cell) for cell in self.workers()]
+            if (before % 2 == 0 and before == self.host.changes) or tries == SNAPSHOT_TRIES:
+                return host, cells
+            time.sleep(SNAPSHOT_AGAIN_S)
 
     def workers(self) -> Iterator[WorkerCell]:
         """Yield the cells of the workers that run."""

@@ -34,8 +34,9 @@ class SettingsFeed:
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe()
-        os.set_blocking(self._reader, False)
-        os.set_blocking(self._writer, False)
+        self._open = {self._reader, self._writer}
+        for end in self._open:
+            os.set_blocking(end, False)
         self._unsent = b""
         self._waiting: bytes | None = None
         self._received = b""
@@ -56,13 +57,25 @@ class SettingsFeed:
                     self._unsent, self._waiting = self._waiting or b"", None
                 self._unsent = self._unsent[os.write(self._writer, self._unsent) :]
 
+    def keep_writer(self) -> None:
+        """Close the end of the worker, so that a write after its death fails."""
+        self._close(self._reader)
+
     def close(self) -> None:
         """Close the ends that are open."""
-        for end in (self._reader, self._writer):
-            with suppress(OSError):
-                os.close(end)
+        for end in tuple(self._open):
+            self._close(end)
+
+    def _close(self, end: int) -> None:
+        # Once, because a number that is free belongs to the next file that is opened.
+        self._open.remove(end)
+        os.close(end)
 
     # -------------------------------------------------------------------------------------------------- in the worker
+
+    def keep_reader(self) -> None:
+        """Close the end of the host, so that the worker sees when the host has ended."""
+        self._close(self._writer)
 
     def follow(self, live: LiveSettings) -> None:
         """Use the settings that arrive, in the running event loop."""

@@ -53,7 +53,7 @@ def run(
         if agents:
             raise InvalidInput("give either agents or --group; the settings of the group name its agents")
         chosen = _find_group(common.settings(), group)
-        agents, processes = chosen.agents, processes or chosen.processes
+        agents, processes = chosen.agents, chosen.processes if processes is None else processes
         os.environ.update(chosen.environment)
     if not agents:
         raise InvalidInput(

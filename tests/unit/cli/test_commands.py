@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -94,6 +95,17 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert printed.startswith(f"Usage: orc {' '.join(command)}"), command
         assert "Examples:" in printed, command
         assert not said, command
+
+
+def test_group_without_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--processes 0` is refused for a worker group too; it does not mean the number of the group."""
+    (tmp_path / "orchestrator.toml").write_text('[workers.writers]\nagents = ["a:b"]\nprocesses = 2\n')
+    monkeypatch.setenv("ORC_CONFIG", str(tmp_path / "orchestrator.toml"))
+    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("the workers start"))
+    assert main(["worker", "run", "--group", "writers", "--processes", "0"]) == 2
+    assert "--processes 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
