@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 
+from orchestrator.core.hangup import EarlyHangup
 from orchestrator.core.process_one import end_on_sigterm
 
 
 def main() -> int:
     """Run a host and return its exit status."""
     end_on_sigterm()  # before slow imports
+    early = EarlyHangup()
     from orchestrator.core.errors import OrchestratorError
 
     parser = argparse.ArgumentParser(
@@ -24,10 +25,8 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="import the agents and end")
     parser.add_argument("--config", default=None, help="settings file")
     arguments = parser.parse_args()
-    early: list[int] = []
-    if not arguments.check:
-        # A handler, not a mask: programs that the agents start while they are imported would inherit the mask.
-        signal.signal(signal.SIGHUP, lambda number, _: early.append(number))
+    if arguments.check:
+        early.restore()
     try:
         from orchestrator.core.log import configure_logging
         from orchestrator.core.settings_sources import SettingsSources

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from orchestrator.core.event_loop import run_loop
+from orchestrator.core.hangup import EarlyHangup
 from orchestrator.core.settings_sources import SettingsSources
 from orchestrator.monitoring.server import check_installed
 from orchestrator.services import resolve_settings
@@ -17,7 +18,7 @@ from orchestrator.workers.runtime.watchdog import LoopWatchdog
 from orchestrator.workers.runtime.worker import run_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from orchestrator.core.settings import Settings
     from orchestrator.workers.agent import Agent
@@ -37,16 +38,28 @@ def run(*agents: Agent, settings: Settings | None = None) -> None:
         ConfigError: a setting or an agent is invalid.
         StoreError: Redis refused the connection.
     """
-    sources = SettingsSources.of() if settings is None else None
-    resolved = sources.load().settings if sources is not None else resolve_settings(settings=settings)
+    if settings is not None:
+        _run(agents, resolve_settings(settings=settings), None, None)
+        return
+    early = EarlyHangup()
+    try:
+        sources = SettingsSources.of()
+        _run(agents, sources.load().settings, sources, early)
+    finally:
+        early.restore()
+
+
+def _run(
+    agents: Sequence[Agent], settings: Settings, sources: SettingsSources | None, early: EarlyHangup | None
+) -> None:
     memory = HostMemory(1)
-    watchdog = LoopWatchdog(resolved.worker.stuck_after_s + resolved.worker.heartbeat_s, memory.take())
-    work = partial(run_worker, resolved, agents, watchdog=watchdog, sources=sources)
-    if resolved.worker.health is None:
+    watchdog = LoopWatchdog(settings.worker.stuck_after_s + settings.worker.heartbeat_s, memory.take())
+    work = partial(run_worker, settings, agents, watchdog=watchdog, sources=sources, early=early)
+    if settings.worker.health is None:
         run_loop(work)
     else:
         check_installed("worker.health")
-        run_loop(_serve_beside, HostHealth(resolved, resolved.worker.health, memory, watched=False), work)
+        run_loop(_serve_beside, HostHealth(settings, settings.worker.health, memory, watched=False), work)
 
 
 async def _serve_beside(health: HostHealth, work: Callable[[], Awaitable[None]]) -> None:

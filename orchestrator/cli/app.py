@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.terminal.failures import exit_code_of
-from orchestrator.cli.terminal.parsing import Commands
+from orchestrator.core import hangup
 from orchestrator.core.process_one import end_on_sigterm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from orchestrator.cli.terminal.parsing import Commands
 
 _COMMANDS = (
     ("demo", "Run a team of agents that audits a tree of Python source."),
@@ -58,6 +60,8 @@ _PLACES = {
 
 def program() -> Commands:
     """Declare every command without importing its module."""
+    from orchestrator.cli.terminal.parsing import Commands
+
     orc = Commands(
         "orc",
         "orc demo                                   see it work",
@@ -74,6 +78,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     end_on_sigterm()
     tokens = list(sys.argv[1:] if arguments is None else arguments)
+    if _runs_daemon(tokens):
+        hangup.block_hangup()
+    from orchestrator.cli.terminal.failures import exit_code_of  # slow, and SIGHUP may come before
+
     if tokens in (["--version"], ["-V"]):
         tokens = ["version"]
     return exit_code_of(lambda: program().run(tokens), debug="--debug" in tokens)
+
+
+def _runs_daemon(tokens: Sequence[str]) -> bool:
+    """Return whether the command runs a program that SIGHUP makes reload its settings."""
+    words = [
+        token
+        for before, token in pairwise(("", *tokens))
+        if not token.startswith("-") and (not before.startswith("-") or before == "--debug" or "=" in before)
+    ]
+    return words[:2] in (["supervisor", "run"], ["worker", "run"])

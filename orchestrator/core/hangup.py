@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from types import FrameType
 
 _TERMINAL: Final = "/dev/tty"
 
@@ -42,6 +43,39 @@ def hangup_received() -> Iterator[None]:
         yield
     finally:
         block_hangup()
+
+
+class EarlyHangup:
+    """Notes SIGHUP while a program starts and ends, before and after it receives the signal itself.
+
+    It installs a handler, not a mask, which programs that start meanwhile would inherit.
+    """
+
+    def __init__(self) -> None:
+        self._came = False
+        self._before = signal.signal(signal.SIGHUP, self._note)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self._came = True
+
+    def __bool__(self) -> bool:
+        """True if the signal came. Ask once the receiver has the signal, so that none falls between the two."""
+        return self._came
+
+    def resume(self, remove: Callable[[], object]) -> None:
+        """Note the signal again at the end of a program; `remove` takes it from the receiver."""
+        block_hangup()
+        try:
+            remove()
+            signal.signal(signal.SIGHUP, self._note)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+
+    def restore(self) -> None:
+        """Install the handler that was there before."""
+        if self._before is not None:  # as for a handler that is not of Python
+            signal.signal(signal.SIGHUP, self._before)
 
 
 def ignore_hangup() -> None:

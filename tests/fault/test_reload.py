@@ -339,6 +339,65 @@ async def test_worker_without_host(deployment: Deployment, redis_client: redis.R
         await wait_for(lambda: worker.returncode == 0, lambda: worker.describe("its end"), TIMEOUT_S)
 
 
+SENDS = "import os, signal; os.kill(os.getpid(), signal.SIGHUP)"
+"""Sends SIGHUP to its own process: at a step of its start, in place of an outside signal that comes at this moment."""
+
+
+async def test_signal_in_the_start_of_a_worker_without_host(
+    deployment: Deployment, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    """A signal before `orchestrator.run` has settings or an event loop is a reload; at the end it does nothing."""
+    script = tmp_path / "own_worker.py"
+    for step in ("orchestrator.workers.run.SettingsSources.load", "orchestrator.workers.runtime.worker.Notifier"):
+        script.write_text(
+            "import pkgutil, signal\nfrom unittest import mock\n"
+            "from orchestrator import run\n"
+            "runs = __import__('sys').modules['orchestrator.workers.run']\n"
+            "from orchestrator.core.log import configure_logging\n"
+            "from tests.fault.reload_agents import agent\nconfigure_logging('info', 'json')\n"
+            f"real = pkgutil.resolve_name({step!r})\n"
+            f"sent = []\ndef step(*arguments):\n    if not sent:\n        sent.append(1)\n        {SENDS}\n"
+            "    return real(*arguments)\n"
+            f"loop = runs.run_loop\ndef close(*arguments):\n    loop(*arguments)\n    {SENDS}\n"
+            f"with mock.patch({step!r}, step), mock.patch.object(runs, 'run_loop', close):\n    run(agent)\n"
+            "assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL\n"
+        )
+        with deployment.program(str(script)) as worker:
+            await said(worker, "settings_reloaded")
+            await wait_for(partial(scores, redis_client, deployment.keys), partial(worker.describe, "it"), TIMEOUT_S)
+            worker.terminate()
+            await wait_for(lambda: worker.returncode is not None, partial(worker.describe, "its end"), TIMEOUT_S)
+            assert worker.returncode == 0, worker.output
+
+
+async def test_signal_between_import_and_run(deployment: Deployment, tmp_path: Path) -> None:
+    """A signal that comes after the import of the agents, before the host waits for signals, is a reload."""
+    (tmp_path / "late_agents.py").write_text(
+        "from orchestrator.workers.runtime.host import Host\nfrom tests.fault.reload_agents import free\n"
+        f"real = Host.run\ndef run(*given):\n    {SENDS}\n    return real(*given)\nHost.run = run\n"
+    )
+    deployment.environ["PYTHONPATH"] = str(tmp_path)
+    with deployment.host("late_agents:free") as host:
+        await said(host, "settings_reloaded")
+        await said(host, "worker_started", 2)
+
+
+async def test_signal_as_soon_as_orc_runs(deployment: Deployment) -> None:
+    """`orc worker run` and `orc supervisor run` keep a signal that comes before they have imported a command."""
+    orc = f"import {SENDS.partition(';')[0].removeprefix('import ')}, sys\nfrom orchestrator.core import hangup\n"
+    orc += "real = hangup.block_hangup\ndef block():\n    real()\n    heavy = {'cyclopts', 'pydantic', 'structlog'}\n"
+    orc += "    assert not heavy & set(sys.modules)\n    os.kill(os.getpid(), signal.SIGHUP)\n"
+    orc += "hangup.block_hangup = block\nfrom orchestrator.cli.app import main\nsys.exit(main())\n"
+    for arguments, started in (
+        (["--debug", "supervisor", "run"], "leadership_acquired"),
+        (["worker", "run", *AGENTS], "worker_started"),
+    ):
+        with deployment.program("-c", orc, *arguments) as actor:
+            await said(actor, "settings_reloaded")
+            await said(actor, started)
+            assert len(events(actor, "settings_reloaded")) == 1
+
+
 async def test_many_signals(deployment: Deployment, redis_client: redis.Redis) -> None:
     """A burst of signals during the start, while it works and while it drains ends no process and loses no change."""
     with deployment.host() as host:

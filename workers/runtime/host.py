@@ -44,6 +44,7 @@ from orchestrator.workers.runtime.worker import run_worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from orchestrator.core.hangup import EarlyHangup
     from orchestrator.core.settings import Settings
     from orchestrator.core.settings_sources import SettingsSources
     from orchestrator.workers.agent import Agent
@@ -212,17 +213,17 @@ class Host:
         self._status = 0
         self._backoff = Backoff(base_s=0.05, cap_s=30.0)
 
-    def run(self, hangups: Sequence[int] = ()) -> int:
+    def run(self, early: EarlyHangup | None = None) -> int:
         """Run until all workers have ended.
 
         Args:
-            hangups: the SIGHUP that came while the agents were imported; with any, the settings are reloaded first.
+            early: has noted SIGHUP since the start; if it came, the host reloads the settings first.
 
         Returns:
             The exit status: 0 after an orderly stop.
         """
         self._received.open()
-        if hangups:
+        if early:
             self._reload()
         for _ in range(self._processes):
             self._fork(failures=0)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from types import FrameType
 
+    from orchestrator.core.hangup import EarlyHangup
     from orchestrator.core.log import Level
     from orchestrator.core.settings import Settings
     from orchestrator.core.settings_sources import SettingsSources
@@ -80,6 +81,7 @@ async def run_worker(
     groups: ProcessGroups | None = None,
     feed: SettingsFeed | None = None,
     sources: SettingsSources | None = None,
+    early: EarlyHangup | None = None,
 ) -> None:
     """Run a worker until SIGTERM or SIGINT. It waits for Redis when it starts.
 
@@ -91,6 +93,7 @@ async def run_worker(
         groups: records the process groups of handlers for the host.
         feed: brings the settings that the host has reloaded.
         sources: of the settings, in a process without a host; SIGHUP reloads them.
+        early: has noted SIGHUP since the start of such a process.
 
     Raises:
         ConfigError: the registry refused an agent.
@@ -101,7 +104,7 @@ async def run_worker(
     if feed is not None:
         feed.follow(live)
     if sources is not None:
-        _reload_on_hangup(SettingsReloader(sources, live, Notifier(), program="worker"))
+        _reload_on_hangup(SettingsReloader(sources, live, Notifier(), program="worker"), early)
     try:
         report = partial(_report_wait, watchdog)
         async with wait_for_services(live, name="worker", report=report) as services:
@@ -112,9 +115,13 @@ async def run_worker(
         if watchdog is not None:
             watchdog.retire()  # the host's next worker would have the same version
         raise
+    finally:
+        if early is not None:
+            # The loop would restore the default action when it closes.
+            early.resume(partial(asyncio.get_running_loop().remove_signal_handler, signal.SIGHUP))
 
 
-def _reload_on_hangup(reloader: SettingsReloader) -> None:
+def _reload_on_hangup(reloader: SettingsReloader, early: EarlyHangup | None) -> None:
     terminal = Terminal()
 
     def reload() -> None:
@@ -124,6 +131,8 @@ def _reload_on_hangup(reloader: SettingsReloader) -> None:
             reloader.reload()
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+    if early:
+        reload()
 
 
 def _report_wait(watchdog: LoopWatchdog | None, failure: ServerUnavailable) -> None:

@@ -22,9 +22,7 @@ def run(*, common: Globals = DEFAULTS) -> None:
 
     SIGHUP reloads the settings.
     """
-    from orchestrator.core.hangup import block_hangup
-
-    block_hangup()
+    # `main` has blocked SIGHUP.
     from orchestrator.core.event_loop import run_loop
     from orchestrator.core.log import configure_logging
     from orchestrator.core.secret_environment import take_secrets
