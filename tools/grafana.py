@@ -171,6 +171,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 "none",
                 ((_max("orc_schedules"), "schedules"), (_max("orc_sessions"), "sessions")),
             ),
+            Panel("Active stops and pauses", "none", ((_max("orc_active_stops", "scope"), "{{scope}}"),)),
             Panel("Latest schedule", "s", ((_max("orc_schedule_lateness_seconds"), "late"),)),
             Panel(
                 "Commands and repairs",

@@ -5,10 +5,13 @@
 --   agents, longest silent first,
 --   sizes: scheduled asking dead workers supervisors schedules sessions, commands, refusals,
 --     due ms of the next schedule (left out without any)
+--   slots of active stops and pauses, those of sessions left out; number of stopped sessions
 -- repeat: reads again
 local pool    = KEYS[1]            -- key: root of the pool's slot
 local now_arg = ARGV[1]            -- time: test override, microseconds
 --@include time: now_us, integer
+--@include key: has_type
+--@include desired: is_active, desired_number
 
 local now = now_us(now_arg)
 
@@ -36,4 +39,17 @@ local sizes = {
   added_to(pool .. ':control'), added_to(pool .. ':control:refused'),
   redis.call('ZRANGE', schedules_key, 0, 0, 'WITHSCORES')[2],
 }
-return {integer(now), redis.call('GET', pool .. ':leader') or '', counters, redis.call('ZRANGE', pool .. ':agents', 0, -1), sizes}
+
+local desired_key = pool .. ':desired'
+local stops, slots = {}, has_type({}, desired_key, 'hash') and redis.call('HKEYS', desired_key) or {}
+for i = 1, #slots do
+  local verb, kind = string.match(slots[i], '^(%l+):(%l+)')
+  if (verb == 'pause' or (verb == 'stop' and kind ~= 'session')) and is_active(pool, slots[i]) then
+    stops[#stops + 1] = slots[i]
+  end
+end
+local sessions = #slots > 0 and desired_number(desired_key, 'sessions') or 0
+return {
+  integer(now), redis.call('GET', pool .. ':leader') or '', counters, redis.call('ZRANGE', pool .. ':agents', 0, -1), sizes,
+  stops, sessions,
+}

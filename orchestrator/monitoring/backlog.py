@@ -7,11 +7,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Self
 
 from orchestrator.agents.timings import RECENT_RUNS, RECENT_US, unpack_cells
+from orchestrator.core.slots import STOP_ALL, pause_slot, stop_slot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from orchestrator.monitoring.pool_reader import PoolReading
+    from orchestrator.monitoring.scripts import ReadyPlace
 
 UNKNOWN_RUN_S: Final = 1.0
 """Running time of a task in a pool that has not run any."""
@@ -22,8 +24,8 @@ class Backlog:
     """Work that waits in queues.
 
     Attributes:
-        waiting: ready tasks.
-        slots: slots of the live agents that serve the queues.
+        waiting: ready tasks that no stop or pause holds, suspects included.
+        slots: slots of the live agents that serve the queues and that no stop or pause holds.
         run_s: recent mean running time of such a task.
         seconds: work that waits per slot: waiting x run_s / slots; without a slot, that for one slot.
     """
@@ -74,25 +76,64 @@ class RunningTimes:
         return UNKNOWN_RUN_S
 
 
+class ActiveStops:
+    """Judges which agents and queues the active stops and pauses hold.
+
+    They hold the queue of a skill too if they hold every registered agent that has the skill.
+    """
+
+    def __init__(self, reading: PoolReading) -> None:
+        self._stops = reading.numbers.stops
+        self._all = STOP_ALL in self._stops
+        self._held_skills = self._find_held_skills(reading) if self._stops and not self._all else frozenset[str]()
+
+    def _find_held_skills(self, reading: PoolReading) -> frozenset[str]:
+        held, free = set[str](), set[str]()
+        for name, agent in reading.agents.items():
+            (held if self.hold_agent(name) else free).update(_split(agent.skills))
+        return frozenset(held - free)
+
+    def hold_agent(self, agent: str) -> bool:
+        """Return whether the agent gets no task."""
+        return self._all or not self._stops.isdisjoint({stop_slot("agent", agent), pause_slot("agent", agent)})
+
+    def hold(self, place: ReadyPlace) -> bool:
+        """Return whether no agent gets a task from this place."""
+        if not self._stops:
+            return False
+        kind, name = place.served_by()
+        slots = {stop_slot(kind, name), pause_slot("queue", f"{kind}:{name}")}
+        if self._all or not self._stops.isdisjoint(slots):
+            return True
+        return name in self._held_skills if kind == "skill" else self.hold_agent(name)
+
+
 def compute_backlogs(reading: PoolReading, times: RunningTimes) -> Backlogs:
-    """Weigh the ready tasks of a pool by their running times. Parked and held tasks and suspects do not count."""
-    slots_of: dict[str, int] = {}
-    for agent in reading.agents.values():
+    """Weigh the ready tasks of a pool by their running times. Parked and held tasks do not count."""
+    stops = ActiveStops(reading)
+    slots, slots_of = 0, dict[str, int]()
+    for name, agent in reading.agents.items():
         if agent.slots:
+            free = 0 if stops.hold_agent(name) else agent.slots
+            slots += free
             for skill in _split(agent.skills):
-                slots_of[skill] = slots_of.get(skill, 0) + agent.slots
-    skills: dict[str, Backlog] = {skill: _backlog(0, count, times.of_skill(skill)) for skill, count in slots_of.items()}
-    waiting, work_s = 0, 0.0
-    for (kind, name), queue in reading.queues.items():
-        if kind in {"skill", "agent"} and queue.tasks:
-            run_s = times.of_skill(name) if kind == "skill" else times.of_agent(name)
-            if kind == "skill":
-                skills[name] = _backlog(queue.tasks, slots_of.get(name, 0), run_s)
-            waiting += queue.tasks
-            work_s += queue.tasks * run_s
-    slots = sum(agent.slots for agent in reading.agents.values())
+                slots_of[skill] = slots_of.get(skill, 0) + free
+    waiting, work_s, waiting_of = 0, 0.0, dict.fromkeys(slots_of, 0)
+    for place, queue in reading.queues.items():
+        if place.kind == "held":
+            continue
+        kind, name = place.served_by()
+        count = 0 if stops.hold(place) else queue.tasks
+        if kind == "skill" and queue.tasks:
+            waiting_of[name] = waiting_of.get(name, 0) + count
+        waiting += count
+        work_s += count and count * (times.of_skill(name) if kind == "skill" else times.of_agent(name))
+    skills = {
+        skill: _backlog(count, slots_of.get(skill, 0), times.of_skill(skill))
+        for skill, count in sorted(waiting_of.items())
+    }
     pool = Backlog(waiting, slots, work_s / waiting if waiting else times.of_skill(""), work_s / max(slots, 1))
-    return Backlogs(pool, dict(sorted(skills.items())))
+    return Backlogs(pool, skills)
 
 
 @lru_cache(10_000)

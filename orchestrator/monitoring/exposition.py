@@ -7,14 +7,18 @@ with one format operation, and kept until its counters change (docs/internals/ad
 from __future__ import annotations
 
 from itertools import accumulate
+from operator import add
 from typing import TYPE_CHECKING, Final
 
 from anyio.lowlevel import checkpoint
 
 from orchestrator.agents.timings import BUCKETS, OUTCOMES, RAN_MS, RUNS, WAITED_MS, WAITS, unpack_cells
 from orchestrator.agents.timings import OTHER as OTHER_PAIR
-from orchestrator.monitoring.backlog import RunningTimes, compute_backlogs
+from orchestrator.core.queue_name import QueueName
+from orchestrator.core.slots import parse_slot
+from orchestrator.monitoring.backlog import ActiveStops, RunningTimes, compute_backlogs
 from orchestrator.monitoring.catalogue import BUCKETS_S, BY_NAME, LABELLED, OTHER
+from orchestrator.monitoring.counter_marks import CounterMarks, raise_cells
 from orchestrator.monitoring.scripts import ReadyPlace
 
 if TYPE_CHECKING:
@@ -23,7 +27,12 @@ if TYPE_CHECKING:
     from orchestrator.monitoring.backlog import Backlogs
     from orchestrator.monitoring.catalogue import Metric
     from orchestrator.monitoring.pool_reader import PoolReading
+    from orchestrator.monitoring.scripts import PoolNumbers
 
+_COMMANDS: Final = "orc_control_commands_total"
+_REFUSALS: Final = "orc_control_refusals_total"
+_REST: Final = f"{OTHER_PAIR} {OTHER_PAIR}".encode()
+_NAMED_OTHER: Final = f"{OTHER} {OTHER}".encode()
 _FINISHED: Final = "orc_tasks_finished_total"
 COUNTERS: Final = {
     "submitted": ("orc_tasks_submitted_total", ""),
@@ -136,8 +145,12 @@ class _Pair:
         """Take the counters as Redis stores them."""
         if packed == self.packed:
             return
-        cells = unpack_cells(packed)
-        self.packed, self.cells = packed, cells
+        self.packed = packed
+        self.write(raise_cells(self.cells, unpack_cells(packed)))
+
+    def write(self, cells: Sequence[int]) -> None:
+        """Write the samples of these cells."""
+        self.cells = cells
         attempts, duration, wait = self._templates
         self.attempts = attempts % tuple(cells[: len(OUTCOMES)])
         self.duration = duration % _histogram(cells, RUNS, RAN_MS)
@@ -159,6 +172,7 @@ class PoolExposition:
     def __init__(self, pool: str) -> None:
         self._pool = pool
         self._pairs: dict[bytes, _Pair] = {}
+        self._marks = CounterMarks()
         self._openings: dict[tuple[str, ...], str] = {}
 
     def page(self) -> Page:
@@ -169,16 +183,19 @@ class PoolExposition:
 
     async def add(self, page: Page, reading: PoolReading, *, supervisor: str) -> None:
         """Add a reading, for the supervisor with this id. Lets the event loop turn in between."""
-        numbers = reading.numbers
+        numbers, marks = reading.numbers, self._marks
+        counts = {counter: numbers.counters.get(counter, 0) for counter in COUNTERS}
+        if marks.raise_to(counts | {_COMMANDS: numbers.commands, _REFUSALS: numbers.refusals}):
+            self._pairs.clear()
         await self._update_pairs(reading.attempts)
         for counter, (name, label) in COUNTERS.items():
-            page.add(name, numbers.counters.get(counter, 0), *([label] if label else []))
-        pairs = list(self._pairs.values())
+            page.add(name, marks[counter], *([label] if label else []))
+        pairs = self._pairs_by_labels()
         page.add_text("orc_task_attempts_total", [pair.attempts for pair in pairs])
         page.add_text("orc_task_duration_seconds", [pair.duration for pair in pairs])
         page.add_text("orc_task_wait_seconds", [pair.wait for pair in pairs])
-        page.add("orc_control_commands_total", numbers.commands)
-        page.add("orc_control_refusals_total", numbers.refusals)
+        page.add(_COMMANDS, marks[_COMMANDS])
+        page.add(_REFUSALS, marks[_REFUSALS])
         self._add_queues(page, reading)
         await checkpoint()
         backlogs = compute_backlogs(reading, RunningTimes({key: pair.cells for key, pair in self._pairs.items()}))
@@ -218,6 +235,16 @@ class PoolExposition:
                 pair = self._pairs[key] = _Pair(self._pool, *names)
             pair.update(packed)
 
+    def _pairs_by_labels(self) -> list[_Pair]:
+        """Return the pairs. The rest and an agent and a skill that are both named `other` share their samples."""
+        pairs = dict(self._pairs)
+        rest, named = pairs.get(_REST), pairs.get(_NAMED_OTHER)
+        if rest and named:
+            del pairs[_NAMED_OTHER]
+            both = pairs[_REST] = _Pair(self._pool, OTHER, OTHER)
+            both.write(list(map(add, rest.cells, named.cells)))
+        return list(pairs.values())
+
     def _labelled(self, names: Iterable[str], part: int) -> set[str]:
         """Choose the names that are label values: those that have attempts of their own, then others by name."""
         counted = {key.decode().split(" ")[part] for key in self._pairs} - {OTHER_PAIR}
@@ -227,7 +254,9 @@ class PoolExposition:
     def _add_queues(self, page: Page, reading: PoolReading) -> None:
         waiting = dict.fromkeys(BY_NAME["orc_queue_waiting"].values, 0)
         oldest = dict.fromkeys(BY_NAME["orc_queue_oldest_seconds"].values, 0.0)
-        for (kind, _), queue in reading.queues.items():
+        stops = ActiveStops(reading)
+        for place, queue in reading.queues.items():
+            kind = "held" if place.kind == "held" or stops.hold(place) else place.kind
             waiting[kind] += queue.tasks
             if kind in oldest and queue.tasks:
                 oldest[kind] = max(oldest[kind], _age_s(reading.numbers.now_ms, queue.since_ms))
@@ -236,13 +265,19 @@ class PoolExposition:
             page.add("orc_queue_waiting", count, label)
         for label, age_s in oldest.items():
             page.add("orc_queue_oldest_seconds", age_s, label)
+        for scope, count in _count_stops(reading.numbers).items():
+            page.add("orc_active_stops", count, scope)
 
     def _add_skills(self, page: Page, reading: PoolReading, backlogs: Backlogs) -> None:
-        labelled = self._labelled(backlogs.skills, 1)
+        # A skill may be named `other`, too.
+        labelled = self._labelled(backlogs.skills, 1) - {OTHER}
         rest: list[tuple[float, ...]] = []
         for skill, backlog in backlogs.skills.items():
-            queue = reading.queues.get(ReadyPlace("skill", skill))
-            age_s = _age_s(reading.numbers.now_ms, queue.since_ms) if queue and queue.tasks else 0.0
+            age_s = 0.0
+            for place in (ReadyPlace("skill", skill), ReadyPlace("suspect", str(QueueName("skill", skill)))):
+                queue = reading.queues.get(place)
+                if backlog.waiting and queue and queue.tasks:
+                    age_s = max(age_s, _age_s(reading.numbers.now_ms, queue.since_ms))
             row = (backlog.waiting, age_s, backlog.slots, backlog.seconds)
             if skill in labelled:
                 _add_skill(page, skill, row)
@@ -265,6 +300,16 @@ class PoolExposition:
             page.add("orc_slots", slots, name)
             page.add("orc_slots_used", running, name)
             page.add("orc_inbox_unread", unread, name)
+
+
+def _count_stops(numbers: PoolNumbers) -> dict[str, int]:
+    counts = dict.fromkeys(BY_NAME["orc_active_stops"].values, 0)
+    for slot in numbers.stops:
+        kind = parse_slot(slot).kind
+        scope = "pool" if kind == "all" else kind
+        if scope in counts:  # a later version may stop something else
+            counts[scope] += 1
+    return counts | {"session": numbers.stopped_sessions}
 
 
 def _add_skill(page: Page, skill: str, row: Sequence[float]) -> None:

@@ -1,7 +1,8 @@
-"""Reads the numbers of a pool for a scrape with eight commands.
+"""Reads the numbers of a pool for a scrape with a few commands.
 
-The first read of a process reads all agents and queues. Each later one reads the next `AT_ONCE` and keeps the earlier
-numbers of the others, so that it costs Redis the same for any number of agents.
+Every read reads the queues with tasks and their suspects, because scaling depends on them. The first read of a process
+reads all agents and all tasks that a stop holds, too. Each later one reads the next `TURN` of both and keeps the
+earlier numbers of the others, so that these cost Redis the same for any number of them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 import time
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from orchestrator.core.errors import StoreError
 from orchestrator.monitoring.scripts import (
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
     from orchestrator.store.server_info import ServerInfo
     from orchestrator.store.store import Store
+
+TURN: Final = 125
+"""Agents, and scopes of held tasks, that one read reads."""
 
 Name = TypeVar("Name", str, ReadyPlace)
 Numbers = TypeVar("Numbers", AgentNumbers, QueueNumbers)
@@ -65,7 +69,7 @@ class PoolReader:
         self._agents: dict[str, AgentNumbers] = {}
         self._queues: dict[ReadyPlace, QueueNumbers] = {}
         self._next_agent: str | None = None
-        self._next_place: ReadyPlace | None = None
+        self._next_scope: ReadyPlace | None = None
         self._at_once = sys.maxsize
 
     async def read(self) -> PoolReading:
@@ -92,25 +96,23 @@ class PoolReader:
         server = await store.info()
         flat, queues, suspected, scopes = replies
         attempts = dict(zip(flat[::2], flat[1::2], strict=True))
-        places = sorted(
-            [
-                *[ReadyPlace.of_queue(name.decode()) for name in queues],
-                *[ReadyPlace("suspect", name.decode()) for name in suspected],
-                *[ReadyPlace("held", name.decode()) for name in scopes],
-            ]
-        )
+        places = [
+            *[ReadyPlace.of_queue(name.decode()) for name in queues],
+            *[ReadyPlace("suspect", name.decode()) for name in suspected],
+        ]
+        held = sorted(ReadyPlace("held", name.decode()) for name in scopes)
         agents = sorted(numbers.agents)
         due_agents = _next(agents, self._next_agent, self._at_once)
-        due_queues = _next(places, self._next_place, self._at_once)
+        due_held = _next(held, self._next_scope, self._at_once)
         agent_calls = [measure_agents(keys, agents=chunk) for chunk in _split(due_agents)]
-        queue_calls = [measure_queues(keys, places=chunk) for chunk in _split(due_queues)]
+        queue_calls = [measure_queues(keys, places=chunk) for chunk in _split([*places, *due_held])]
         fresh_agents = {name: one for part in await store.call_all(agent_calls) for name, one in part.items()}
         fresh_queues = {name: one for part in await store.call_all(queue_calls) for name, one in part.items()}
         self._agents = _merged(agents, self._agents, fresh_agents)
-        self._queues = _merged(places, self._queues, fresh_queues)
+        self._queues = _merged([*places, *held], self._queues, fresh_queues)
         self._next_agent = due_agents[-1] if len(due_agents) < len(agents) else None
-        self._next_place = due_queues[-1] if len(due_queues) < len(places) else None
-        self._at_once = AT_ONCE
+        self._next_scope = due_held[-1] if len(due_held) < len(held) else None
+        self._at_once = TURN
         return PoolReading(numbers, attempts, self._agents, self._queues, server, skew_s, time.monotonic() - started_s)
 
 

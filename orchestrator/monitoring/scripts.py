@@ -26,6 +26,8 @@ class PoolNumbers:
         leader: id of the leading supervisor, or empty.
         counters: of the scripts, since the beginning.
         agents: names, longest silent first.
+        stops: slots of active stops and pauses, without those of sessions.
+        stopped_sessions: number of stopped sessions.
         next_fire_ms: when the next schedule is due; None without schedules.
     """
 
@@ -33,6 +35,8 @@ class PoolNumbers:
     leader: str
     counters: Mapping[str, int]
     agents: Sequence[str]
+    stops: frozenset[str]
+    stopped_sessions: int
     scheduled: int
     asking: int
     dead: int
@@ -62,6 +66,10 @@ class ReadyPlace(NamedTuple):
         kind, name = QueueName.parse(queue)
         return cls("skill" if kind == "skill" else "agent", name)
 
+    def served_by(self) -> ReadyPlace:
+        """Return the queue of suspects; another place itself."""
+        return ReadyPlace.of_queue(self.name) if self.kind == "suspect" else self
+
     def key(self, keys: PoolKeys) -> str:
         """Return the key of the set."""
         if self.kind == "suspect":
@@ -90,13 +98,15 @@ def measure_pool(keys: PoolKeys, *, now_us: str = "") -> Call[PoolNumbers]:
     """Read the numbers of a pool."""
 
     def parse(reply: list[Any]) -> PoolNumbers:
-        now, leader, counters, agents, sizes = reply
+        now, leader, counters, agents, sizes, stops, sessions = reply
         scheduled, asking, dead, workers, supervisors, schedules, sessions, commands, refusals, *next_fire = sizes
         return PoolNumbers(
             now_ms=int(now) // 1000,
             leader=leader.decode(),
             counters={name.decode(): int(count) for name, count in zip(counters[::2], counters[1::2], strict=True)},
             agents=[name.decode() for name in agents],
+            stops=frozenset(slot.decode() for slot in stops),
+            stopped_sessions=sessions,
             scheduled=scheduled,
             asking=asking,
             dead=dead,

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from orchestrator import Agent, TaskContext
+from orchestrator import Agent, Orchestrator, TaskContext
 from orchestrator.agents import scripts as registry
 from orchestrator.agents.model import AgentSpec
 from orchestrator.agents.timings import MAX_NAMES
+from orchestrator.core.ids import new_task_id
 from orchestrator.monitoring.catalogue import LABELLED, METRICS, OTHER
+from orchestrator.monitoring.pool_reader import PoolReader
+from orchestrator.monitoring.scripts import ReadyPlace
 from orchestrator.monitoring.supervisor_health import SupervisorHealth
 from orchestrator.services import open_services
 from orchestrator.tasks.submission import Submission
@@ -23,7 +28,7 @@ from tests.helpers.terminal import Terminal
 from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     import redis
@@ -123,6 +128,111 @@ async def test_work_that_waits(team: LocalTeam, tmp_path: Path) -> None:
     assert (shown["backlog"]["seconds"], shown["backlog"]["skills"]["sum"]["seconds"]) == (8.0, 24.0)
 
 
+async def add_ready(services: Services, queue: str, *, suspect: bool = False) -> None:
+    """Add a task without a record, so that no supervisor assigns it, to a queue or to its suspects."""
+    store, keys = services.store, services.keys
+    key, listed = (keys.suspects(queue), keys.suspected_queues) if suspect else (keys.queue(queue), keys.queues)
+    since_ms = int(time.time() * 1000) - 60_000
+    await store.execute("ZADD", key, since_ms, new_task_id())
+    await store.execute("SADD", listed, queue)
+
+
+HOLDS = ["stop", "refuse", "stop agent", "stop skill", "pause agent", "pause queue"]
+
+
+@pytest.mark.parametrize("hold", HOLDS)
+async def test_held_tasks_need_no_slots(settings: Settings, hold: str) -> None:
+    """What a stop or a pause holds is neither backlog nor late, because further slots would not start it."""
+    async with open_services(settings, name="s") as services, Orchestrator(settings=settings) as orc:
+        spec = AgentSpec("ed", frozenset({"sum"}))
+        call = registry.register(services.keys, worker="w", spec=spec, slots=2, backlog=0, about={}, alive_s=60)
+        await services.store.call(call)
+        for _ in range(3):
+            await add_ready(services, "skill:sum")
+        await add_ready(services, "skill:sum", suspect=True)
+        found = await scrape(services)
+        assert (value(found, "orc_pool_backlog_seconds"), value(found, "orc_skill_waiting", skill="sum")) == (2, 4)
+        assert value(found, "orc_queue_waiting", kind="held") == 0
+        assert value(found, "orc_queue_oldest_seconds", kind="skill") >= 60
+        admin = orc.admin
+        send: dict[str, Callable[[], Awaitable[object]]] = {
+            "stop": admin.stop,
+            "refuse": partial(admin.stop, refuse=True),
+            "stop agent": partial(admin.stop, agent="ed"),
+            "stop skill": partial(admin.stop, skill="sum"),
+            "pause agent": partial(admin.pause_agent, "ed"),
+            "pause queue": partial(admin.pause_queue, "skill:sum"),
+        }
+        await send[hold]()
+        found = await scrape(services)
+        assert value(found, "orc_pool_backlog_seconds") == value(found, "orc_skill_backlog_seconds", skill="sum") == 0
+        assert value(found, "orc_queue_waiting", kind="held") == 4
+        assert value(found, "orc_queue_waiting", kind="skill") == value(found, "orc_skill_waiting", skill="sum") == 0
+        for kind in ("skill", "suspect"):
+            assert value(found, "orc_queue_oldest_seconds", kind=kind) == 0
+        assert value(found, "orc_skill_oldest_seconds", skill="sum") == 0
+        scope = hold.partition(" ")[2] or "pool"
+        assert value(found, "orc_active_stops", scope=scope) == 1
+        # Another agent has the skill: only a stop of the pool, of the skill or of its queue holds the tasks.
+        spec = AgentSpec("bob", frozenset({"sum"}))
+        call = registry.register(services.keys, worker="v", spec=spec, slots=4, backlog=0, about={}, alive_s=60)
+        await services.store.call(call)
+        expected = 1 if "agent" in hold else 0
+        assert value(await scrape(services), "orc_pool_backlog_seconds") == expected
+
+
+async def test_suspects_need_slots(settings: Settings) -> None:
+    """A pool that was scaled to zero starts a worker for a suspect."""
+    async with open_services(settings, name="s") as services:
+        await add_ready(services, "skill:sum", suspect=True)
+        await add_ready(services, "agent:ed", suspect=True)
+        found = await scrape(services)
+        assert value(found, "orc_pool_backlog_seconds") == 2
+        assert value(found, "orc_skill_backlog_seconds", skill="sum") == 1
+        assert value(found, "orc_queue_waiting", kind="suspect") == 2
+        assert value(found, "orc_queue_oldest_seconds", kind="suspect") >= 60
+
+
+async def test_every_queue_is_read_every_time(settings: Settings) -> None:
+    """Neither many queues nor many stopped sessions delay the number for autoscaling."""
+    async with open_services(settings, name="s") as services:
+        store, keys = services.store, services.keys
+        scopes = [f"session:{number:05}" for number in range(1000)]
+        await store.execute("SADD", keys.suspended_scopes, *scopes)
+        await store.pipeline([("ZADD", keys.held(scope), 1, "t") for scope in scopes])
+        for number in range(300):
+            await add_ready(services, f"skill:s{number:03}")
+        reader = PoolReader(store)
+        first = await reader.read()
+        assert len(first.queues) == 1300
+        for queue in ("agent:ed", "skill:s000", "skill:s299", "skill:new"):
+            await add_ready(services, queue)
+        await store.execute("ZADD", keys.held(scopes[-1]), 1, "u")
+        found = (await reader.read()).queues
+        assert [found[ReadyPlace.of_queue(f"skill:{name}")].tasks for name in ("s000", "s299", "new")] == [2, 2, 1]
+        last = ReadyPlace("held", scopes[-1])
+        assert found[last].tasks == 1
+        for _ in range(7):
+            found = (await reader.read()).queues
+        assert found[last].tasks == 2
+
+
+async def test_names_like_the_one_of_the_rest(settings: Settings) -> None:
+    """An agent and a skill that are named `other` are counted with those beyond the bound, in one sample."""
+    async with open_services(settings, name="s") as services:
+        store, keys = services.store, services.keys
+        spec = AgentSpec(OTHER, frozenset({OTHER, *(f"s{number:03}" for number in range(LABELLED + 10))}))
+        await store.call(registry.register(keys, worker="w", spec=spec, slots=3, backlog=0, about={}, alive_s=60))
+        pairs = [(OTHER, OTHER), *((OTHER, f"s{number:03}") for number in range(LABELLED + 10))]
+        rows = [(agent, skill, [0, 2, 17, 8, 66, 2]) for agent, skill in pairs]
+        await store.call(registry.count(keys, worker="w", batch=1, rows=rows))
+        found = await scrape(services)  # the parser refuses repeated samples
+        both = {"agent": OTHER, "skill": OTHER}
+        assert value(found, "orc_task_attempts_total", **both, outcome="succeeded") == 2 * (len(pairs) - LABELLED + 1)
+        assert value(found, "orc_task_duration_seconds_count", **both) == 2 * (len(pairs) - LABELLED + 1)
+        assert value(found, "orc_skill_slots", skill=OTHER) == 3
+
+
 async def test_ages(team: LocalTeam) -> None:
     """The oldest task of a low priority is seen behind the first one of a high priority."""
     old, new = await team.orc.submit("sum", priority="low"), await team.orc.submit("sum", priority="high")
@@ -142,6 +252,39 @@ async def test_counters_outlive_supervisors(team: LocalTeam) -> None:
     counters = {key: count for key, count in one.items() if key[0].startswith(("orc_task", "orc_control"))}
     assert counters.items() <= other.items()
     assert value(one, "orc_tasks_submitted_total") == 3
+
+
+async def test_counters_after_a_failover(settings: Settings) -> None:
+    """Counters do not step back with writes that Redis has lost, and do in another database."""
+    async with open_services(settings, name="s") as services:
+        store, keys = services.store, services.keys
+        health = SupervisorHealth(settings, "unix:/unused")
+
+        async def counted() -> tuple[float, float, float]:
+            health.connected(services, "s")
+            found = parse((await health.metrics()).decode())
+            pair = {"agent": "ed", "skill": "sum"}
+            return (
+                value(found, "orc_tasks_submitted_total"),
+                value(found, "orc_task_duration_seconds_sum", **pair),
+                value(found, "orc_task_attempts_total", **pair, outcome="succeeded"),
+            )
+
+        spec = AgentSpec("ed", frozenset({"sum"}))
+        await store.call(registry.register(keys, worker="w", spec=spec, slots=3, backlog=0, about={}, alive_s=60))
+        totals, field = keys.stats("TOTAL"), "ed sum"
+        await store.call(registry.count(keys, worker="w", batch=1, rows=[("ed", "sum", [0, 10, 17, 5000, 73, 10])]))
+        earlier = await store.execute("HGET", keys.attempt_totals, field)
+        await store.call(registry.count(keys, worker="w", batch=2, rows=[("ed", "sum", [0, 2, 17, 500, 73, 2])]))
+        await store.execute("HSET", totals, "submitted", 100)
+        assert await counted() == (100, 5.5, 12)
+        await store.execute("HSET", totals, "submitted", 95)
+        await store.execute("HSET", keys.attempt_totals, field, earlier)
+        assert await counted() == (100, 5.5, 12)
+        await store.execute("HSET", totals, "submitted", 101)
+        assert await counted() == (101, 5.5, 12)
+        await store.execute("HSET", totals, "submitted", 3)
+        assert await counted() == (3, 5, 10)
 
 
 @asynccontextmanager
@@ -201,7 +344,7 @@ class TestLargePool:
             assert sent.count("INFO") == 1
 
     async def test_a_change_of_an_agent(self, settings: Settings) -> None:
-        """Of 1,000 agents a scrape reads 250; the next ones read the others."""
+        """Of 1,000 agents a scrape reads 125; the next ones read the others."""
         async with large_pool(settings) as services:
             health = SupervisorHealth(settings, "unix:/unused")
             health.connected(services, "s")
@@ -211,8 +354,8 @@ class TestLargePool:
             for name in ("a001", "a999"):
                 await store.execute("HSET", services.keys.agent(name), "slots", 7)
             slots = list[tuple[int, int]]()
-            for _ in range(4):
+            for _ in range(8):
                 read = await health._read()
                 assert read is not None
                 slots.append((read.agents["a001"].slots, read.agents["a999"].slots))
-            assert slots == [(7, 2), (7, 2), (7, 2), (7, 7)]
+            assert slots == [(7, 2)] * 7 + [(7, 7)]
