@@ -303,9 +303,8 @@ SECTIONS: Final = (
                 "worker_stuck",
                 "error",
                 ("pid", "worker"),
-                "The event loop of a worker did not run for longer than `worker.stuck_after_s`, and its watchdog did "
-                "not end it. The host kills the process. Look for a frozen process, or for native code that holds the"
-                " interpreter.",
+                "The event loop of a worker did not run for longer than `worker.stuck_after_s`, and the process "
+                "did not end at the first signal of the host. The host kills it. Look for a process that is frozen.",
             ),
         ),
     ),

@@ -19,7 +19,7 @@ from orchestrator.agents.model import AgentSpec
 from orchestrator.services import SyncStore, pool_keys, reach_server
 from orchestrator.tasks import scripts
 from orchestrator.testing.waiting import wait_for
-from orchestrator.workers.runtime.host import DeadWorker, Host
+from orchestrator.workers.runtime.host import STUCK_MARGIN_S, DeadWorker, Host
 from tests.faultkit.servers import RedisServer
 from tests.helpers import subprocesses
 from tests.helpers.subprocesses import alive
@@ -119,9 +119,31 @@ async def test_a_frozen_worker_is_killed_and_replaced(
             os.kill(worker, signal.SIGSTOP)
             await wait_for(lambda: "worker_stuck" in host.output, lambda: host.describe("a word about it"), 15)
             await wait_for(lambda: not alive(worker), "the frozen worker to be gone", 5)
+            assert host.output.count("worker_stuck") == 1
             other, child = await (await orc.submit("spawn")).result(timeout=15)
             assert other != worker
             os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.slow
+async def test_workers_outlive_a_freeze_of_all(redis_server: RedisServer, prefix: str, attempt_log: AttemptLog) -> None:
+    """Host and worker stand still for longer than the limits of both, and go on: no worker is stuck."""
+    settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0, stuck_after_s=1.5, heartbeat_s=0.2)
+    with ExitStack() as stack:
+        stack.enter_context(subprocesses.supervisor(settings))
+        host = stack.enter_context(subprocesses.host(settings, attempt_log, processes=1, agents=AGENTS))
+        async with Orchestrator(settings=settings) as orc:
+            worker, child = await (await orc.submit("spawn")).result(timeout=15)
+            os.kill(child, signal.SIGKILL)
+            for pid in (host.pid, worker):
+                os.kill(pid, signal.SIGSTOP)
+            await anyio.sleep(1.5 + 0.2 + STUCK_MARGIN_S + 0.5)
+            for pid in (host.pid, worker):
+                os.kill(pid, signal.SIGCONT)
+            other, child = await (await orc.submit("spawn")).result(timeout=15)
+            os.kill(child, signal.SIGKILL)
+            assert other == worker, host.describe("the same worker")
+            assert "worker_stuck" not in host.output
 
 
 def assign(direct: redis.Redis, settings: Settings, keys: PoolKeys) -> None:

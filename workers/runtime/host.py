@@ -38,7 +38,7 @@ from orchestrator.workers.runtime.host_signals import HostSignals
 from orchestrator.workers.runtime.process_groups import ProcessGroups, kill_group
 from orchestrator.workers.runtime.settings_feed import SettingsFeed
 from orchestrator.workers.runtime.verdicts import describe
-from orchestrator.workers.runtime.watchdog import LoopWatchdog
+from orchestrator.workers.runtime.watchdog import DUMP_SIGNAL, LoopWatchdog
 from orchestrator.workers.runtime.worker import run_worker
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class WorkerProcess:
     watchdog: LoopWatchdog
     groups: ProcessGroups
     feed: SettingsFeed
+    dumped: bool = False
     killed: bool = False
 
 
@@ -282,6 +283,7 @@ class Host:
             for child in self._children.values():
                 child.feed.close()
             feed.keep_reader()
+            watchdog.obey_host()
             bind_context(worker=worker)
             run = partial(run_worker, worker=worker, watchdog=watchdog, groups=groups, feed=feed)
 
@@ -364,7 +366,7 @@ class Host:
         return f"runs {_count(held, 'task')} in {workers}"
 
     def _kill_stuck(self) -> None:
-        # A stuck worker ends itself (protocol rule 13), unless it is frozen or has lost its watchdog.
+        # A stuck worker ends at the first signal (protocol rule 13), unless it is frozen.
         now_s, limit_s = time.monotonic(), self._stuck_after_s + STUCK_MARGIN_S
         if now_s - self._checked_s > SILENT_POLLS * self._poll_every_s:
             # The host was frozen itself, and its workers probably too: their times are old until they turn again.
@@ -373,7 +375,11 @@ class Host:
         if now_s < self._check_stuck_from_s:
             return
         for child in self._children.values():
-            if not child.killed and child.watchdog.silent_s() > limit_s:
+            silent_s = child.watchdog.silent_s()
+            if not child.dumped and silent_s > self._stuck_after_s:
+                os.kill(child.pid, DUMP_SIGNAL)
+                child.dumped = True
+            if not child.killed and silent_s > limit_s:
                 _log.error("worker_stuck", worker=child.worker, pid=child.pid)
                 os.kill(child.pid, signal.SIGKILL)
                 child.killed = True

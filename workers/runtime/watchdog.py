@@ -2,8 +2,12 @@
 
 The heartbeat schedules a callback in the event loop and stores the time when it ran in memory that the host can read.
 The time stops for a blocked loop, a held interpreter lock and a frozen process alike, and while a watched loop of the
-worker, such as a fetcher, is silent. `faulthandler` then prints the stack of each thread and ends the process without
-the interpreter. If the process does not end, the host kills it.
+worker, such as a fetcher, is silent. The host then sends `DUMP_SIGNAL`, on which `faulthandler` prints the stack of
+each thread and ends the process without the interpreter. If the process does not end, the host kills it.
+
+The host judges, because a timer of the worker would end it after a freeze of the whole machine, which a host notices by
+its own silence. So the timer of a worker with a host only ends a stuck worker that has lost its host. A worker without
+a host has nothing but the timer: it ends when it continues after a freeze that was longer than the limit.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import contextlib
 import contextvars
 import faulthandler
 import os
+import signal
 import threading
 import time
 from bisect import bisect_left
@@ -31,6 +36,10 @@ if TYPE_CHECKING:
 FORCE_EXIT_AFTER_S: Final = 5.0
 """Time for the handlers of a drained worker to end, before the process exits without them."""
 
+DUMP_SIGNAL: Final = signal.SIGVTALRM
+"""Its default action ends a process without a core dump."""
+WITHOUT_HOST: Final = 5
+"""Multiple of the limit after which a stuck worker that has lost its host ends itself."""
 _STDERR: Final = 2
 LAG_FADES: Final = 0.8
 """Share of the recent delay of timers that is left at the next measurement."""
@@ -51,13 +60,19 @@ class LoopWatchdog:
     def __init__(self, stuck_after_s: float, cell: WorkerCell | None = None) -> None:
         self.stuck_after_s = stuck_after_s
         self.cell = cell if cell is not None else HostMemory(1).take()
+        self._timer_s = stuck_after_s
         self._force_exit: threading.Timer | None = None
+
+    def obey_host(self) -> None:
+        """In the worker: end with the stacks of all threads when the host says so."""
+        self._timer_s = self.stuck_after_s * WITHOUT_HOST
+        faulthandler.register(DUMP_SIGNAL, file=_STDERR, all_threads=True, chain=True)
 
     def record_turn(self) -> None:
         """In the worker: record a turn and restart the timer."""
         self.cell.turned_s = time.monotonic()
         # By file number, because a handler may have closed or replaced `sys.stderr`.
-        faulthandler.dump_traceback_later(self.stuck_after_s, exit=True, file=_STDERR)
+        faulthandler.dump_traceback_later(self._timer_s, exit=True, file=_STDERR)
 
     def disarm(self) -> None:
         """In the worker: stop watching, because the process is about to end."""
