@@ -1,15 +1,18 @@
 #!lua
 -- Creates tasks from a backup: up to 100 rows. A waiting task returns to its place; one that was assigned is ready again
 -- in a new generation, which counts neither an attempt nor a death, and its record notes that. An ended one is stored.
--- returns: number of created tasks, of those that exist already, and of those that ended because they were cancelled
+-- returns: number of created tasks, of those that exist already, and of those that ended because they were cancelled; or
+-- nothing: a later run of the restore has replaced this one
 -- repeat: creates nothing
 local pool       = KEYS[1]                   -- key: root of the pool's slot
 local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id left_ms fields score turn began digest children children_ms dead_ms
 local origin     = ARGV[2]                   -- str: the backup, for people
 local keep_ms    = tonumber(ARGV[3])         -- int: lifetime of records that have none
 local dead_ttl_s = tonumber(ARGV[4])         -- int: minimum lifetime of dead letters
-local now_arg    = ARGV[5]                   -- time: test override, microseconds
+local mark       = ARGV[5]                   -- str: mark of the run
+local now_arg    = ARGV[6]                   -- time: test override, microseconds
 --@include time: now_us, integer
+--@include restoring: goes_on
 --@include envelope: skill_queue
 --@include record: read_task, rank_of, next_generation, attempt_number
 --@include history: add_attempt
@@ -18,6 +21,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include ending: start_endings, flush_endings, index_dead
 --@include reclaim: reclaim_task, requeue_task
 
+if not goes_on(pool, mark) then return {} end
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local waiting, ending = start_waiting(), start_endings(now)
@@ -88,15 +92,15 @@ for i = 1, #rows do
   else
     local left_ms = row.left_ms > 0 and row.left_ms or keep_ms
     store_all('HSET', task_key, row.fields)
-    redis.call('PEXPIRE', task_key, left_ms)
+    redis.call('PEXPIRE', task_key, integer(left_ms))
     local found = read_task(task_key, 'state', 'lane', 'idem', 'gen', 'due')
     if row.digest ~= '' and found.idem then
-      redis.call('SET', pool .. ':idem:' .. found.idem, row.id .. ' ' .. row.digest, 'PX', left_ms)
+      redis.call('SET', pool .. ':idem:' .. found.idem, row.id .. ' ' .. row.digest, 'PX', integer(left_ms))
     end
     local children_key = pool .. ':children:' .. row.id
     if #row.children > 0 and redis.call('EXISTS', children_key) == 0 then
       store_all('RPUSH', children_key, row.children)
-      redis.call('PEXPIRE', children_key, math.max(row.children_ms, left_ms))
+      redis.call('PEXPIRE', children_key, integer(math.max(row.children_ms, left_ms)))
     end
     if found.lane and (row.turn ~= '' or waits[found.state] and found.state ~= 'scheduled') then
       local since = math.max(tonumber(found.gen), tonumber(found.due or 0))

@@ -2,7 +2,8 @@
 -- Accepts a control command: stores its nonce, changes the desired state, then appends it to the control stream; all or
 -- nothing. Readers that see the command also see its effect, because the desired state changes first.
 -- changes: slot, its mark ('' empties the slot; the slot `epoch` is incremented), and the rate of a limit
--- status: accepted entry | replayed entry | expired | early | stale | busy (too many commands; a stop always passes)
+-- status: accepted entry | replayed entry | expired | early | stale | busy (too many commands; a stop always passes) |
+-- ended (the restore that gives it has ended, or a later run has replaced it)
 -- A record of what was done without a command (no change, no job) has no effect here, and takes half of the minute at most.
 -- Records have streams of their own, so that they remove no commands and no process that follows commands reads them.
 -- repeat: with the same token returns accepted and the first entry, with another one replayed; changes nothing
@@ -18,11 +19,13 @@ local not_after_ms = tonumber(ARGV[8])         -- int: accepted until this time
 local epoch        = tonumber(ARGV[9])         -- int: epoch of the pool when it was issued
 local per_minute   = tonumber(ARGV[10])        -- int: at most this many commands
 local token        = ARGV[11]                  -- str: identifies the sender's call and its repeats
-local now_arg      = ARGV[12]                  -- time: test override, microseconds
+local restore      = ARGV[12]                  -- str: mark of the restore that gives it; empty: none does
+local now_arg      = ARGV[13]                  -- time: test override, microseconds
 --@include time: now_us, integer
 --@include key: has_type
 --@include notify: notify_supervisor
 --@include desired: is_active, count_desired, desired_number, raise_seq
+--@include restoring: goes_on
 --@include limit: set_limit
 
 local skew_ms, remember_s = 5000, 3600
@@ -49,6 +52,7 @@ local function judge()
   return 'accepted'
 end
 
+if restore ~= '' and not goes_on(pool, restore) then return {'ended', ''} end
 local seen = redis.call('GET', nonce_key)
 local status, entry
 if seen then

@@ -2,19 +2,22 @@
 -- Writes back what Redis has lost of the desired state, as one of its readers knows it. Keeps a slot that Redis has in
 -- the same revision or a newer one.
 -- rows: slot, revision, value ('': its command has ended); of a limit its rate
--- returns: number of written slots
+-- returns: number of written slots; -1: the restore of a backup that gives them has ended, or a later run has replaced it
 -- repeat: writes nothing
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: slot revision value starts window_us
 local sealed  = ARGV[2]                   -- str: 1 = the reader has verified the signatures
 local epoch   = tonumber(ARGV[3])         -- int: epoch that the reader knows
 local pruned  = tonumber(ARGV[4])         -- int: highest revision that the reader knows to be pruned
-local now_arg = ARGV[5]                   -- time: test override, microseconds
+local mark    = ARGV[5]                   -- str: mark of the restore of a backup; empty: a reader writes back
+local now_arg = ARGV[6]                   -- time: test override, microseconds
 --@include time: now_us, integer
 --@include notify: notify_supervisor
 --@include desired: is_active, count_desired, desired_number, check_revisions, raise_seq
 --@include limit: set_limit
+--@include restoring: goes_on
 
+if mark ~= '' and not goes_on(pool, mark) then return -1 end
 local desired_key, revisions_key = pool .. ':desired', pool .. ':desired:revisions'
 local now_ms = math.floor(now_us(now_arg) / 1000)
 check_revisions(pool)

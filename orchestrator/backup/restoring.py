@@ -8,39 +8,39 @@ the pool holds a word that none of them admits (`core.formats.RESTORING`).
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio.to_thread
+import msgspec
 
 from orchestrator.backup import scripts
-from orchestrator.backup.checks import check_row, read_entries
-from orchestrator.backup.names import name_key, root_of, sort_key
+from orchestrator.backup.checks import read_entries
+from orchestrator.backup.contents import desired_of
+from orchestrator.backup.names import name_key, root_of
 from orchestrator.backup.rows import CommandsRow, KeyRow, OutputRow, SavedTask, to_bytes
 from orchestrator.backup.scripts import Restored, RestoredKey, RestoredOutput, RestoredTask, raw
-from orchestrator.backup.servers import each_server, scan
+from orchestrator.backup.target import Target
 from orchestrator.control import scripts as control_scripts
 from orchestrator.control.commands import SetLimit, Stop
-from orchestrator.control.desired import read_desired
-from orchestrator.control.scripts import RestoreRow
+from orchestrator.control.scripts import AppendStatus, RestoreRow
 from orchestrator.control.sending import send
 from orchestrator.control.signing import Signer, signer_of
 from orchestrator.core.command_record import check_said, pack_slot_value, read_slot_value
 from orchestrator.core.durations import from_instant_ms
-from orchestrator.core.errors import ConfigError, InvalidInput, RestoreRefused
-from orchestrator.core.formats import FORMAT, RESTORING, Floor
+from orchestrator.core.errors import CommandRefused
 from orchestrator.core.rates import parse_rate
 from orchestrator.core.slots import STOP_ALL
 from orchestrator.repair.scan import KeyLifetimes, PoolScan
-from orchestrator.services import open_services, pool_keys
-from orchestrator.store.keys import META, stem_of
+from orchestrator.store.keys import META
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from orchestrator.backup.contents import CheckedBackup
     from orchestrator.backup.files import BackupReader
-    from orchestrator.backup.rows import DataRow, End, Header
+    from orchestrator.backup.rows import DataRow
     from orchestrator.core.settings import Settings
     from orchestrator.services import Services
     from orchestrator.store.store import Store
@@ -52,21 +52,6 @@ FOUND_KEYS: Final = 5
 """Keys of an occupied target that a refusal names."""
 _SHIFTED: Final = ("born", "fresh", "dies")
 _DAY_MS: Final = 86_400_000
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedBackup:
-    """The contents of a file of which every row was checked.
-
-    Attributes:
-        commands: number of active commands, and of jobs, which are not restored.
-    """
-
-    header: Header
-    end: End
-    commands: int
-    jobs: int
-    signed: bool
 
 
 @dataclass(slots=True)
@@ -92,129 +77,6 @@ class RestoreReport:
     corrected: Counter[str] = field(default_factory=Counter)
 
 
-def check_file(reader: BackupReader) -> CheckedBackup:
-    """Read a whole file and check it. Blocks.
-
-    Raises:
-        DamagedBackup: it cannot be restored; the message names the place.
-        InvalidInput: it cannot be read.
-    """
-    commands = jobs = 0
-    signed = False
-    counts: Counter[str] = Counter()
-    for row in reader.rows():
-        assert reader.header is not None
-        try:
-            check_row(row, pool=reader.header.pool)
-        except InvalidInput as wrong:
-            raise reader.damaged(str(wrong)) from None
-        match row:
-            case SavedTask():
-                counts["tasks"] += 1
-            case CommandsRow():
-                desired = _desired(row, Signer("", "", reader.header.root))
-                commands, jobs = commands + len(desired.commands), jobs + len(desired.jobs)
-                signed = signed or any(one.issued.key for one in desired.commands.values())
-    assert reader.header is not None
-    assert reader.end is not None
-    if counts["tasks"] != reader.end.counts.get("tasks", 0):
-        raise reader.damaged("the number of its tasks is wrong")
-    if reader.header.floor > FORMAT:
-        raise reader.damaged(f"it is of a pool of format {reader.header.floor}, and this program has {FORMAT}")
-    return CheckedBackup(reader.header, reader.end, commands, jobs, signed)
-
-
-@asynccontextmanager
-async def open_target(settings: Settings) -> AsyncIterator[Services]:
-    """Connect to a pool that may be restored only in part, which other programs refuse."""
-    floor = Floor(settings.pool, pool_keys(settings).root)
-    async with open_services(settings, name="restore", floor=floor) as services:
-        yield services
-
-
-class Target:
-    """The pool into which a backup is restored.
-
-    Args:
-        services: of the pool.
-        checked: the file.
-        shared: whether to restore the shared state of the prefix.
-    """
-
-    def __init__(self, services: Services, checked: CheckedBackup, *, shared: bool) -> None:
-        self._services, self._store, self._keys = services, services.store, services.keys
-        self._checked, self._shared = checked, shared and checked.header.shared
-        self._mark = f"{RESTORING} {checked.end.sha256[:32]}"
-
-    async def check(self) -> bool:
-        """Return whether a restore of the same file was interrupted here.
-
-        Raises:
-            RestoreRefused: the pool is not empty, or another file was restored in part.
-            ConfigError: the saved commands are signed, and no secret is configured.
-        """
-        header = self._checked.header
-        if self._checked.signed and not signer_of(self._services.settings, place=self._keys.root).wanted:
-            raise ConfigError(
-                "the commands in this backup are signed; set control.secret to the secret of the saved pool, "
-                "so that its stops and pauses can be signed for the restored one"
-            )
-        mark = await self._store.execute("GET", self._keys.format)
-        if mark == self._mark.encode():
-            return True
-        if mark is not None and mark.startswith(RESTORING.encode()):
-            raise self._occupied()
-        found = await self._find_keys()
-        if found:
-            raise RestoreRefused(
-                f"the target is not empty: {', '.join(found)}; restore into a prefix without data "
-                f"(--into {header.prefix}-restored), or, if only shared state is there, add --only-pool"
-            )
-        return False
-
-    def _occupied(self) -> RestoreRefused:
-        return RestoreRefused(
-            f"pool {self._keys.pool!r} holds a part of another backup; finish that restore, or use another prefix"
-        )
-
-    async def _find_keys(self) -> list[str]:
-        found: list[str] = []
-        allowed = self._keys.format.encode()
-        async with each_server(self._services) as stores:
-            for store in stores:
-                async for names in scan(store, stem_of(self._keys.prefix)):
-                    keys = [(name, sort_key(name, prefix=self._keys.prefix, pool=self._keys.pool)) for name in names]
-                    for name, key in keys:
-                        matters = name != allowed and (
-                            name.startswith(self._keys.stem.encode())
-                            or (self._shared and key is not None and bool(key.scope))
-                        )
-                        if matters and len(found) < FOUND_KEYS:
-                            found.append(name.decode(errors="backslashreplace"))
-                    if len(found) == FOUND_KEYS:
-                        return found
-        return found
-
-    async def begin(self) -> None:
-        """Mark the pool, so that no program starts in it, and look again.
-
-        Raises:
-            RestoreRefused: a program came first.
-        """
-        before: bytes | None = await self._store.execute("SET", self._keys.format, self._mark, "GET")
-        if before is not None and before.startswith(RESTORING.encode()) and before != self._mark.encode():
-            await self._store.execute("SET", self._keys.format, before)
-            raise self._occupied()
-        fixed = [key for key in self._keys.fixed if key != self._keys.format]
-        if before != self._mark.encode() and await self._store.execute("EXISTS", *fixed):
-            await self._store.execute("SET", self._keys.format, before or str(self._checked.header.floor))
-            raise RestoreRefused(f"a program uses pool {self._keys.pool!r}; stop it, or use another prefix")
-
-    async def finish(self) -> None:
-        """Admit programs."""
-        await self._store.execute("SET", self._keys.format, self._checked.header.floor)
-
-
 class Restorer:
     """Writes the rows of a checked file.
 
@@ -224,9 +86,13 @@ class Restorer:
         source: name of the file, for people.
         shared: whether to restore the shared state of the prefix.
         now_ms: time of Redis.
+        target: the begun run.
     """
 
-    def __init__(self, services: Services, checked: CheckedBackup, *, source: str, shared: bool, now_ms: int) -> None:
+    def __init__(
+        self, services: Services, checked: CheckedBackup, *, source: str, shared: bool, now_ms: int, target: Target
+    ) -> None:
+        self._target, self._mark = target, target.mark
         self._services, self._store, self._keys = services, services.store, services.keys
         self._header, self._shared = checked.header, shared
         self._shift_ms = now_ms - checked.header.begun_ms
@@ -237,6 +103,7 @@ class Restorer:
         self._outputs: list[RestoredOutput] = []
         self._rows: list[RestoredKey] = []
         self._scope = ""
+        self._before = 0
         self._size = 0
         self._commands: CommandsRow | None = None
         self._signers = self._pick_signers()
@@ -256,7 +123,12 @@ class Restorer:
         """Stop the pool; with `refuse` also submits."""
         reason = self.stop_reason[:500]
         check_said(None, reason)
-        await send(self._store, self._services.settings, Stop(refuse=refuse), reason=reason)
+        try:
+            await send(self._store, self._services.settings, Stop(refuse=refuse), reason=reason, restore=self._mark)
+        except CommandRefused as refused:
+            if refused.status is AppendStatus.ENDED:
+                scripts.written(-1)
+            raise
 
     async def add(self, row: DataRow) -> None:
         """Write a row, together with others."""
@@ -286,12 +158,15 @@ class Restorer:
     async def flush(self) -> None:
         """Write what was collected."""
         if self._outputs:
-            await self._store.call(scripts.restore_output(self._keys, rows=self._outputs), retry_for_s=self._retry_s)
+            await self._store.call(
+                scripts.restore_output(self._keys, mark=self._mark, rows=self._outputs), retry_for_s=self._retry_s
+            )
         if self._tasks:
             settings = self._services.settings
             done: Restored = await self._store.call(
                 scripts.restore_tasks(
                     self._keys,
+                    mark=self._mark,
                     rows=self._tasks,
                     origin=self._origin,
                     keep_ms=max(_DAY_MS, round(settings.queue.max_wait_s * 1000)),
@@ -308,7 +183,11 @@ class Restorer:
     async def _flush_keys(self) -> None:
         if self._rows:
             root = root_of(self._keys.prefix, self._keys.pool, self._scope)
-            await self._store.call(scripts.restore_keys(root, rows=self._rows), retry_for_s=self._retry_s)
+            if self._scope:
+                # A scope may be in another slot than the mark, so its script cannot check that itself.
+                await self._target.check_run()
+            mark = "" if self._scope else self._mark
+            await self._store.call(scripts.restore_keys(root, mark=mark, rows=self._rows), retry_for_s=self._retry_s)
             self.report.keys += sum(row.first for row in self._rows)
             self._rows = []
 
@@ -346,17 +225,19 @@ class Restorer:
             yield self._stream(row, [fields for _, fields in read_entries(values)])
             return
         packed = [raw(text) for text in values]
-        yield RestoredKey(row.suffix, row.type, packed, not row.more, row.left_ms, row.until_ms)
+        self._before = self._before if row.more else 0
+        yield RestoredKey(row.suffix, row.type, packed, not row.more, self._before, row.left_ms, row.until_ms)
+        self._before += len(values)
         if key.is_schedule and not row.more:
             fields = dict(zip(values[::2], values[1::2], strict=True))
             due = "inf" if "paused" in fields else fields["next"]
             index = self._keys.schedules.removeprefix(self._keys.stem)
-            yield RestoredKey(index, "zset", [raw(due), raw(key.name)], first=False, left_ms=0, until_ms=0)
+            yield RestoredKey(index, "zset", [raw(due), raw(key.name)], first=False, before=0, left_ms=0, until_ms=0)
 
     def _stream(self, row: KeyRow, contents: Sequence[Sequence[str]]) -> RestoredKey:
         ids = [entry for entry, _ in read_entries(row.values)]
         entries = [(entry, [raw(text) for text in fields]) for entry, fields in zip(ids, contents, strict=True)]
-        return RestoredKey(row.suffix, row.type, entries, not row.more, row.left_ms, row.until_ms)
+        return RestoredKey(row.suffix, row.type, entries, not row.more, 0, row.left_ms, row.until_ms)
 
     # Commands --------------------------------------------------------------------------------------------------------
 
@@ -379,13 +260,13 @@ class Restorer:
         if self._commands is None:
             return
         before, now = self._signers
-        desired = _desired(self._commands, before)
+        desired = desired_of(self._commands, before)
         rows: list[RestoreRow] = []
         for slot, found in desired.commands.items():
             if slot == STOP_ALL:
                 continue
             stored = read_slot_value(found.value)
-            value = pack_slot_value(replace_signature(stored, now.sign(stored.packed)))
+            value = pack_slot_value(msgspec.structs.replace(stored, signature=now.sign(stored.packed)))
             command: Any = found.command
             rate = parse_rate(command.rate) if isinstance(command, SetLimit) else None
             rows.append(
@@ -398,15 +279,18 @@ class Restorer:
                 )
             )
         for first in range(0, max(1, len(rows)), COMMANDS_AT_ONCE):
-            await self._store.call(
-                control_scripts.restore(
-                    self._keys,
-                    rows=rows[first : first + COMMANDS_AT_ONCE],
-                    verified=now.wanted,
-                    epoch=desired.epoch + 1,
-                    pruned=0,
-                ),
-                retry_for_s=self._retry_s,
+            scripts.written(
+                await self._store.call(
+                    control_scripts.restore(
+                        self._keys,
+                        rows=rows[first : first + COMMANDS_AT_ONCE],
+                        verified=now.wanted,
+                        epoch=desired.epoch + 1,
+                        pruned=0,
+                        mark=self._mark,
+                    ),
+                    retry_for_s=self._retry_s,
+                )
             )
         self.report.commands = len(rows)
         self.report.refused_commands = [
@@ -437,7 +321,7 @@ async def restore_file(
     store = services.store
     seconds, microseconds = await store.execute("TIME")
     now_ms = int(seconds) * 1000 + int(microseconds) // 1000
-    restorer = Restorer(services, checked, source=source, shared=shared, now_ms=now_ms)
+    restorer = Restorer(services, checked, source=source, shared=shared, now_ms=now_ms, target=target)
     stopped, done = False, 0
     rows = reader.rows()
     while batch := await anyio.to_thread.run_sync(_take, rows):
@@ -454,6 +338,7 @@ async def restore_file(
     if not stopped:
         await restorer.stop(refuse=True)
     await restorer.restore_commands()
+    await target.check_run()
     await _correct(store, services.settings, restorer.report)
     # Submits wait from now on, so that no schedule loses a fire time before the start.
     await restorer.stop(refuse=False)
@@ -479,21 +364,6 @@ async def _correct(store: Store, settings: Settings, report: RestoreReport) -> N
     async with aclosing(PoolScan(store, KeyLifetimes.of(settings), repair=True).steps()) as steps:
         async for findings in steps:
             report.corrected.update(finding.code for finding in findings if not finding.damage.harmless)
-
-
-def replace_signature(stored: Any, signature: str) -> Any:
-    """Return a slot's value with another signature."""
-    import msgspec
-
-    return msgspec.structs.replace(stored, signature=signature)
-
-
-def _desired(row: CommandsRow, signer: Signer) -> Any:
-    return read_desired(_flat(row.desired), signer, _flat(row.revisions))
-
-
-def _flat(fields: Mapping[str, str]) -> list[bytes]:
-    return [to_bytes(text) for pair in fields.items() for text in pair]
 
 
 def _moved_scope(scope: str, before: str, now: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from orchestrator.core.errors import RestoreRefused
 from orchestrator.store.calls import Arguments, Call, opaque, pack_rows
 
 if TYPE_CHECKING:
@@ -12,6 +14,43 @@ if TYPE_CHECKING:
     import msgspec
 
     from orchestrator.store.keys import PoolKeys
+
+
+class Begun(StrEnum):
+    """Outcome of `backup/begin`."""
+
+    BEGUN = "begun"
+    CONTINUED = "continued"
+    OCCUPIED = "occupied"
+    USED = "used"
+
+
+def begin(keys: PoolKeys, *, mark: str, run: str) -> Call[Begun]:
+    """Mark a pool for a run of a restore."""
+    fixed = [(key.removeprefix(keys.stem),) for key in keys.fixed if key != keys.format]
+    args: Arguments = {"pool": keys.root, "mark": mark, "run": run, "fixed": pack_rows(fixed)}
+    return Call("backup/begin", args, lambda reply: Begun(reply.decode()))
+
+
+def finish(keys: PoolKeys, *, mark: str, floor: int) -> Call[int]:
+    """Admit programs to a restored pool.
+
+    Raises:
+        RestoreRefused: see `written`.
+    """
+    args: Arguments = {"pool": keys.root, "mark": mark, "floor": str(floor)}
+    return Call("backup/finish", args, lambda done: written(done - 1))
+
+
+def written(reply: Any) -> int:
+    """Return the number in the reply of a script of a restore.
+
+    Raises:
+        RestoreRefused: a later run has replaced this one.
+    """
+    if reply == -1:
+        raise RestoreRefused("another run of this restore has begun later, and goes on or has ended; this one stops")
+    return int(reply)
 
 
 class Restored(NamedTuple):
@@ -47,27 +86,44 @@ class RestoredTask(NamedTuple):
 
 
 def restore_tasks(
-    keys: PoolKeys, *, rows: Sequence[RestoredTask], origin: str, keep_ms: int, dead_ttl_s: int, now_us: str = ""
+    keys: PoolKeys,
+    *,
+    mark: str,
+    rows: Sequence[RestoredTask],
+    origin: str,
+    keep_ms: int,
+    dead_ttl_s: int,
+    now_us: str = "",
 ) -> Call[Restored]:
     """Create up to 100 tasks.
 
     Args:
         keys: of the pool.
+        mark: of the run.
         rows: the tasks.
         origin: the backup, for people.
         keep_ms: lifetime of records that have none.
         dead_ttl_s: minimum lifetime of dead letters.
         now_us: test override.
+
+    Raises:
+        RestoreRefused: see `written`.
     """
+
+    def parse(reply: list[int]) -> Restored:
+        written(0 if reply else -1)
+        return Restored(*reply)
+
     args: Arguments = {
         "pool": keys.root,
         "rows": pack_rows(rows),
         "origin": origin,
         "keep_ms": keep_ms,
         "dead_ttl_s": dead_ttl_s,
+        "mark": mark,
         "now_arg": now_us,
     }
-    return Call("backup/restore_tasks", args, lambda reply: Restored(*reply))
+    return Call("backup/restore_tasks", args, parse)
 
 
 class RestoredOutput(NamedTuple):
@@ -78,9 +134,13 @@ class RestoredOutput(NamedTuple):
     entries: Sequence[tuple[str, Sequence[msgspec.Raw]]]
 
 
-def restore_output(keys: PoolKeys, *, rows: Sequence[RestoredOutput]) -> Call[int]:
-    """Add output of tasks that do not exist yet, and return the number of added entries."""
-    return Call("backup/restore_output", {"pool": keys.root, "rows": pack_rows(rows)}, int)
+def restore_output(keys: PoolKeys, *, mark: str, rows: Sequence[RestoredOutput]) -> Call[int]:
+    """Add output of tasks that do not exist yet, and return the number of added entries.
+
+    Raises:
+        RestoreRefused: see `written`.
+    """
+    return Call("backup/restore_output", {"pool": keys.root, "rows": pack_rows(rows), "mark": mark}, written)
 
 
 class RestoredKey(NamedTuple):
@@ -89,6 +149,7 @@ class RestoredKey(NamedTuple):
     Attributes:
         values: of the key, as the command that adds them takes them; of a stream the id and the fields of each entry.
         first: the first part, which replaces the key.
+        before: number of members of a list in the parts before.
         left_ms: lifetime; 0: it keeps the one that it has.
         until_ms: time at which it ends; 0: none.
     """
@@ -97,13 +158,25 @@ class RestoredKey(NamedTuple):
     type: str
     values: Sequence[msgspec.Raw | tuple[str, Sequence[msgspec.Raw]]]
     first: bool
+    before: int
     left_ms: int
     until_ms: int
 
 
-def restore_keys(root: str, *, rows: Sequence[RestoredKey], now_us: str = "") -> Call[int]:
-    """Write up to 100 keys below one root, and return the number of written rows."""
-    return Call("backup/restore_keys", {"pool": root, "rows": pack_rows(rows), "now_arg": now_us}, int)
+def restore_keys(root: str, *, mark: str, rows: Sequence[RestoredKey], now_us: str = "") -> Call[int]:
+    """Write up to 100 keys below one root, and return the number of written rows.
+
+    Args:
+        root: of the pool or of a scope.
+        mark: of the run; empty for a scope, which may be in another slot than the mark.
+        rows: the keys.
+        now_us: test override.
+
+    Raises:
+        RestoreRefused: see `written`.
+    """
+    args: Arguments = {"pool": root, "rows": pack_rows(rows), "mark": mark, "now_arg": now_us}
+    return Call("backup/restore_keys", args, written)
 
 
 def raw(text: str) -> msgspec.Raw:

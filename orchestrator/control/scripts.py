@@ -24,6 +24,7 @@ class AppendStatus(StrEnum):
     EARLY = "early"
     STALE = "stale"
     BUSY = "busy"
+    ENDED = "ended"
 
 
 class AppendReply(NamedTuple):
@@ -57,6 +58,7 @@ def append(
     job: bool,
     per_minute: int,
     token: str,
+    restore: str = "",
     now_us: str = "",
 ) -> Call[AppendReply]:
     """Accept a command, change the desired state and append to the control stream."""
@@ -77,6 +79,7 @@ def append(
         "epoch": issued.epoch,
         "per_minute": per_minute,
         "token": token,
+        "restore": restore,
         "now_arg": now_us,
     }
     return Call("control/append", args, parse)
@@ -151,9 +154,16 @@ class RestoreRow(NamedTuple):
 
 
 def restore(
-    keys: PoolKeys, *, rows: Sequence[RestoreRow], verified: bool, epoch: int, pruned: int, now_us: str = ""
+    keys: PoolKeys,
+    *,
+    rows: Sequence[RestoreRow],
+    verified: bool,
+    epoch: int,
+    pruned: int,
+    mark: str = "",
+    now_us: str = "",
 ) -> Call[int]:
-    """Write up to 500 lost slots back, and return the number of written ones.
+    """Write up to 500 lost slots back, and return the number of written ones; -1 when the mark is another one.
 
     Args:
         keys: of the pool.
@@ -161,6 +171,7 @@ def restore(
         verified: whether their signatures were verified.
         epoch: the known epoch.
         pruned: the highest revision that is known to be pruned.
+        mark: of the restore of a backup.
         now_us: test override.
     """
     args: Arguments = {
@@ -169,6 +180,7 @@ def restore(
         "sealed": "1" if verified else "",
         "epoch": epoch,
         "pruned": pruned,
+        "mark": mark,
         "now_arg": now_us,
     }
     return Call("control/restore", args, int)

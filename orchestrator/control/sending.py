@@ -31,6 +31,7 @@ _REFUSALS: Final = {
     AppendStatus.EXPIRED: "it arrived too late; give it again",
     AppendStatus.EARLY: "its time of issue is in the future; check the clock of Redis",
     AppendStatus.STALE: "it was issued before `orc control renew`; give it again",
+    AppendStatus.ENDED: "the restore that gave it has ended, or another run has replaced it",
     AppendStatus.BUSY: "more commands than control.per_minute were given in this minute; try again in the next one",
 }
 
@@ -66,6 +67,7 @@ async def send(
     reason: str = "",
     tasks: Sequence[str] = (),
     retry_for_s: float = 0.0,
+    restore: str = "",
 ) -> AcceptedCommand:
     """Send a command.
 
@@ -77,6 +79,7 @@ async def send(
         reason: for the record.
         tasks: the selected tasks of a job.
         retry_for_s: retry for this time while Redis does not answer; the command takes effect once.
+        restore: mark of the restore of a backup that sends it; it is refused when that has ended.
 
     Raises:
         CommandRefused: Redis did not accept it; nothing changed.
@@ -103,6 +106,7 @@ async def send(
         job=command.job,
         per_minute=settings.control.per_minute,
         token=new_token(),
+        restore=restore,
     )
     answer = await store.call(call, retry_for_s=retry_for_s)
     if answer.status is not AppendStatus.ACCEPTED:

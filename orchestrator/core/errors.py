@@ -364,7 +364,7 @@ class CommandRefused(OrchestratorError):
 
     Attributes:
         id: of the command.
-        status: replayed, expired, early, stale or busy.
+        status: replayed, expired, early, stale, busy or ended.
     """
 
     exit_code = 4
@@ -440,7 +440,7 @@ class DamagedBackup(OrchestratorError):
 
 
 class RestoreRefused(OrchestratorError):
-    """The target of a restore holds data, or programs use it; nothing was restored."""
+    """The target of a restore holds data, programs use it, or a later run of the restore has replaced this one."""
 
     exit_code = 4
 

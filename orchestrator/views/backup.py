@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from anyio import to_thread
 
+from orchestrator.backup.contents import check_file
 from orchestrator.backup.files import BackupFile, BackupReader
-from orchestrator.backup.restoring import Target, check_file, open_target, restore_file
+from orchestrator.backup.restoring import restore_file
 from orchestrator.backup.saving import PoolSaver
+from orchestrator.backup.target import Target, open_target
 from orchestrator.core.durations import from_instant_ms
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from orchestrator.backup.restoring import CheckedBackup
+    from orchestrator.backup.contents import CheckedBackup
     from orchestrator.core.settings import Settings
     from orchestrator.services import Services
 

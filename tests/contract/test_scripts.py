@@ -40,6 +40,7 @@ _SHARED_STATE -= {"workspace/clear", "workspace/acknowledge"}  # they make room
 FULL_SERVER_REFUSES = {
     "agents/count",
     "agents/describe",
+    "backup/begin",
     "backup/restore_keys",
     "backup/restore_output",
     "backup/restore_tasks",

@@ -15,6 +15,7 @@ import pytest
 
 from orchestrator import Agent, FormatMismatch, Orchestrator, Reject, RestoreRefused, Snooze, Stopped, TaskContext
 from orchestrator.backup import restoring, saving, servers
+from orchestrator.backup import target as targets
 from orchestrator.backup.files import BackupFile, BackupReader
 from orchestrator.backup.rows import KeyRow, SavedTask
 from orchestrator.control.desired import read_desired
@@ -284,7 +285,7 @@ async def test_a_program_that_comes_first(saved: Path, target: Settings, monkeyp
     async def not_found(_: object) -> list[str]:
         return []
 
-    monkeypatch.setattr(restoring.Target, "_find_keys", not_found)
+    monkeypatch.setattr(targets.Target, "_find_keys", not_found)
     async with run_local_team(target, supervised=False) as copy:
         await copy.orc.submit("work")
         with pytest.raises(RestoreRefused, match="a program uses pool 'default'"):
@@ -338,7 +339,7 @@ async def test_an_interrupted_restore(
         await restore(other, target)
     with monkeypatch.context() as patch:
         # Both looked at the empty pool at the same moment.
-        patch.setattr(restoring.Target, "check", no_check)
+        patch.setattr(targets.Target, "check", no_check)
         with pytest.raises(RestoreRefused, match="holds a part of another backup"):
             await restore(other, target)
     file = await open_backup(saved)
@@ -701,17 +702,25 @@ async def test_a_restart_during_a_check(
     if not follows:
         monkeypatch.setattr(scanning, "read_info", lambda _: SimpleNamespace(run_id="the same"))
     restarted = False
+    seen: set[bytes] = set()
+    scan_keys = PoolScan._scan_keys
+
+    def note(self: PoolScan, names: Sequence[bytes]) -> AsyncIterator[Any]:
+        seen.update(names)
+        return scan_keys(self, names)
+
+    monkeypatch.setattr(PoolScan, "_scan_keys", note)
     async with open_services(settings, name="test") as services:
         scan = PoolScan(services.store, KeyLifetimes.of(settings), repair=False)
         async with aclosing(scan.steps()) as steps:
             async for _ in steps:
-                if scan.keys_seen > MANY / 4 and not restarted:
+                if len(seen) > MANY / 4 and not restarted:
                     restarted = True
                     server.restart()
                     with suppress(ServerUnavailable):  # finds the closed connection
                         await services.store.execute("PING")
     assert restarted
-    assert (scan.keys_seen >= MANY) is follows
+    assert (len(seen) >= MANY) is follows
 
 
 async def test_missing_rights_are_no_damage(tmp_path: Path) -> None:
@@ -753,3 +762,41 @@ async def test_a_task_that_ends_behind_its_record(
     async with run_local_team(target, supervised=False) as copy:
         assert (await copy.orc.task(handle.id).info()).restored.startswith("running ")
         assert not (await copy.orc.task(waits.id).info()).restored
+
+
+async def test_a_late_run(saved: Path, target: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two runs that continue a restore, the later one ends it; the other one changes nothing in the live pool."""
+    restore_commands = restoring.Restorer.restore_commands
+
+    async def interrupt(_: object) -> None:
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(restoring.Restorer, "restore_commands", interrupt)
+        with pytest.raises(Interrupted):
+            await restore(saved, target)
+    waits, over = anyio.Event(), anyio.Event()
+
+    async def wait_first(self: restoring.Restorer) -> None:
+        if not waits.is_set():
+            waits.set()
+            await over.wait()
+        await restore_commands(self)
+
+    monkeypatch.setattr(restoring.Restorer, "restore_commands", wait_first)
+
+    async def late() -> None:
+        with pytest.raises(RestoreRefused, match="another run of this restore has begun later"):
+            await restore(saved, target)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(late)
+        await waits.wait()
+        await restore(saved, target)
+        async with run_local_team(target, supervised=False) as copy:
+            await copy.orc.admin.start()
+            await copy.orc.submit("work")
+            before = await copy.services.store.execute("HGETALL", copy.services.keys.desired)
+            over.set()
+    async with run_local_team(target, supervised=False) as copy:
+        assert await copy.services.store.execute("HGETALL", copy.services.keys.desired) == before

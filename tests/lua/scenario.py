@@ -312,7 +312,9 @@ def play_restore(pool: Pool) -> None:
     """A task that ran is restored with its output and its letter, and cancelled."""
     id_, gone = row().id, row().id
     output = backup_scripts.RestoredOutput(id_, 60_000, [("1-1", [opaque(b"k"), opaque(b"output")])])
-    assert pool.call(backup_scripts.restore_output(pool.keys, rows=[output, output])) == 1
+    floor = pool.execute("GET", pool.keys.format)
+    mark = play_begin(pool)
+    assert pool.call(backup_scripts.restore_output(pool.keys, mark=mark, rows=[output, output])) == 1
     fields = {b"env": encode_envelope(Envelope("sum", b"{}")), b"gen": b"5", b"state": b"assigned", b"at": b"ed 1-1 9"}
     dead = fields | {b"state": b"dead", b"ended": b"5"}
     rows = [
@@ -331,15 +333,31 @@ def play_restore(pool: Pool) -> None:
         for each, record in ((id_, fields), (gone, dead))
     ]
     for expected in ((2, 0, 0), (0, 2, 0)):
-        call = backup_scripts.restore_tasks(pool.keys, rows=rows, origin="a file", keep_ms=60_000, dead_ttl_s=60)
+        call = backup_scripts.restore_tasks(
+            pool.keys, mark=mark, rows=rows, origin="a file", keep_ms=60_000, dead_ttl_s=60
+        )
         assert pool.call(call) == expected
     assert pool.state(id_) == "ready"
     pool.cancel(id_)
     pool.delete(id_, gone)
     key = backup_scripts.RestoredKey(
-        "limits", "hash", [opaque(b"b"), opaque(b"1 5")], first=False, left_ms=0, until_ms=0
+        "limits", "hash", [opaque(b"b"), opaque(b"1 5")], first=False, before=0, left_ms=0, until_ms=0
     )
-    assert pool.call(backup_scripts.restore_keys(pool.keys.root, rows=[key])) == 1
+    assert pool.call(backup_scripts.restore_keys(pool.keys.root, mark=mark, rows=[key])) == 1
+    assert pool.call(backup_scripts.finish(pool.keys, mark=mark, floor=3)) == 0
+    if floor is None:
+        pool.execute("DEL", pool.keys.format)
+    else:
+        pool.execute("SET", pool.keys.format, floor)
+
+
+def play_begin(pool: Pool) -> str:
+    """A pool that is used is refused; the mark of a restore that was interrupted is replaced."""
+    assert pool.call(backup_scripts.begin(pool.keys, mark="restoring a", run="1")) == "used"
+    pool.execute("SET", pool.keys.format, "restoring a 1")
+    assert pool.call(backup_scripts.begin(pool.keys, mark="restoring b", run="1")) == "occupied"
+    assert pool.call(backup_scripts.begin(pool.keys, mark="restoring a", run="2")) == "continued"
+    return "restoring a 2"
 
 
 def every_script() -> set[str]:

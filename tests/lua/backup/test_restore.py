@@ -10,17 +10,22 @@ from orchestrator.backup.scripts import (
     RestoredKey,
     RestoredOutput,
     RestoredTask,
+    begin,
+    finish,
     raw,
     restore_keys,
     restore_output,
     restore_tasks,
 )
+from orchestrator.control import scripts as control_scripts
+from orchestrator.core.errors import RestoreRefused
 from orchestrator.core.ids import new_task_id
 from orchestrator.store.calls import opaque
 from tests.helpers.cases import each_case
 from tests.lua.pool import envelope
 
 if TYPE_CHECKING:
+    from orchestrator.store.calls import Call
     from tests.lua.pool import Pool
 
 pytestmark = pytest.mark.both_servers
@@ -47,9 +52,20 @@ def task(state: str, *, id_: str | None = None, left_ms: int = 50_000, **changed
     return RestoredTask(**(given | columns))
 
 
+MARK = "restoring a file"
+
+
+def begin_run(pool: Pool, run: str = "1") -> str:
+    """Mark the pool for a run, and return the mark."""
+    pool.execute("SET", pool.keys.format, f"{MARK} {run}")
+    return f"{MARK} {run}"
+
+
 def restore(pool: Pool, *rows: RestoredTask) -> tuple[int, int, int]:
     """Run restore_tasks."""
-    return pool.call(restore_tasks(pool.keys, rows=rows, origin="a file", keep_ms=DAY_MS, dead_ttl_s=1000))
+    return pool.call(
+        restore_tasks(pool.keys, mark=begin_run(pool), rows=rows, origin="a file", keep_ms=DAY_MS, dead_ttl_s=1000)
+    )
 
 
 @each_case(
@@ -134,12 +150,14 @@ def test_output(pool: Pool) -> None:
     """Entries keep their ids; those that are there already stay, and the output of a known task is not touched."""
     id_ = new_task_id()
     entries = [(f"{n}-1", [raw("k"), raw("output"), raw("d"), raw("\xff")]) for n in (5, 6, 7)]
-    assert pool.call(restore_output(pool.keys, rows=[RestoredOutput(id_, 50_000, entries[:2])])) == 2
-    assert pool.call(restore_output(pool.keys, rows=[RestoredOutput(id_, 50_000, entries)])) == 1
+    assert (
+        pool.call(restore_output(pool.keys, mark=begin_run(pool), rows=[RestoredOutput(id_, 50_000, entries[:2])])) == 2
+    )
+    assert pool.call(restore_output(pool.keys, mark=begin_run(pool), rows=[RestoredOutput(id_, 50_000, entries)])) == 1
     assert [entry for entry, _ in pool.execute("XRANGE", pool.keys.out(id_), "-", "+")] == [b"5-1", b"6-1", b"7-1"]
     restore(pool, task("ready", id_=id_))
     more = RestoredOutput(id_, 50_000, [("8-1", [raw("k"), raw("output")])])
-    assert pool.call(restore_output(pool.keys, rows=[more])) == 0
+    assert pool.call(restore_output(pool.keys, mark=begin_run(pool), rows=[more])) == 0
 
 
 @each_case(
@@ -155,23 +173,70 @@ def test_output(pool: Pool) -> None:
 def test_keys(pool: Pool, type_: str, values: list[str], read: tuple[Any, ...], found: Any) -> None:
     """A key of each type: a first part replaces what is there, a further one adds to it."""
     key = f"{pool.keys.root}:limits"
-    row = RestoredKey("limits", type_, [raw(value) for value in values], first=True, left_ms=50_000, until_ms=0)
+    row = RestoredKey(
+        "limits", type_, [raw(value) for value in values], first=True, before=0, left_ms=50_000, until_ms=0
+    )
     for _ in range(2):
-        assert pool.call(restore_keys(pool.keys.root, rows=[row])) == 1
+        assert pool.call(restore_keys(pool.keys.root, mark=begin_run(pool), rows=[row])) == 1
         assert pool.execute(read[0], key, *read[1:]) == found
         assert 40 < pool.ttl_s(key) <= 50
     if type_ == "list":
-        pool.call(restore_keys(pool.keys.root, rows=[row._replace(first=False)]))
-        assert pool.execute("LLEN", key) == 4
+        more = row._replace(first=False, before=2)
+        for _ in range(2):
+            pool.call(restore_keys(pool.keys.root, mark=begin_run(pool), rows=[more]))
+            assert pool.execute("LLEN", key) == 4
     pool.execute("DEL", key)
 
 
 def test_streams_and_times(pool: Pool) -> None:
     """Entries of a stream keep their ids; a key that has ended meanwhile is left out."""
     entries = [("5-1", [raw("c"), raw("\x92")])]
-    log = RestoredKey("control", "stream", entries, first=True, left_ms=0, until_ms=0)
-    over = RestoredKey("limit:x", "zset", [raw("1"), raw("a")], first=True, left_ms=0, until_ms=pool.now_ms - 1)
+    log = RestoredKey("control", "stream", entries, first=True, before=0, left_ms=0, until_ms=0)
+    over = RestoredKey(
+        "limit:x", "zset", [raw("1"), raw("a")], first=True, before=0, left_ms=0, until_ms=pool.now_ms - 1
+    )
     later = over._replace(suffix="limit:y", until_ms=pool.now_ms + DAY_MS)
-    assert pool.call(restore_keys(pool.keys.root, rows=[log, over, later])) == 2
+    assert pool.call(restore_keys(pool.keys.root, mark=begin_run(pool), rows=[log, over, later])) == 2
     assert pool.execute("XRANGE", pool.keys.control, "-", "+") == [[b"5-1", [b"c", b"\x92"]]]
+    more = log._replace(values=[("5-2", [raw("c"), raw("x")])], first=False)
+    for _ in range(2):
+        assert pool.call(restore_keys(pool.keys.root, mark=begin_run(pool), rows=[more])) == 1
+    assert pool.execute("XLEN", pool.keys.control) == 2
     assert pool.execute("EXISTS", pool.keys.limit("x")) == 0
+
+
+def test_begin(pool: Pool) -> None:
+    """One script looks for programs and sets the mark; the same file goes on, another one does not."""
+    called = begin(pool.keys, mark=MARK, run="1")
+    assert [pool.call(called) for _ in range(2)] == ["begun", "continued"]
+    assert pool.call(begin(pool.keys, mark="restoring b", run="1")) == "occupied"
+    assert pool.execute("GET", pool.keys.format) == f"{MARK} 1".encode()
+    pool.execute("SET", pool.keys.format, "3")
+    pool.execute("SADD", pool.keys.workers, "w")
+    assert pool.call(called) == "used"
+    assert pool.execute("GET", pool.keys.format) == b"3"
+
+
+@pytest.mark.parametrize("floor", ["restoring a file 2", "3"], ids=["replaced", "ended"])
+def test_a_run_that_is_over(pool: Pool, floor: str) -> None:
+    """No script of a run changes anything when a later run has begun, or has ended."""
+    mark = begin_run(pool)
+    pool.execute("SET", pool.keys.format, floor)
+    output = RestoredOutput(new_task_id(), 50_000, [("1-1", [raw("k"), raw("output")])])
+    key = RestoredKey("limits", "hash", [raw("a"), raw("1 5")], first=True, before=0, left_ms=0, until_ms=0)
+    calls: list[Call[Any]] = [
+        restore_tasks(pool.keys, mark=mark, rows=[task("ready")], origin="f", keep_ms=DAY_MS, dead_ttl_s=9),
+        restore_output(pool.keys, mark=mark, rows=[output]),
+        restore_keys(pool.keys.root, mark=mark, rows=[key]),
+        finish(pool.keys, mark=mark, floor=2),
+    ]
+    with pool.unchanged():
+        for call in calls:
+            with pytest.raises(RestoreRefused, match="another run of this restore"):
+                pool.call(call)
+        slots = control_scripts.restore(pool.keys, rows=[], verified=False, epoch=9, pruned=0, mark=mark)
+        assert pool.call(slots) == -1
+    pool.execute("SET", pool.keys.format, mark)
+    assert pool.call(finish(pool.keys, mark=mark, floor=2)) == 0
+    assert pool.call(finish(pool.keys, mark=mark, floor=2)) == 0
+    assert pool.execute("GET", pool.keys.format) == b"2"

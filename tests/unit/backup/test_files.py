@@ -13,8 +13,8 @@ import pytest
 
 from orchestrator.backup import files
 from orchestrator.backup.checks import check_row
+from orchestrator.backup.contents import check_file
 from orchestrator.backup.files import BackupFile, BackupReader
-from orchestrator.backup.restoring import check_file
 from orchestrator.backup.rows import (
     MAGIC,
     VERSION,
