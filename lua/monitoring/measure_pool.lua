@@ -28,7 +28,7 @@ end
 local counters, totals_key = {}, pool .. ':stats:TOTAL'
 local names, counts = redis.call('HKEYS', totals_key), redis.call('HVALS', totals_key)
 for i = 1, #names do counters[2 * i - 1], counters[2 * i] = names[i], counts[i] end
--- Counters of durable submits and of losses; their names have a colon, `beats` excepted.
+-- Counters of durable submits and of losses; their names have a colon, `lease_requests` excepted.
 names, counts = redis.call('HKEYS', pool .. ':durability'), redis.call('HVALS', pool .. ':durability')
 for i = 1, #names do counters[#counters + 1], counters[#counters + 2] = names[i], counts[i] end
 local schedules_key = pool .. ':schedules'

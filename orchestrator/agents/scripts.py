@@ -164,23 +164,23 @@ class LeadReply(NamedTuple):
     Attributes:
         leads: False if another supervisor holds the lease.
         floor: the lowest format that the pool admits.
-        stored_beats: number of requests for the lease that Redis knew; below the number that the caller knew if Redis
-            has lost writes. 0 while a key has a wrong type.
-        beat: number of this request.
+        stored_last: number of the supervisor's last request that Redis knew; below the number that the supervisor knew
+            if Redis has lost writes. 0 while a key has a wrong type.
+        request: number of this request; 0 while a key has a wrong type.
         submitted: number of tasks that were submitted since the beginning.
         now_ms: time of the server.
     """
 
     leads: bool
     floor: int | None
-    stored_beats: int
-    beat: int
+    stored_last: int
+    request: int
     submitted: int
     now_ms: int
 
 
 def lead(
-    keys: PoolKeys, *, supervisor: str, lease_ms: int, floor: int = OLDEST_FORMAT, beats: int = 0, now_us: str = ""
+    keys: PoolKeys, *, supervisor: str, lease_ms: int, floor: int = OLDEST_FORMAT, last: int = 0, now_us: str = ""
 ) -> Call[LeadReply]:
     """Acquire or renew the leader lease, and list the supervisor among those that run.
 
@@ -189,7 +189,7 @@ def lead(
         supervisor: its id.
         lease_ms: duration of the lease.
         floor: the highest floor of the pool that the supervisor has seen; the script stores it if Redis has lost it.
-        beats: the highest `beat` that the supervisor has seen.
+        last: the `request` of the last reply to this supervisor; 0 if there was none.
         now_us: test override.
     """
     args: Arguments = {
@@ -199,7 +199,7 @@ def lead(
         "format": FORMAT,
         "version": program_version(),
         "known": floor,
-        "beats": beats,
+        "last": last,
         "now_arg": now_us,
     }
     return Call("agents/lead", args, lambda reply: LeadReply(bool(reply[0]), read_floor(reply[1]), *reply[2:]))

@@ -283,9 +283,10 @@ POOL_KEYS: Final = (
     KeyKind(
         "durability",
         "hash",
-        "durable submits per level and outcome: `fsync:asked`, `fsync:missed`, `replicated:asked`, ...; `beats`: "
-        "requests for the leader's lease; `losses:client`, `lost:client`, ...: noticed losses of writes, "
-        "lost submits; `losses:noticed_ms`: when the last one was noticed",
+        "what was confirmed and what was lost: durable submits per level and outcome (`fsync:asked`, `fsync:missed`, "
+        "`replicated:asked`, ...); noticed losses of writes and lost submits per observer (`losses:client`, "
+        "`lost:client`, ...), and `losses:noticed_ms`, when the last one was noticed; `lease_requests`: number of the "
+        "latest request for the leader's lease",
         "permanent",
         permanent=True,
         backup=Backup.KEPT,
@@ -404,6 +405,12 @@ POOL_KEYS: Final = (
         "supervisors",
         "zset",
         "supervisors that run: id, format and version, by the ms at which the entry ends without another request",
+        "a day after its last use",
+    ),
+    KeyKind(
+        "supervisors:requests",
+        "hash",
+        "number of the last request for the leader's lease, per supervisor that runs",
         "a day after its last use",
     ),
     KeyKind(
@@ -685,7 +692,7 @@ class PoolKeys:
 
     @property
     def durability(self) -> str:
-        """Key of the counters of durable submits and of losses."""
+        """Key of the counters of durable submits, of losses and of requests for the leader's lease."""
         return f"{self.root}:durability"
 
     @property
@@ -834,6 +841,11 @@ class PoolKeys:
     def leader_format(self) -> str:
         """Key of the format of the leading supervisor."""
         return f"{self.root}:leader:format"
+
+    @property
+    def supervisor_requests(self) -> str:
+        """Key of the number of the last request for the lease, per supervisor."""
+        return f"{self.root}:supervisors:requests"
 
     @property
     def supervisors(self) -> str:

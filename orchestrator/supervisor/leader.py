@@ -80,7 +80,7 @@ class Leader:
             supervisor=self._supervisor,
             lease_ms=lease_ms,
             floor=floor.value,
-            beats=self._losses.beats,
+            last=self._losses.last,
         )
         try:
             answer = await self._services.store.call(call)

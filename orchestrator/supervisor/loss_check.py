@@ -1,4 +1,4 @@
-"""Notices that Redis has lost confirmed writes: the number of requests for the leader's lease has stepped back."""
+"""Notices that Redis has lost confirmed writes: it lacks the supervisor's last requests for the leader's lease."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ _log = get_logger(__name__)
 class _Request(NamedTuple):
     """A request for the lease that Redis has confirmed."""
 
-    beat: int
+    number: int
     submitted: int
     ms: int
 
 
 class LossCheck:
-    """Compares each answer to a request for the lease with the answers before; `lead` counts the requests."""
+    """Compares each answer to a request for the lease with the answers before; `lead` numbers the requests."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._confirmed: deque[_Request] = deque(maxlen=REMEMBERED)
 
     @property
-    def beats(self) -> int:
+    def last(self) -> int:
         """Number of the last request that Redis has confirmed to this supervisor."""
-        return self._confirmed[-1].beat if self._confirmed else 0
+        return self._confirmed[-1].number if self._confirmed else 0
 
     async def compare(self, answer: LeadReply) -> None:
-        """Report a loss if Redis knew fewer requests than this supervisor."""
-        lost = [request for request in self._confirmed if request.beat > answer.stored_beats]
-        kept = [request for request in self._confirmed if request.beat <= answer.stored_beats]
+        """Report a loss if Redis knew an older request of this supervisor than the last one that it confirmed."""
+        lost = [request for request in self._confirmed if request.number > answer.stored_last]
+        kept = [request for request in self._confirmed if request.number <= answer.stored_last]
         self._confirmed.clear()
-        if answer.beat:
-            self._confirmed.extend([*kept, _Request(answer.beat, answer.submitted, answer.now_ms)])
-        if not lost or not answer.beat:
+        if answer.request:
+            self._confirmed.extend([*kept, _Request(answer.request, answer.submitted, answer.now_ms)])
+        if not lost or not answer.request:
             return
         submits = max(0, lost[-1].submitted - answer.submitted)
         from_ms = lost[0].ms

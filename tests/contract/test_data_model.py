@@ -70,7 +70,7 @@ NOT_SAVED = {
     *["crew:W", "worker:W:notes", "silent:W", "skills:S", "room:S", "versions:S", "descriptions:S", "versions"],
     *["doorbell", "replies:C", "events", "stats:MINUTE", "timings", "timings:MINUTE", "timings:TOTAL"],
     *["control:records:refused", "control:refused", "control:MINUTE", "desired:revisions", "nonce:CMD", "receipts:CMD"],
-    *["selection:CMD", "leader", "leader:format", "supervisors", "format"],
+    *["selection:CMD", "leader", "leader:format", "supervisors", "supervisors:requests", "format"],
     *["lock:N", "lock:N:waiters", "lock:N:wake", "exec", "exec:fence", "exec:awaited", "exec:line", "exec:waiters"],
     *["exec:wake", "exec:ID", "locks", "ws:json", "dir", "dir:info", "usage:MS:ops", "usage:MS:ops:before"],
     *["window:MS", "ops", "ops:before", "losses"],

@@ -9,11 +9,13 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from orchestrator.agents import scripts as registry
 from orchestrator.client.client import Orchestrator
 from orchestrator.core.errors import TaskExpired
 from orchestrator.services import open_services
 from orchestrator.store.script_files import all_scripts
 from orchestrator.supervisor.leader import Leader
+from orchestrator.supervisor.loss_check import LossCheck
 from orchestrator.tasks.losses import read_losses
 from orchestrator.tasks.submission import Submission
 from orchestrator.testing.waiting import wait_for
@@ -87,9 +89,9 @@ async def lead(settings: Settings) -> None:
         await Leader(services, supervisor="s").run(nothing)
 
 
-def count_beats(direct: redis.Redis, prefix: str) -> int:
+def count_requests(direct: redis.Redis, prefix: str) -> int:
     """How many requests for the lease a server knows."""
-    found: Any = direct.hget(f"{prefix}:{{pool:default}}:durability", "beats")
+    found: Any = direct.hget(f"{prefix}:{{pool:default}}:durability", "lease_requests")
     return int(found or 0)
 
 
@@ -146,18 +148,18 @@ async def test_a_supervisor_notices_a_failover_that_lost_writes(
     async with FaultProxy(pair.master.url) as proxy, anyio.create_task_group() as group:
         settings = local_settings(proxy.url, prefix, supervisor__leader_lease_s=0.3)
         group.start_soon(lead, settings)
-        await wait_for(lambda: count_beats(pair.direct, prefix) > 1, "a leader")
+        await wait_for(lambda: count_requests(pair.direct, prefix) > 1, "a leader")
         assert await anyio.to_thread.run_sync(pair.direct.wait, 1, 2000) == 1
         if loses:
             pair.cut_off()
         async with Orchestrator(settings=local_settings(pair.master.url, prefix)) as orc:
             await orc.submit_many([Submission("work")] * 7)
-        seen = count_beats(pair.direct, prefix)
-        await wait_for(lambda: count_beats(pair.direct, prefix) > seen + 1, "two requests")
+        seen = count_requests(pair.direct, prefix)
+        await wait_for(lambda: count_requests(pair.direct, prefix) > seen + 1, "two requests")
         await anyio.to_thread.run_sync(pair.direct.wait, 1, 300)
         await pair.fail_over(proxy)
-        before = count_beats(pair.successor, prefix)
-        await wait_for(lambda: count_beats(pair.successor, prefix) > before + 2, "requests at the new master")
+        before = count_requests(pair.successor, prefix)
+        await wait_for(lambda: count_requests(pair.successor, prefix) > before + 2, "requests at the new master")
         found = await losses_of(settings)
         if loses:
             assert found is not None
@@ -166,6 +168,38 @@ async def test_a_supervisor_notices_a_failover_that_lost_writes(
             assert found is None
         assert ("writes_lost" in caplog.text) is loses
         group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("loses", [True, False], ids=["behind", "in-step"])
+async def test_one_of_two_supervisors_renewed_after_the_lost_writes(
+    pair: Pair, prefix: str, caplog: pytest.LogCaptureFixture, *, loses: bool
+) -> None:
+    """It notices the loss, although the other one asks the new master first; the loss is reported once."""
+    await pair.join()
+    async with FaultProxy(pair.master.url) as proxy:
+        settings = local_settings(proxy.url, prefix)
+        async with open_services(settings, name="supervisor") as services:
+            checks = {name: LossCheck(services) for name in ("a", "b")}
+
+            async def ask(name: str) -> None:
+                call = registry.lead(services.keys, supervisor=name, lease_ms=15_000, last=checks[name].last)
+                await checks[name].compare(await services.store.call(call, retry_for_s=10))
+
+            await ask("a")
+            await ask("b")
+            assert await anyio.to_thread.run_sync(pair.direct.wait, 1, 2000) == 1
+            if loses:
+                pair.cut_off()
+            async with Orchestrator(settings=local_settings(pair.master.url, prefix)) as orc:
+                await orc.submit_many([Submission("work")] * 7)
+            await ask("b")
+            await anyio.to_thread.run_sync(pair.direct.wait, 1, 300)
+            await pair.fail_over(proxy)
+            for name in "abab":
+                await ask(name)
+        found = await losses_of(settings)
+        assert (found and (found.submits, found.reports)) == ((7, 1) if loses else None)
+        assert caplog.text.count("writes_lost") == loses
 
 
 @pytest.mark.parametrize("fsync", ["always", "lost"])
@@ -178,12 +212,12 @@ async def test_a_restart(binary: ServerBinary, prefix: str, caplog: pytest.LogCa
             group.start_soon(lead, settings)
             await orc.submit("work")
             with server.client() as direct:
-                await wait_for(lambda: count_beats(direct, prefix) > 1, "a leader")
+                await wait_for(lambda: count_requests(direct, prefix) > 1, "a leader")
             await anyio.to_thread.run_sync(server.restart)
             await orc.submit("work")
             with server.client() as direct:
-                beats = count_beats(direct, prefix)
-                await wait_for(lambda: count_beats(direct, prefix) > beats + 2, "requests after the restart")
+                seen = count_requests(direct, prefix)
+                await wait_for(lambda: count_requests(direct, prefix) > seen + 2, "requests after the restart")
             found = await losses_of(settings)
             if fsync == "always":
                 assert found is None

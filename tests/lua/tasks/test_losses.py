@@ -10,6 +10,7 @@ from orchestrator.tasks.losses import summarize
 from tests.lua.pool import row
 
 if TYPE_CHECKING:
+    from orchestrator.agents.scripts import LeadReply
     from tests.lua.pool import Pool
 
 
@@ -53,17 +54,56 @@ def test_requests_for_the_lease_are_counted(pool: Pool) -> None:
     """A supervisor that knows more requests than Redis learns it; the count goes on above both."""
     first = pool.call(lead(pool.keys, supervisor="a", lease_ms=5000))
     other = pool.call(lead(pool.keys, supervisor="b", lease_ms=5000))
-    assert (first.stored_beats, first.beat, other.stored_beats, other.beat) == (0, 1, 1, 2)
+    assert (first.stored_last, first.request, other.stored_last, other.request) == (0, 1, 1, 2)
     pool.put(row())
-    after = pool.call(lead(pool.keys, supervisor="a", lease_ms=5000, beats=9))
-    assert (after.stored_beats, after.beat, after.submitted) == (2, 10, 1)
+    after = pool.call(lead(pool.keys, supervisor="a", lease_ms=5000, last=9))
+    assert (after.stored_last, after.request > 9, after.submitted) == (1, True, 1)
+
+
+def test_the_requests_of_another_supervisor_hide_no_loss(pool: Pool) -> None:
+    """A supervisor whose last request is lost learns it, although another one has asked since; one reports it."""
+
+    def ask(who: str, last: int) -> LeadReply:
+        return pool.call(lead(pool.keys, supervisor=who, lease_ms=5000, last=last))
+
+    one, two = ask("a", 0), ask("b", 0)
+    kept = {key: pool.execute("DUMP", key) for key in (pool.keys.durability, pool.keys.supervisor_requests)}
+    lost = ask("b", two.request)
+    for key, dumped in kept.items():
+        pool.execute("RESTORE", key, 0, dumped, "REPLACE")
+    after = ask("a", one.request)
+    assert after.stored_last == one.request, "its own requests are all there"
+    found = ask("b", lost.request)
+    assert found.stored_last == two.request < lost.request
+    # Both have lost requests: the second one finds the shared number above its own, and goes on from there.
+    for key, dumped in kept.items():
+        pool.execute("RESTORE", key, 0, dumped, "REPLACE")
+    again, other = ask("b", found.request), ask("a", after.request)
+    assert again.stored_last < found.request
+    assert other.stored_last >= after.request
+    assert ask("a", other.request).stored_last == other.request
+    assert ask("b", again.request).stored_last >= again.request
+
+
+def test_the_numbers_of_supervisors_that_are_gone_go(pool: Pool) -> None:
+    """A supervisor that was removed from the list, and comes back, has lost nothing."""
+    here = pool.call(lead(pool.keys, supervisor="here", lease_ms=5000))
+    for number in range(50):
+        pool.call(lead(pool.keys, supervisor=f"gone-{number}", lease_ms=5000))
+    assert pool.execute("HLEN", pool.keys.supervisor_requests) == 51
+    pool.execute("DEL", pool.keys.supervisors)
+    gone = pool.call(lead(pool.keys, supervisor="new", lease_ms=5000))
+    assert pool.execute("HKEYS", pool.keys.supervisor_requests) == [b"new"]
+    back = pool.call(lead(pool.keys, supervisor="here", lease_ms=5000, last=here.request))
+    assert back.stored_last == gone.request > here.request
+    assert 86_000 < pool.execute("TTL", pool.keys.supervisor_requests) <= 86_400
 
 
 def test_a_key_of_another_type_stops_no_leader(pool: Pool) -> None:
     """Nothing is counted then, and nothing reported."""
     pool.execute("SET", pool.keys.durability, "x")
-    answer = pool.call(lead(pool.keys, supervisor="a", lease_ms=5000, beats=9))
-    assert (answer.leads, answer.beat) == (True, 0)
+    answer = pool.call(lead(pool.keys, supervisor="a", lease_ms=5000, last=9))
+    assert (answer.leads, answer.request) == (True, 0)
     pool.execute("DEL", pool.keys.durability)
 
 
