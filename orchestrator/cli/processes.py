@@ -165,7 +165,7 @@ class Signals:
         received = signal.sigtimedwait(self._watched, max(0.0, timeout_s))
         if received is None or received.si_signo == signal.SIGCHLD:
             return None
-        if received.si_signo == signal.SIGHUP and not self._terminal.is_gone:
+        if self._terminal.asks_reload(received.si_signo):
             self.on_reload()
             return None
         return signal.Signals(received.si_signo)

@@ -29,6 +29,10 @@ class Terminal:
         """True if the terminal was closed, so that a SIGHUP asks the process to end."""
         return self._was_there and not _is_there()
 
+    def asks_reload(self, number: int) -> bool:
+        """Return whether a signal is a SIGHUP that asks for a reload, as one does unless the terminal was closed."""
+        return number == signal.SIGHUP and not self.is_gone
+
 
 def block_hangup() -> None:
     """Keep SIGHUP until `hangup_received`; threads and child processes that start now block it too."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
 PINGS_PER_LIMIT: Final = 3
+WAITS_FOR_REDIS: Final = "waits for Redis, which does not answer"
+"""Status of a program that asks Redis again and again."""
 SEND_TIMEOUT_S: Final = 1.0
 """Longest time that a message may block its loop, when the service manager does not read."""
 _MAX_STATUS_CHARS: Final = 500

@@ -17,7 +17,7 @@ from orchestrator.core.hangup import Terminal, hangup_received
 from orchestrator.core.ids import new_worker_id
 from orchestrator.core.live_settings import LiveSettings
 from orchestrator.core.log import get_logger
-from orchestrator.core.notify import Notifier
+from orchestrator.core.notify import WAITS_FOR_REDIS, Notifier
 from orchestrator.core.process_one import reap_orphans
 from orchestrator.core.settings_reload import SettingsReloader
 from orchestrator.core.wakeups import Wakeup
@@ -30,7 +30,7 @@ from orchestrator.supervisor.controller import Controller
 from orchestrator.supervisor.doorbell import Doorbell
 from orchestrator.supervisor.event_trimmer import EventTrimmer
 from orchestrator.supervisor.jobs import Jobs
-from orchestrator.supervisor.leader import WAITS_FOR_REDIS, Leader
+from orchestrator.supervisor.leader import Leader
 from orchestrator.supervisor.older_workers import OlderWorkers
 from orchestrator.supervisor.promoter import Promoter
 from orchestrator.supervisor.reconciler import Reconciler
@@ -166,7 +166,7 @@ async def _obey_signals(
 ) -> None:
     terminal = Terminal()
     async for number in received:
-        if number is signal.SIGHUP and reloader is not None and not terminal.is_gone:
+        if reloader is not None and terminal.asks_reload(number):
             reloader.reload()
             continue
         _log.info("supervisor_stop_requested", signal=signal.Signals(number).name)

@@ -14,6 +14,7 @@ import anyio
 from orchestrator.agents import scripts as registry
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
+from orchestrator.core.notify import WAITS_FOR_REDIS
 from orchestrator.supervisor.loss_check import LossCheck
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 TRUST: Final = 0.8
 LEADS: Final = "leads"
 STANDS_BY: Final = "stands by: another supervisor leads"
-WAITS_FOR_REDIS: Final = "waits for Redis, which does not answer"
 _log = get_logger(__name__)
 
 

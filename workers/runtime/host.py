@@ -24,15 +24,15 @@ from orchestrator.core.hangup import Terminal, ignore_hangup
 from orchestrator.core.ids import new_worker_id
 from orchestrator.core.live_settings import LiveSettings
 from orchestrator.core.log import bind_context, get_logger
-from orchestrator.core.notify import Notifier
+from orchestrator.core.notify import WAITS_FOR_REDIS, Notifier
 from orchestrator.core.parent_process import end_with_parent
 from orchestrator.core.settings_reload import SettingsReloader
-from orchestrator.monitoring.server import check_installed, remove_socket
 from orchestrator.services import SyncStore, pool_keys, reach_server
 from orchestrator.tracing.environment import exported_spans
 from orchestrator.workers.runtime.dead_worker import abandon_entries
 from orchestrator.workers.runtime.fetcher import POLLS_PER_LEASE
-from orchestrator.workers.runtime.host_health import TURN_EVERY_S, HostHealth
+from orchestrator.workers.runtime.health_process import HEALTHY_AFTER_S, HealthProcess, flush_output
+from orchestrator.workers.runtime.host_health import TURN_EVERY_S
 from orchestrator.workers.runtime.host_memory import HostMemory
 from orchestrator.workers.runtime.host_signals import HostSignals
 from orchestrator.workers.runtime.process_groups import ProcessGroups, kill_group
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from orchestrator.core.settings_sources import SettingsSources
     from orchestrator.workers.agent import Agent
 
-HEALTHY_AFTER_S: Final = 30.0
-"""Lifetime of a child after which its death starts a new back-off."""
 MUST_NOT_RESTART: Final = frozenset({ConfigError.exit_code})
 """Exit statuses of a configuration error, which the next child would meet too."""
 ASK_AGAIN_S: Final = 1.0
@@ -67,7 +65,6 @@ NOTIFY_EVERY_S: Final = 0.5
 """Interval of the messages to the service manager while workers start or drain."""
 EXTEND_S: Final = 30.0
 """Time that the host asks for while a worker waits for Redis at its start, or drains."""
-WAITS_FOR_REDIS: Final = "waits for Redis, which does not answer"
 GRACE_S: Final = 15.0
 """Time after the end of the drain before the host kills a child."""
 
@@ -111,57 +108,6 @@ class Abandoning:
     pid: int
     dead_workers: Sequence[DeadWorker]
     started_s: float
-
-
-class HealthProcess:
-    """The process that serves the health of a host. Its end changes nothing for the workers; the host starts it again.
-
-    Raises:
-        ConfigError: the libraries of the server are missing.
-    """
-
-    def __init__(self, settings: Settings, memory: HostMemory) -> None:
-        assert settings.worker.health is not None
-        check_installed("worker.health")
-        self._address = settings.worker.health
-        self._health = HostHealth(settings, self._address, memory, watched=True)
-        self._pid: int | None = None
-        self._failures = 0
-        self._started_s = -math.inf
-        self._backoff = Backoff(base_s=0.5, cap_s=30.0)
-        self.due_s = 0.0
-        """When it starts; infinite while it runs."""
-
-    def start_if_due(self, received: HostSignals, feeds: Sequence[SettingsFeed]) -> None:
-        """Start the process, which does not keep the feeds, unless it runs or has ended a moment ago."""
-        if time.monotonic() < self.due_s:
-            return
-        _flush()
-        end_with_host = end_with_parent(signal.SIGKILL)
-        self._started_s, self.due_s = time.monotonic(), math.inf
-        pid = received.fork()
-        if pid == 0:
-            end_with_host()
-            for feed in feeds:
-                feed.close()
-            _become_health(self._health)
-        self._pid = pid
-
-    def ended(self, pid: int) -> bool:
-        """Return whether it was this process that ended, and plan its restart."""
-        if pid != self._pid:
-            return False
-        self._failures = 1 if time.monotonic() - self._started_s > HEALTHY_AFTER_S else self._failures + 1
-        self._pid, self.due_s = None, time.monotonic() + self._backoff.delay_s(self._failures)
-        _log.error("health_process_ended", pid=pid)
-        return True
-
-    def end(self) -> None:
-        """End the process with its host."""
-        if self._pid is not None:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
-            remove_socket(self._address)
 
 
 class Host:
@@ -231,7 +177,7 @@ class Host:
         self._turn()
         while self._children or (self._due and not self._signals):
             for received in self._received.wait(self._until_due_s()):
-                if received == signal.SIGHUP and not self._terminal.is_gone:
+                if self._terminal.asks_reload(received):
                     self._reload()
                 elif received != signal.SIGCHLD:
                     self._stop_children(received)
@@ -274,7 +220,7 @@ class Host:
 
     def _fork(self, *, failures: int) -> None:
         worker = new_worker_id()
-        _flush()
+        flush_output()
         request_end = end_with_parent(signal.SIGTERM)
         cell = self._memory.take()
         watchdog, groups, feed = LoopWatchdog(self._stuck_after_s, cell), ProcessGroups(), SettingsFeed()
@@ -468,7 +414,7 @@ class Host:
             self._start_abandoning(due)
 
     def _start_abandoning(self, dead_workers: Sequence[DeadWorker]) -> None:
-        _flush()
+        flush_output()
         end_with_host = end_with_parent(signal.SIGKILL)
         pid = self._received.fork()
         if pid == 0:
@@ -530,7 +476,7 @@ def _abandon_and_exit(settings: Settings, agents: Sequence[Agent], dead_workers:
     except BaseException as broken:  # noqa: BLE001 - a child must not return into its parent's frames
         _log.error("abandon_exception", pid=os.getpid(), error=describe(broken), exc_info=True)
     finally:
-        _flush()
+        flush_output()
         os._exit(code)
 
 
@@ -553,22 +499,6 @@ def abandon(settings: Settings, agents: Sequence[Agent], dead_workers: Sequence[
                 )
                 if count or not dead.answered:
                     _log.info("entries_abandoned", worker=dead.worker, count=count)
-
-
-def _become_health(health: HostHealth) -> NoReturn:
-    """In the process that serves the health: do that, and never return."""
-    code = 1
-    try:
-        os.setpgid(0, 0)
-        # The host ends it when all workers have drained; until then it tells that they do.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
-        run_loop(health.serve)
-    except BaseException as broken:  # noqa: BLE001 - a child must not return into its parent's frames
-        _log.error("health_process_failed", pid=os.getpid(), error=describe(broken), exc_info=True)
-    finally:
-        _flush()
-        os._exit(code)
 
 
 def _become_worker(request_end: Callable[[], None], work: Callable[[], None]) -> NoReturn:
@@ -594,12 +524,5 @@ def _become_worker(request_end: Callable[[], None], work: Callable[[], None]) ->
     except BaseException as broken:  # noqa: BLE001 - a child must not return into its parent's frames
         _log.error("worker_exception", pid=os.getpid(), error=describe(broken), exc_info=True)
     finally:
-        _flush()
+        flush_output()
         os._exit(code)
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        # A handler may have closed the stream, or its reader may be gone.
-        with suppress(OSError, ValueError, AttributeError):
-            stream.flush()
