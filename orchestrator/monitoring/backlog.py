@@ -95,6 +95,8 @@ class ActiveStops:
 
     def hold_agent(self, agent: str) -> bool:
         """Return whether the agent gets no task."""
+        if not self._stops:
+            return False
         return self._all or not self._stops.isdisjoint({stop_slot("agent", agent), pause_slot("agent", agent)})
 
     def hold(self, place: ReadyPlace) -> bool:

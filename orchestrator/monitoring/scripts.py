@@ -98,7 +98,7 @@ def measure_pool(keys: PoolKeys, *, now_us: str = "") -> Call[PoolNumbers]:
     """Read the numbers of a pool."""
 
     def parse(reply: list[Any]) -> PoolNumbers:
-        now, leader, counters, agents, sizes, stops, sessions = reply
+        now, leader, counters, agents, sizes, stops, stopped = reply
         scheduled, asking, dead, workers, supervisors, schedules, sessions, commands, refusals, *next_fire = sizes
         return PoolNumbers(
             now_ms=int(now) // 1000,
@@ -106,7 +106,7 @@ def measure_pool(keys: PoolKeys, *, now_us: str = "") -> Call[PoolNumbers]:
             counters={name.decode(): int(count) for name, count in zip(counters[::2], counters[1::2], strict=True)},
             agents=[name.decode() for name in agents],
             stops=frozenset(slot.decode() for slot in stops),
-            stopped_sessions=sessions,
+            stopped_sessions=stopped,
             scheduled=scheduled,
             asking=asking,
             dead=dead,

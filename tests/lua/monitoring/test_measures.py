@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator.control.commands import Stop
+from orchestrator.control.commands import DrainQueue, PauseAgent, Start, Stop
 from orchestrator.monitoring.scripts import ReadyPlace, measure_agents, measure_pool, measure_queues
 from tests.lua.pool import Team, rank, row
 
@@ -35,6 +35,29 @@ def test_a_pool(pool: Pool) -> None:
     found = pool.call(measure_pool(pool.keys, now_us=str(pool.now_ms * 1000)))
     assert found.counters["submitted"] == 3
     assert (found.scheduled, found.workers, found.agents, found.commands) == (1, 1, ["ed"], 1)
+
+
+def test_active_stops(pool: Pool) -> None:
+    """Stops and pauses by slot until they end; stopped sessions as a number, because there may be thousands."""
+    for command in (
+        Stop(),
+        Stop(skill="sum"),
+        Stop(session="s-1"),
+        Stop(session="s-2"),
+        PauseAgent(agent="ed"),
+        DrainQueue(queue="skill:sum"),
+    ):
+        pool.append(command)
+    found = pool.call(measure_pool(pool.keys))
+    assert (set(found.stops), found.stopped_sessions) == ({"stop:all", "stop:skill:sum", "pause:agent:ed"}, 2)
+    for start in (Start(), Start(session="s-1")):
+        pool.append(start)
+    found = pool.call(measure_pool(pool.keys))
+    assert (set(found.stops), found.stopped_sessions) == ({"stop:skill:sum", "pause:agent:ed"}, 1)
+    pool.execute("DEL", pool.keys.desired)
+    pool.execute("SET", pool.keys.desired, "damaged")
+    found = pool.call(measure_pool(pool.keys))
+    assert (found.stops, found.stopped_sessions) == (frozenset(), 0)
 
 
 def test_entries_of_an_agent(pool: Pool) -> None:
