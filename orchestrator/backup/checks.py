@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from orchestrator.backup.names import check_scope, name_key
-from orchestrator.backup.rows import CommandsRow, KeyRow, OutputRow, SavedTask, to_bytes
+from orchestrator.backup.rows import LAST_MS, CommandsRow, KeyRow, OutputRow, SavedTask, to_bytes
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name, check_task_id, decode_foreign
 from orchestrator.core.queue_name import QueueName
@@ -28,6 +29,7 @@ _ENDED: Final = frozenset({str(state) for state in TaskState if state.final})
 _NUMBERS: Final = frozenset(
     "gen rank by ttl due fails deaths begun blamed group alone depth ended asks dropped ran was".split()  # noqa: SIM905 - a list of words
 )
+_TIMES: Final = frozenset({"due", "by", "ended", "begun"})
 _NUMBER: Final = re.compile(r"[0-9]{1,17}")
 _SCORE: Final = re.compile(r"-?[0-9]{1,17}(?:\.[0-9]{1,17})?(?:e[+-]?[0-9]{1,2})?|-?inf")
 _PLACE: Final = re.compile(r"(\S{1,128}) ([0-9]{1,17}-[0-9]{1,17}) ([0-9]{1,17})")
@@ -54,9 +56,11 @@ def check_row(row: DataRow, *, pool: str) -> None:
             check_task(row)
         case OutputRow():
             check_task_id(row.id)
+            _check(0 <= row.left_ms <= LAST_MS, "the lifetime of output")
             for entry, *fields in row.entries:
                 _check(_ENTRY.fullmatch(entry) and fields and len(fields) % 2 == 0, "an entry of output")
                 _check_bytes(fields)
+            _check_order([entry for entry, *_ in row.entries])
         case KeyRow():
             _check_key(row, pool)
         case CommandsRow():
@@ -76,6 +80,7 @@ def check_task(row: SavedTask) -> None:
     _check("gen" in fields and "env" in fields, "a task without generation or envelope")
     for name, value in fields.items():
         _check(len(name) <= _NAMES, "the name of a field")
+        _check(name not in _TIMES or (_NUMBER.fullmatch(value) and int(value) <= LAST_MS), f"the time {name} of a task")
         _check(name not in _NUMBERS or _NUMBER.fullmatch(value), f"the field {name} of a task")
     _check_bytes([*fields, *fields.values()])
     try:
@@ -100,7 +105,7 @@ def check_task(row: SavedTask) -> None:
     _check(fields["state"] not in _ENDED or "ended" in fields, "an ended task without a time")
     for score in (row.score, row.turn):
         _check(not score or (_SCORE.fullmatch(score) and "inf" not in score), "the place of a task")
-    _check(row.left_ms >= 0 and row.children_ms >= 0, "the lifetime of a task")
+    _check(0 <= row.left_ms <= LAST_MS and 0 <= row.children_ms <= LAST_MS, "the lifetime of a task")
     _check_bytes([row.digest])
     for child in row.children:
         check_task_id(child)
@@ -112,7 +117,7 @@ def _check_key(row: KeyRow, pool: str) -> None:
     saved = key.is_log or key.backup in {Backup.KEPT, Backup.UNTIL}
     if key.kind is None or not saved or key.kind.type != row.type:
         raise InvalidInput(f"a key that no backup has: {row.scope!r:.80} {row.suffix!r:.80} of type {row.type!r:.20}")
-    _check(row.left_ms >= 0 and row.until_ms >= 0, "the lifetime of a key")
+    _check(0 <= row.left_ms <= LAST_MS and 0 <= row.until_ms <= LAST_MS, "the lifetime of a key")
     values = row.values
     _check(values, "a key without content")
     _check_bytes(values)
@@ -160,7 +165,14 @@ def read_entries(values: Sequence[str]) -> list[tuple[str, list[str]]]:
         _check(fields and len(fields) == int(count) and len(fields) % 2 == 0, "the fields of an entry")
         entries.append((values[at], fields))
         at += 2 + int(count)
+    _check_order([entry for entry, _ in entries])
     return entries
+
+
+def _check_order(ids: Sequence[str]) -> None:
+    """Refuse ids of entries that do not rise, which Redis would refuse in the middle of a restore."""
+    numbers = [tuple(map(int, entry.split("-"))) for entry in ids]
+    _check(all(before < after for before, after in pairwise([(0, 0), *numbers])), "the order of entries")
 
 
 def _check_bytes(texts: Sequence[str]) -> None:

@@ -35,6 +35,11 @@ class CheckedBackup:
     jobs: int
     signed: bool
 
+    @property
+    def floor(self) -> int:
+        """The lowest format that the pool admitted at the end of the backup."""
+        return max(self.header.floor, self.end.floor)
+
 
 def check_file(reader: BackupReader) -> CheckedBackup:
     """Read a whole file and check it. Blocks.
@@ -63,9 +68,10 @@ def check_file(reader: BackupReader) -> CheckedBackup:
     assert reader.end is not None
     if counts["tasks"] != reader.end.counts.get("tasks", 0):
         raise reader.damaged("the number of its tasks is wrong")
-    if reader.header.floor > FORMAT:
-        raise reader.damaged(f"it is of a pool of format {reader.header.floor}, and this program has {FORMAT}")
-    return CheckedBackup(reader.header, reader.end, commands, jobs, signed)
+    checked = CheckedBackup(reader.header, reader.end, commands, jobs, signed)
+    if checked.floor > FORMAT:
+        raise reader.damaged(f"it is of a pool of format {checked.floor}, and this program has {FORMAT}")
+    return checked
 
 
 def desired_of(row: CommandsRow, signer: Signer) -> Desired:

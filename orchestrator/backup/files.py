@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Self
 import msgspec
 
 from orchestrator.backup.rows import (
+    LAST_MS,
     MAGIC,
     VERSION,
     ChunkEnd,
@@ -32,11 +33,13 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 CHUNK_BYTES: Final = 1 << 20
-MAX_CHUNK_BYTES: Final = 1 << 30
-"""Largest accepted chunk: one row may be as large as a workspace. Guards against files that unpack to any size."""
+MAX_CHUNK_BYTES: Final = 1 << 27
+"""Largest chunk, which one task with large results may fill. Guards against files that unpack to any size."""
 LEVEL: Final = 4
 """Compression level: about twice as fast as the default one, for files that are a few percent larger."""
 _BLOCK_BYTES: Final = 1 << 16
+_END_BYTES: Final = 1 << 10
+"""Room for the last row of a chunk."""
 _FIRST_ROW: Final = b'{"kind":"header",'
 _GZIP: Final = 31
 """Window bits of zlib for a gzip member."""
@@ -94,24 +97,30 @@ class BackupFile:
         """Add rows; writes a chunk when they fill one. Blocks.
 
         Raises:
-            BackupFailed: the disk is full, for example.
+            BackupFailed: the disk is full, for example, or a row is too large.
         """
         for row in rows:
             line = encode_row(row) + b"\n"
+            if self._size + len(line) > MAX_CHUNK_BYTES - _END_BYTES:
+                raise BackupFailed(
+                    f"a task or key takes {len(line)} bytes, and a backup has room for {MAX_CHUNK_BYTES}"
+                )
             self._lines.append(line)
             self._size += len(line)
             if self._size >= CHUNK_BYTES:
                 self._write_chunk()
 
-    def finish(self, counts: dict[str, int], *, ended_ms: int, skipped: list[str]) -> None:
+    def finish(self, counts: dict[str, int], *, ended_ms: int, skipped: list[str], floor: int = 0) -> None:
         """Write the last chunk, store the file on the disk, and give it its name. Blocks.
+
+        The arguments are those of the row `End`.
 
         Raises:
             BackupFailed: as `add`; or another program has made a file of this name meanwhile.
         """
         if self._lines:
             self._write_chunk()
-        end = End(self._chunks, counts, ended_ms, skipped, self._whole.hexdigest())
+        end = End(self._chunks, counts, ended_ms, skipped, self._whole.hexdigest(), floor)
         self._lines = [encode_row(end) + b"\n"]
         self._write_chunk()
         if self._file is None or self._path is None or self._temporary is None:
@@ -195,7 +204,7 @@ class BackupReader:
 
     def _data(self, file: BinaryIO) -> Iterator[DataRow]:
         whole = sha256()
-        for raw, lines in self._chunks_of(file):
+        for raw, count, lines in self._chunks_of(file):
             before = whole.hexdigest()
             whole.update(raw)
             if self.end is not None:
@@ -207,8 +216,9 @@ class BackupReader:
                     case Header():
                         self._check_header(row)
                     case End():
-                        if row.sha256 != before or row.chunks != self._chunk - 1 or len(lines) != 1:
+                        if row.sha256 != before or row.chunks != self._chunk - 1 or count != 1:
                             raise self.damaged("the checksum of the file is wrong")
+                        self._check_time(row.ended_ms)
                         self.end = row
                     case ChunkEnd():
                         raise self.damaged("a chunk ends twice")
@@ -228,40 +238,47 @@ class BackupReader:
                 f"{self._path} has version {row.version}, and this program reads version {VERSION}; "
                 f"restore it with a newer version of this program (it was written by {row.program})"
             )
+        self._check_time(row.begun_ms)
         self.header = row
 
-    def _decode(self, line: bytes) -> Header | DataRow | ChunkEnd | End:
+    def _check_time(self, time_ms: int) -> None:
+        if not 0 <= time_ms <= LAST_MS:
+            raise self.damaged("a time is wrong")
+
+    def _decode(self, line: bytes | memoryview) -> Header | DataRow | ChunkEnd | End:
         try:
             row: Header | DataRow | ChunkEnd | End = decode_row(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as unreadable:
             raise self.damaged(f"a row cannot be read ({unreadable})") from None
         return row
 
-    def _chunks_of(self, file: BinaryIO) -> Iterator[tuple[bytes, list[bytes]]]:
-        """Yield each chunk: its bytes in the file, and its rows, checked."""
+    def _chunks_of(self, file: BinaryIO) -> Iterator[tuple[bytes | bytearray, int, Iterator[memoryview]]]:
+        """Yield each checked chunk: its bytes in the file, and number and texts of its rows. A row is a view of it."""
         compressed = file.read(2) == _GZIP_HEAD[:2]
         file.seek(0)
         texts = self._members(file) if compressed else self._plain(file)
         for raw, text in texts:
-            *lines, last = text.split(b"\n")[:-1] or [b""]
+            begin = text.rfind(b"\n", 0, max(0, len(text) - 1)) + 1
+            count = text.count(b"\n") - 1
+            last = bytes(text[begin:]).removesuffix(b"\n")
             end = self._decode(last)
             problem = ""
             if not isinstance(end, ChunkEnd) or encode_row(end) != last:
                 problem = "a chunk has no end"
-            elif end.sha256 != sha256(text[: -len(last) - 1]).hexdigest():
+            elif end.sha256 != sha256(memoryview(text)[:begin]).hexdigest():
                 problem = "the checksum of a chunk is wrong"
-            elif end.number != self._chunk or end.rows != len(lines):
+            elif end.number != self._chunk or end.rows != count:
                 problem = "a chunk is missing"
             if problem:
                 raise self.damaged(problem)
-            yield raw, lines
+            yield raw, count, _lines(text, begin)
             self._offset += len(raw)
 
     def _begin_chunk(self) -> None:
         self._chunk += 1
         self._row = 0
 
-    def _members(self, file: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
+    def _members(self, file: BinaryIO) -> Iterator[tuple[bytes, bytearray]]:
         self._offset = 0
         data = file.read(_BLOCK_BYTES)
         while data:
@@ -288,27 +305,32 @@ class BackupReader:
                     raw[-1] = raw[-1][: len(raw[-1]) - len(data)]
             rest = unpacker.unused_data
             whole = b"".join(raw)
-            yield whole[: len(whole) - len(rest)], bytes(text)
+            yield whole[: len(whole) - len(rest)], text
             data = rest or file.read(_BLOCK_BYTES)
 
-    def _plain(self, file: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
+    def _plain(self, file: BinaryIO) -> Iterator[tuple[bytearray, bytearray]]:
         self._offset = 0
-        lines: list[bytes] = []
-        size = 0
+        text = bytearray()
         self._begin_chunk()
         while line := file.readline(MAX_CHUNK_BYTES + 1):
-            if not size and not line.startswith(_FIRST_ROW) and self._chunk == 1:
+            if not text and not line.startswith(_FIRST_ROW) and self._chunk == 1:
                 raise self.damaged("it is not a backup")
-            lines.append(line)
-            size += len(line)
-            if size > MAX_CHUNK_BYTES:
+            text += line
+            if len(text) > MAX_CHUNK_BYTES:
                 raise self.damaged(f"a chunk is larger than {MAX_CHUNK_BYTES} bytes")
             if not line.endswith(b"\n"):
                 raise self.damaged("it is incomplete")
             if line.startswith(b'{"kind":"chunk"'):
-                text = b"".join(lines)
                 yield text, text
-                lines, size = [], 0
+                text = bytearray()
                 self._begin_chunk()
-        if lines:
+        if text:
             raise self.damaged("it is incomplete")
+
+
+def _lines(text: bytearray, end: int) -> Iterator[memoryview]:
+    view, begin = memoryview(text), 0
+    while begin < end:
+        at = text.index(b"\n", begin)
+        yield view[begin:at]
+        begin = at + 1

@@ -14,6 +14,8 @@ from orchestrator.store.keys import PoolKeys
 
 VERSION: Final = 1
 """Version of the file. Raise it when an older program would misread a row."""
+LAST_MS: Final = 253_402_300_799_999
+"""The last moment of the year 9999, in milliseconds."""
 MAGIC: Final = "redis-orchestrator backup"
 
 
@@ -149,6 +151,7 @@ class End(FileRow, frozen=True, tag="end"):
         ended_ms: time of the end by the clock of Redis.
         skipped: records that were not saved because they are damaged, at most 100.
         sha256: of all bytes of the file before this chunk.
+        floor: lowest format that the pool admitted at the end, which may have risen since the header.
     """
 
     chunks: int
@@ -156,6 +159,7 @@ class End(FileRow, frozen=True, tag="end"):
     ended_ms: int
     skipped: list[str]
     sha256: str
+    floor: int = 0
 
 
 DataRow: TypeAlias = CommandsRow | SavedTask | OutputRow | KeyRow

@@ -36,7 +36,7 @@ from orchestrator.store.scoped import read_many
 from orchestrator.tasks.records import TaskRecord
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 
     from orchestrator.backup.names import FoundKey
     from orchestrator.backup.rows import DataRow
@@ -54,6 +54,7 @@ MANY_BYTES: Final = 1 << 21
 """A step reads twice as many tasks after one with few bytes, half as many after one with many."""
 ENTRIES_AT_ONCE: Final = 200
 MEMBERS_AT_ONCE: Final = 500
+PART_BYTES: Final = 1 << 22
 YOUNG_MS: Final = 60_000
 """A child whose id is this much older than the backup, by the clock of its client, is found by SCAN."""
 MOST_GENERATIONS: Final = 100
@@ -111,6 +112,11 @@ class PoolSaver:
         """Return the time of Redis."""
         seconds, microseconds = (await self._read([("TIME",)]))[0]
         return int(seconds) * 1000 + int(microseconds) // 1000
+
+    async def read_floor(self) -> int:
+        """Return the lowest format that the pool admits."""
+        (stored,) = await self._read([("GET", self._keys.format)])
+        return read_floor(stored) or FORMAT
 
     async def _rows(self) -> AsyncIterator[Sequence[Header | DataRow]]:
         yield [await self._header()]
@@ -177,7 +183,6 @@ class PoolSaver:
 
     async def _header(self) -> Header:
         self._begun_ms = await self.now_ms()
-        (floor,) = await self._read([("GET", self._keys.format)])
         return Header(
             magic=MAGIC,
             version=VERSION,
@@ -185,7 +190,7 @@ class PoolSaver:
             server=(await self._store.server_info()).version,
             prefix=self._keys.prefix,
             pool=self._keys.pool,
-            floor=read_floor(floor) or FORMAT,
+            floor=await self.read_floor(),
             begun_ms=self._begun_ms,
             shared=self._shared,
         )
@@ -244,20 +249,21 @@ class PoolSaver:
             return []
         type_ = key.kind.type
         if type_ == "string":
-            values, size = [to_text(content)], 1
+            members = [[to_text(content)]]
         elif type_ == "stream":
             return [
-                self._key_row(key, _stream_values(content[first : first + ENTRIES_AT_ONCE]), left_ms, more=first > 0)
-                for first in range(0, len(content), ENTRIES_AT_ONCE)
+                self._key_row(key, _stream_values(part), left_ms, more=number > 0)
+                for number, part in enumerate(_parts(content, ENTRIES_AT_ONCE, _entry_size))
             ]
         else:
             values = [to_text(value) for value in content]
             if type_ == "zset":  # in the order of ZADD
                 values[::2], values[1::2] = values[1::2], values[::2]
-            size = MEMBERS_AT_ONCE * 2
+            width = 2 if type_ in {"hash", "zset"} else 1
+            members = [values[first : first + width] for first in range(0, len(values), width)]
         return [
-            self._key_row(key, values[first : first + size], left_ms, more=first > 0)
-            for first in range(0, len(values), size)
+            self._key_row(key, [text for member in part for text in member], left_ms, more=number > 0)
+            for number, part in enumerate(_parts(members, MEMBERS_AT_ONCE, lambda member: sum(map(len, member))))
         ]
 
     def _key_row(self, key: FoundKey, values: list[str], left_ms: int, *, more: bool) -> KeyRow:
@@ -446,6 +452,22 @@ class PoolSaver:
         self.counts["damaged"] += 1
         if len(self.skipped) < KEPT_SKIPPED:
             self.skipped.append(what)
+
+
+def _parts(members: Sequence[Any], most: int, size_of: Callable[[Any], int]) -> Iterable[Sequence[Any]]:
+    """Yield the members of a key in parts that fit into a row: bounded in number and bytes."""
+    first = size = 0
+    for at, member in enumerate(members):
+        more = size_of(member)
+        if at > first and (at - first == most or size + more > PART_BYTES):
+            yield members[first:at]
+            first, size = at, 0
+        size += more
+    yield members[first:]
+
+
+def _entry_size(entry: Sequence[Any]) -> int:
+    return sum(map(len, entry[1]))
 
 
 def _replace(row: SavedTask, change: dict[str, Any] | None) -> SavedTask:

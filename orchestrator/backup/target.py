@@ -134,5 +134,5 @@ class Target:
         Raises:
             RestoreRefused: a later run has replaced this one.
         """
-        floor = self._checked.header.floor
+        floor = self._checked.floor
         await self._store.call(scripts.finish(self._keys, mark=self.mark, floor=floor), retry_for_s=self._retry_for_s)

@@ -129,8 +129,9 @@ async def save_pool(
                 if rows:
                     await to_thread.run_sync(file.add, rows)
                 on_step(saver.counts["tasks"])
-        ended_ms = await saver.now_ms()
-        await to_thread.run_sync(lambda: file.finish(dict(saver.counts), ended_ms=ended_ms, skipped=saver.skipped))
+        ended_ms, floor = await saver.now_ms(), await saver.read_floor()
+        counts, skipped = dict(saver.counts), saver.skipped
+        await to_thread.run_sync(lambda: file.finish(counts, ended_ms=ended_ms, skipped=skipped, floor=floor))
     return SavedPool(
         bytes=file.bytes,
         seconds=time.monotonic() - started_s,
@@ -155,7 +156,7 @@ class SavedFile:
             pool=header.pool,
             program=header.program,
             server=header.server,
-            floor=header.floor,
+            floor=self._checked.floor,
             begun_at=from_instant_ms(header.begun_ms),
             ended_at=from_instant_ms(end.ended_ms),
             shared=header.shared,

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -21,9 +22,9 @@ from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 PAGE: Final = "docs/guides/backup.md"
+SUPERVISOR: Final = Path(__file__).parents[2] / "systemd" / "orchestrator-supervisor.service"
 PREFIX, COPY = "app:env:tenant", "app:drill:tenant"
 
 
@@ -72,6 +73,18 @@ async def test_followed(server: RedisServer, tmp_path: Path) -> None:
     async with run_local_team(local_settings(server.url, COPY)) as copy:
         await copy.work(agent)
         assert await copy.orc.task(running.id).result(TIMEOUT_S) == 1
+
+
+def test_the_unit_has_the_settings_of_the_supervisor() -> None:
+    """User, program, credentials and environment are those of the supervisor's unit, which the deployment guide installs."""
+    service = next(block.text for block in blocks(PAGE) if block.language == "ini").splitlines()
+    supervisor = SUPERVISOR.read_text(encoding="utf-8").splitlines()
+    shared = [line for line in supervisor if line.startswith(("User=", "LoadCredential=", "EnvironmentFile="))]
+    assert len(shared) >= 4
+    assert [line for line in shared if line not in service] == []
+    (program,) = [line.split()[0] for line in supervisor if line.startswith("ExecStart=")]
+    assert f"{program} backup" in service
+    assert not [line for line in service if line.startswith("EnvironmentFile=/")]
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")

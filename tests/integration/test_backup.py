@@ -800,3 +800,47 @@ async def test_a_late_run(saved: Path, target: Settings, monkeypatch: pytest.Mon
             over.set()
     async with run_local_team(target, supervised=False) as copy:
         assert await copy.services.store.execute("HGETALL", copy.services.keys.desired) == before
+
+
+async def test_large_members(
+    team: LocalTeam, target: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key with large members has several rows in the file, each with few bytes, and is whole in the copy."""
+    monkeypatch.setattr(saving, "PART_BYTES", 1000)
+    agent = Agent("ada")
+
+    @agent.skill
+    async def work(ctx: TaskContext) -> None:
+        for n in range(20):
+            await ctx.workspace.append("log", f"{n}" * 100)
+            await ctx.workspace.set(f"path{n}", "x" * 300)
+
+    await team.work(agent)
+    await (await team.orc.submit("work", session="s")).result(TIMEOUT_S)
+    workspace = team.orc.workspace("s")
+    await save_pool(team.services, tmp_path / "a")
+    rows = [row for row in BackupReader(tmp_path / "a").rows() if isinstance(row, KeyRow) and row.more]
+    assert {row.type for row in rows} >= {"hash", "list"}
+    assert all(sum(map(len, row.values)) <= 1000 for row in rows)
+    await restore(tmp_path / "a", target)
+    async with run_local_team(target, supervised=False) as copy:
+        assert await copy.orc.workspace("s").snapshot() == await workspace.snapshot()
+        assert await copy.orc.workspace("s").log("log") == await workspace.log("log")
+
+
+async def test_the_floor_rises_during_a_backup(settings: Settings, tmp_path: Path, redis_client: redis.Redis) -> None:
+    """The restore takes the floor of the end, which a task in the file may need."""
+    async with run_local_team(settings, supervised=False) as team:
+        floor = team.services.keys.format
+        redis_client.set(floor, 2)
+
+        def raise_floor(_: int) -> None:
+            redis_client.set(floor, 3)
+
+        await save_pool(team.services, tmp_path / "a", on_step=raise_floor)
+    reader = BackupReader(tmp_path / "a")
+    list(reader.rows())
+    assert reader.header is not None
+    assert reader.header.floor == 2
+    view = (await open_backup(tmp_path / "a")).view
+    assert view.floor == 3

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import random
+import tracemalloc
 import zlib
 from contextlib import suppress
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,11 +20,13 @@ from orchestrator.backup.files import BackupFile, BackupReader
 from orchestrator.backup.rows import (
     MAGIC,
     VERSION,
+    ChunkEnd,
     CommandsRow,
     Header,
     KeyRow,
     OutputRow,
     SavedTask,
+    encode_row,
     to_bytes,
     to_text,
 )
@@ -215,6 +219,8 @@ HOSTILE: list[DataRow] = [
             ("limit:x", "zset", ["nan", "a"]),
             ("limit:x", "zset", ["1", "a", "2"]),
             ("control", "stream", ["x", "2", "c", "x"]),
+            ("control", "stream", ["2-1", "2", "c", "x", "1-1", "2", "c", "x"]),
+            ("control", "stream", ["0-0", "2", "c", "x"]),
             ("control", "stream", ["1-1", "4", "c", "x"]),
             ("control", "stream", ["1-1", "x", "c", "x"]),
             ("schedule:n", "hash", ["next", "5", "plan", "{}"]),
@@ -287,6 +293,11 @@ HOSTILE: list[DataRow] = [
     OutputRow(ID, 5, [["x", "a", "b"]]),
     OutputRow(ID, 5, [["1-1", "a"]]),
     OutputRow(ID, 5, [["1-1"]]),
+    OutputRow(ID, 5, [["1-2", "a", "b"], ["1-1", "a", "b"]]),
+    OutputRow(ID, 10**19, [["1-1", "a", "b"]]),
+    SavedTask(ID, 10**19, {"env": ENV, "gen": "5", "state": "ready"}),
+    KeyRow("", "limits", "hash", ["x", "1 5"], left_ms=10**19),
+    KeyRow("", "limits", "hash", ["x", "1 5"], until_ms=10**19),
     OutputRow(ID, 5, [["1-1", "a", "\u0100"]]),
     CommandsRow({"\u0100": "x"}, {}),
 ]
@@ -356,3 +367,48 @@ def test_the_name_appears_last(tmp_path: Path) -> None:
             file.finish({}, ended_ms=0, skipped=[])
     assert (tmp_path / "b").read_bytes() == b"mine"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a", "b"]
+
+
+@each_case("compress", [True, False])
+def test_many_empty_rows(tmp_path: Path, *, compress: bool) -> None:
+    """A chunk of line ends takes no memory per line; it is refused at the first one."""
+    text = b'{"kind":"header",\n' + b"\n" * (8 << 20)
+    text += encode_row(ChunkEnd(1, text.count(b"\n"), sha256(text).hexdigest())) + b"\n"
+    path = tmp_path / f"many{compress}"
+    path.write_bytes(gzip.compress(text, mtime=0) if compress else text)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DamagedBackup):
+            read(path)
+        assert tracemalloc.get_traced_memory()[1] < 5 * len(text)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_row_that_no_reader_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backup fails rather than to end with a file that cannot be restored."""
+    monkeypatch.setattr(files, "MAX_CHUNK_BYTES", 1 << 20)
+    with pytest.raises(BackupFailed, match="a task or key takes"):
+        write(tmp_path / "a", [task(result="x" * (1 << 20))])
+    assert list(tmp_path.iterdir()) == []
+
+
+@each_case(("begun_ms", "ended_ms"), [(10**17, 0), (-1, 0), (0, 10**17)])
+def test_times_out_of_range(tmp_path: Path, begun_ms: int, ended_ms: int) -> None:
+    """A time beyond the calendar is damage, not an error of the program."""
+    path = tmp_path / f"{begun_ms} {ended_ms}"
+    with BackupFile(path, compress=True) as file:
+        file.add([msgspec.structs.replace(HEADER, begun_ms=begun_ms)])
+        file.finish({}, ended_ms=ended_ms, skipped=[])
+    with pytest.raises(DamagedBackup, match="a time is wrong"):
+        read(path)
+
+
+def test_a_floor_that_rose(tmp_path: Path) -> None:
+    """The floor of a backup is the higher one of its begin and its end."""
+    for floor in (0, 2, 3):
+        path = tmp_path / f"{floor}"
+        with BackupFile(path, compress=True) as file:
+            file.add([msgspec.structs.replace(HEADER, floor=2)])
+            file.finish({}, ended_ms=0, skipped=[], floor=floor)
+        assert check_file(BackupReader(path)).floor == max(2, floor)
