@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 RESERVED_VARIABLES: Final = frozenset({"ORC_CONFIG", "ORC_DATA_DIR"})
 SYSTEM_FILE: Final = Path("/etc/orchestrator/orchestrator.toml")
 _MANY_TABLES: Final = 100
+_MOUNTED_FILE: Final = "secret file"
+_ENVIRONMENT: Final = "environment"
 SYSTEM_SECRETS: Final = Path("/run/secrets")
 
 
@@ -45,10 +47,15 @@ class SettingRow:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """Settings with the source of each value (dotted name → source; a missing one is the default)."""
+    """Settings with the source of each value (dotted name → source; a missing one is the default).
+
+    Attributes:
+        shadowed: the secret files whose value the environment overrides, by dotted name.
+    """
 
     settings: Settings
     places: Mapping[str, str]
+    shadowed: Mapping[str, str] = field(default_factory=dict)
 
     def rows(self) -> list[SettingRow]:
         """List every setting with its value and source, in the order of the model."""
@@ -104,14 +111,20 @@ class SettingsSources:
         Raises:
             ConfigError: an unknown name, an invalid value, or an unreadable file.
         """
-        merged = {value.path: value for value in self._values()}
+        merged: dict[tuple[str, ...], _Value] = {}
+        shadowed: dict[str, str] = {}
+        for value in self._values():
+            weaker = merged.get(value.path)
+            if weaker is not None and weaker.place.startswith(_MOUNTED_FILE) and value.place.startswith(_ENVIRONMENT):
+                shadowed[".".join(value.path)] = weaker.place
+            merged[value.path] = value
         try:
             settings = Settings(**_nested(merged))
         except ValidationError as invalid:
             raise ConfigError("\n".join(_explain(invalid, merged))) from None
         except RecursionError:
             raise ConfigError("the settings are nested too deeply") from None
-        return LoadedSettings(settings, {".".join(value.path): value.place for value in merged.values()})
+        return LoadedSettings(settings, {".".join(value.path): value.place for value in merged.values()}, shadowed)
 
     def load_again(self) -> Settings:
         """Read all sources again, in a program that runs.
@@ -132,7 +145,7 @@ class SettingsSources:
         yield from _from_secrets(Path(credentials) if credentials else SYSTEM_SECRETS)
         ours = {name: text for name, text in self.environ.items() if name.upper().startswith(ENV_PREFIX)}
         texts = {name: text for name, text in ours.items() if name not in RESERVED_VARIABLES}
-        yield from _from_texts(texts, "environment")
+        yield from _from_texts(texts, _ENVIRONMENT)
         for name, value in self.overrides.items():
             if value is not None:
                 path = tuple(name.split("."))
@@ -231,7 +244,7 @@ def _from_secrets(directory: Path) -> Iterator[_Value]:
         raise ConfigError(f"secret file {entry} cannot be read: {failed.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"secret file {entry} is not UTF-8 text") from None
-    return _from_texts(texts, f"secret file {directory}/")
+    return _from_texts(texts, f"{_MOUNTED_FILE} {directory}/")
 
 
 def _from_texts(texts: Mapping[str, str], origin: str) -> Iterator[_Value]:

@@ -53,6 +53,18 @@ def check_secret_files(loaded: LoadedSettings) -> list[DoctorFinding]:
     return findings
 
 
+def check_shadowed_files(loaded: LoadedSettings) -> list[DoctorFinding]:
+    """Report secret files whose value a variable of the environment overrides."""
+    return [
+        warning(
+            "secret-files",
+            f"{place} is not used, because {loaded.places[name]} overrides it",
+            "remove the variable, for example from /etc/orchestrator/orchestrator.env, or the file",
+        )
+        for name, place in loaded.shadowed.items()
+    ]
+
+
 def _secrets(settings: Settings) -> dict[str, str]:
     """Return the secret settings that are set, each with a description."""
     held = {

@@ -91,8 +91,8 @@ _TABLE: Final = (
     Topic("settings", "A value is invalid, or a name is unknown.", "Correct it where the message says it comes from."),
     Topic(
         "secret-files",
-        "A file with the Redis password or the control secret has a mode wider than 0640.",
-        "`chmod 600` (or 640) the file that is named.",
+        "A file with the Redis password or the control secret has a mode wider than 0640, or a variable overrides it.",
+        "`chmod 600` (or 640) the file that is named; remove the variable.",
     ),
     Topic(
         "redis-url",

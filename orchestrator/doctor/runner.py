@@ -102,7 +102,8 @@ def run_machine_checks(load: Callable[[], LoadedSettings]) -> tuple[list[DoctorF
     except ConfigError as wrong:
         return findings + configuration.broken_settings(wrong), None
     findings += configuration.check_settings(loaded)
-    findings += configuration.check_secret_files(loaded) + configuration.check_url(loaded)
+    findings += configuration.check_secret_files(loaded) + configuration.check_shadowed_files(loaded)
+    findings += configuration.check_url(loaded)
     findings += configuration.check_control_secret(loaded)
     alone = loaded.settings.redis.url is None
     findings += embedded.check_embedded_server(needed=alone)

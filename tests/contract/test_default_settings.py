@@ -122,5 +122,15 @@ def test_example_environment_is_valid() -> None:
     assert settings.redis.url is not None
 
 
+def test_example_environment_suits_the_units() -> None:
+    """The file as it is overrides no credential and not the journal; its data directory is that of the unit."""
+    lines = EXAMPLE_ENV.read_text(encoding="utf-8").splitlines()
+    given = {line.partition("=")[0] for line in lines}
+    assert not given & {"ORC_REDIS__URL", "ORC_CONTROL__SECRET", "ORC_LOGGING__FORMAT", "ORC_DATA_DIR"}
+    (folder,) = [line.partition("=")[2] for line in lines if line.startswith("# ORC_DATA_DIR=")]
+    unit = (EXAMPLE_ENV.parents[1] / "systemd" / "orchestrator-redis.service").read_text(encoding="utf-8")
+    assert f"--data-dir {folder}\n" in unit
+
+
 if __name__ == "__main__":
     DEFAULT_TOML.write_text(render_defaults(), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import time
@@ -63,3 +64,10 @@ def hold_apart(seconds: float) -> None:
 def _masks() -> list[str]:
     status = subprocess.run(["/bin/cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
     return re.findall(r"^Sig(?:Blk|Ign):\s*(\w+)$", status, re.MULTILINE)
+
+
+@free.skill(process=True)
+def show(text: str) -> int:
+    """Log a text from a process of the handler, and return the id of that process."""
+    _log.info("shown", text=text)
+    return os.getpid()

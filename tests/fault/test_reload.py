@@ -294,6 +294,23 @@ async def test_secret_changes(deployment: Deployment) -> None:
         assert "marker" not in host.output + supervisor.output
 
 
+async def test_processes_of_handlers_mask_new_secrets(deployment: Deployment) -> None:
+    """A process that runs handlers masks a secret that came with a reload after its start."""
+    secret = "marker-new-0123456789abcdef"
+    deployment.change(("processes = 2", "processes = 1"))
+    deployment.write_secret("ORC_CONTROL__SECRET", "marker-old-0123456789abcdef")
+    with deployment.supervisor() as supervisor, deployment.host() as host:
+        await said(supervisor, "leadership_acquired")
+        async with Orchestrator(settings=deployment.settings) as orc:
+            process = await (await orc.submit("show", {"text": "before"})).result(timeout=TIMEOUT_S)
+            deployment.write_secret("ORC_CONTROL__SECRET", secret)
+            await hang_up(host)
+            await said(host, "settings_applied")
+            assert await (await orc.submit("show", {"text": secret})).result(timeout=TIMEOUT_S) == process
+        assert [line["text"] for line in events(host, "shown")] == ["before", "********"]
+        assert "marker" not in host.output
+
+
 async def test_log_level(deployment: Deployment, redis_client: redis.Redis) -> None:
     """The level changes in the supervisor and in the workers; that of an operator has precedence until it is reset."""
     with deployment.supervisor() as supervisor, deployment.host() as host:

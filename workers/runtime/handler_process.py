@@ -24,7 +24,7 @@ import msgspec
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.hangup import ignore_hangup
-from orchestrator.core.log import Format, Level, configure_logging, set_level
+from orchestrator.core.log import Format, Level, configure_logging, mask_secrets, set_level
 from orchestrator.core.redaction import hiding_texts
 from orchestrator.core.secret_environment import remember_secrets
 from orchestrator.tracing.active import under
@@ -73,7 +73,12 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """One call; `level` is the log level of the worker."""
+    """One call.
+
+    Attributes:
+        level: log level of the worker.
+        secrets: values that the log masks beside those of before, since the settings were reloaded.
+    """
 
     module: str
     qualname: str
@@ -83,6 +88,10 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     level: Level
     trace: str = ""
     redact: bool = False
+    secrets: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Request({self.module}:{self.qualname})"  # without arguments and secrets
 
 
 class Begin(msgspec.Struct, frozen=True, array_like=True):
@@ -166,6 +175,7 @@ def serve(number: int) -> None:
         traced = False
         while (request := _receive(frames, Request)) is not None:
             set_level(request.level)
+            mask_secrets(request.secrets)
             call = _prepare(request, hello.main)
             if request.trace and not traced:
                 # After the import of the handler, whose module may set a tracer provider.

@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -65,6 +65,14 @@ class _Process:
     child: asyncio.subprocess.Process
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    secrets: set[str] = field(repr=False, compare=False)
+    """Values that its log masks."""
+
+    def learn(self, secrets: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the values that it does not mask yet; the next request carries them."""
+        new = tuple(secret for secret in secrets if secret not in self.secrets)
+        self.secrets.update(new)
+        return new
 
 
 class HandlerProcesses:
@@ -109,6 +117,7 @@ class HandlerProcesses:
                 level=level_in_use(),
                 trace=trace,
                 redact=skill.options.redact,
+                secrets=process.learn(self._live.current.secrets),
             )
             answer = await self._ask(process, request, may_begin)
             alive = True
@@ -187,7 +196,7 @@ class HandlerProcesses:
         )
         write_frame(writer, hello)
         _log.debug("handler_process_started", pid=child.pid)
-        return _Process(child, reader, writer)
+        return _Process(child, reader, writer, set(settings.secrets))
 
     async def close(self) -> None:
         """End the idle processes and kill the busy ones."""

@@ -63,6 +63,19 @@ def test_an_unknown_name(tmp_path: Path) -> None:
     assert "ORC_POOL?" in findings[-1].found
 
 
+def test_variable_that_overrides_a_secret_file(tmp_path: Path) -> None:
+    """It is a warning that names both, whatever their values; a file that is used is none."""
+    (tmp_path / "ORC_REDIS__URL").write_text(SECRET_URL)
+    environ = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+    assert configuration.check_shadowed_files(loaded(tmp_path, **environ)) == []
+    findings, _ = run_machine_checks(lambda: loaded(tmp_path, **environ, ORC_REDIS__URL="redis://localhost:6379/0"))
+    (found,) = [one for one in findings if "overrides" in one.found]
+    assert found.severity is Severity.WARNING
+    assert found.found == (
+        f"secret file {tmp_path}/ORC_REDIS__URL is not used, because environment ORC_REDIS__URL overrides it"
+    )
+
+
 def test_a_file_with_a_password_that_everybody_may_read(tmp_path: Path) -> None:
     """It is a warning with the command that ends it; without a password nobody minds."""
     settings = loaded(tmp_path, f'[redis]\nurl = "{SECRET_URL}"\n')
