@@ -840,6 +840,13 @@ SECTIONS: Final = (
                 "all of them.",
             ),
             LogEvent(
+                "supervisor_failed",
+                "error",
+                ("error",),
+                "The supervisor ends with an error: Redis refuses its login, or is not fit for it. The service manager "
+                "starts it again. Correct what `error` names.",
+            ),
+            LogEvent(
                 "supervisor_stop_requested",
                 "info",
                 ("signal",),

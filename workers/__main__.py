@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 
+from orchestrator.core.crash_traces import trace_crashes
 from orchestrator.core.hangup import EarlyHangup
 from orchestrator.core.process_one import end_on_sigterm
 
@@ -14,6 +15,7 @@ def main() -> int:
     """Run a host and return its exit status."""
     end_on_sigterm()  # before slow imports
     early = EarlyHangup()
+    trace_crashes()
     from orchestrator.core.errors import OrchestratorError
 
     parser = argparse.ArgumentParser(

@@ -23,7 +23,7 @@ def parse_health_address(text: str) -> HealthAddress:
         # The kernel's limit, with a byte for the end.
         if not path.startswith("/") or len(path.encode()) > 107 or "\0" in path:
             raise ValueError(
-                "unix: needs an absolute path of at most 107 bytes, as in unix:/run/orchestrator/health.sock"
+                "unix: needs an absolute path of at most 107 bytes, as in unix:/run/orchestrator/supervisor/health.sock"
             )
         return path
     host, colon, digits = text.rpartition(":")

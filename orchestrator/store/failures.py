@@ -83,8 +83,9 @@ def translate(error: BaseException, *, what: str, sent: bool) -> StoreError:
         what: the command or script, for the message.
         sent: whether the command may have reached the server.
     """
-    if isinstance(error, redis_errors.AuthenticationError):
-        return ServerRefused(f"Redis refused the login ({_line(error)}); check user and password in redis.url")
+    for one in (error, error.__cause__):  # redis-py wraps a refused login at a unix socket
+        if isinstance(one, redis_errors.AuthenticationError):
+            return ServerRefused(f"Redis refused the login ({_line(one)}); check user and password in redis.url")
     if isinstance(error, redis_errors.BusyLoadingError):
         return ServerUnavailable(f"{what} was not run: Redis is loading its data; try again")
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):

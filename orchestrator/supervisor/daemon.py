@@ -81,6 +81,9 @@ async def run_supervisor(settings: Settings, sources: SettingsSources | None = N
                 failure = raised  # the group would wrap it
             group.cancel_scope.cancel()
     if failure is not None:
+        if not isinstance(failure, FormatMismatch):
+            _log.error("supervisor_failed", error=str(failure))
+        notifier.stopping(f"ended: {failure}")
         raise failure
 
 
@@ -116,7 +119,6 @@ async def _serve(live: LiveSettings, notifier: Notifier, health: SupervisorHealt
         group.cancel_scope.cancel()
     if refused is not None:
         _log.error("program_shut_out", floor=services.store.floor.value, error=str(refused))
-        notifier.stopping("the pool does not admit this version")
         raise refused
 
 

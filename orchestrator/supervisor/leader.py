@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from orchestrator.agents import scripts as registry
-from orchestrator.core.errors import StoreError
+from orchestrator.core.errors import ServerUnavailable, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.core.notify import WAITS_FOR_REDIS
 from orchestrator.supervisor.loss_check import LossCheck
@@ -34,7 +34,8 @@ class Leader:
     Args:
         services: of the pool.
         supervisor: the id of this one.
-        on_state: called with `LEADS`, `STANDS_BY` or `WAITS_FOR_REDIS` after each request for the lease.
+        on_state: called after each request for the lease, with `LEADS`, `STANDS_BY`, `WAITS_FOR_REDIS` or the text of a
+            refusal.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Leader:
             answer = await self._services.store.call(call)
         except StoreError as failure:
             _log.warning("leadership_request_failed", error=str(failure))
-            self._on_state(WAITS_FOR_REDIS)
+            self._on_state(WAITS_FOR_REDIS if isinstance(failure, ServerUnavailable) else str(failure))
             return False
         floor.note(answer.floor)
         if answer.leads:

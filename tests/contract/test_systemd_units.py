@@ -89,12 +89,35 @@ def test_services_are_told_and_stopped_in_order(unit: str) -> None:
     assert option(unit, "RestartPreventExitStatus") == "2 78"
     assert option(unit, "ExecStart").startswith(f"{program()} ")
     assert option(unit, "PartOf") == "orchestrator.target"
+    # A login that Redis refuses for a minute is repaired without an operator; each try is a few lines of the journal.
+    assert option(unit, "StartLimitIntervalSec") == "0"
+    assert int(option(unit, "RestartSec")) >= 5
+    if unit != "redis":
+        reload = re.findall("^ExecReload=(.*)$", TEXTS[unit], re.MULTILINE)
+        assert reload == [f"{program()} config validate", "/bin/kill -HUP $MAINPID"]
     # The guardian of the embedded Redis must get SIGTERM too; workers must not, because their host drains them.
     assert option(unit, "KillMode") == ("control-group" if unit == "redis" else "mixed")
     secrets = re.findall(r"^LoadCredential=(\w+):(.*)$", TEXTS[unit], re.MULTILINE)
     if unit != "redis":
         # A relative name is looked up in /etc/credstore, and may be missing (systemd.exec(5)).
         assert secrets == [(name, f"orchestrator.{name}") for name in ("ORC_REDIS__URL", "ORC_CONTROL__SECRET")]
+
+
+def test_documented_sockets_lie_in_folders_of_the_units() -> None:
+    """`ProtectSystem=strict` forbids a socket in any other folder of /run."""
+    folders = [
+        re.escape(option(unit, "RuntimeDirectory")).replace("%i", r"[\w-]+") for unit in ("supervisor", "worker")
+    ]
+    root = UNITS.parent
+    texts = {
+        path: path.read_text()
+        for top in ("docs", "orchestrator")
+        for path in (root / top).rglob("*.*")
+        if path.suffix in {".md", ".py", ".toml"}
+    }
+    found = {(path.name, name) for path, text in texts.items() for name in re.findall(r"unix:/run/([\w/.-]+)", text)}
+    assert len(found) >= 3
+    assert [one for one in found if not re.fullmatch(rf"({'|'.join(folders)})/[\w.-]+", one[1])] == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("systemd-sysusers") is None, reason="needs root and systemd")

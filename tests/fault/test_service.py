@@ -153,6 +153,34 @@ async def test_hung_loop_of_the_supervisor_ends_the_pings(
             group.cancel_scope.cancel()
 
 
+def test_watchdog_leaves_the_stacks(redis_server: RedisServer, prefix: str, attempt_log: AttemptLog) -> None:
+    """SIGABRT, by which systemd ends a silent service, writes the stacks of supervisor and host to standard error."""
+    settings = local_settings(redis_server.url, prefix)
+    with ServiceManager() as manager, supervisor(settings, manager) as process:
+        manager.wait_status("leads")
+        process.signal(signal.SIGABRT)
+        assert process.wait_exit() == -signal.SIGABRT
+        assert "Fatal Python error: Aborted" in process.output
+    with (
+        ServiceManager() as manager,
+        subprocesses.host(settings, attempt_log, processes=1, env=manager.environment()) as host,
+    ):
+        manager.wait_status("in 1 worker")
+        host.signal(signal.SIGABRT)
+        assert host.wait_exit() == -signal.SIGABRT
+        assert "workers/runtime/host.py" in host.output.partition("Fatal Python error: Aborted")[2]
+
+
+def test_refused_login_is_visible_at_once(redis_server: RedisServer, prefix: str) -> None:
+    """A supervisor with a wrong password ends, and says why in its status and in its log; without the password."""
+    url = redis_server.url.replace("://", "://stranger:hunter22@", 1)
+    with ServiceManager() as manager, supervisor(local_settings(url, prefix), manager) as process:
+        assert process.wait_exit() == 1
+        assert manager.statuses[-1].startswith("ended: Redis refused the login"), manager.statuses
+        assert "supervisor_failed" in process.output
+        assert "hunter22" not in process.output + manager.statuses[-1]
+
+
 FROZEN = """
 import sys
 import anyio

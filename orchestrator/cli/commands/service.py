@@ -70,13 +70,13 @@ def install(
     if left:
         output.say("edited files were left; compare them with `orc service print NAME`, or overwrite them with --force")
     if not dry_run and root is None:
-        output.hint(_NEXT)
+        output.hint(_NEXT.format(redis=" orchestrator-redis" if redis else ""))
     return REFUSED if left else 0
 
 
 @commands.command("status", "orc service status", "orc service status -o json")
 def status(*, common: Globals = DEFAULTS) -> int:
-    """Show the services of this machine: what systemd says, and what they do. Exit code 1: one has failed."""
+    """Show the services of this machine: what systemd says, and what they do. Exit code 1: one fails."""
     from orchestrator.cli.service_units import read_states
 
     states = read_states()
@@ -84,7 +84,7 @@ def status(*, common: Globals = DEFAULTS) -> int:
     output.show_list(
         common.output, rows, ("unit", "state", "doing", "restarts", "since"), key="unit", empty="no services are loaded"
     )
-    return 1 if any(state.state.startswith("failed") for state in states) else 0
+    return 1 if any(state.state.startswith(("failed", "restarts soon")) for state in states) else 0
 
 
 _DONE = {
@@ -96,4 +96,4 @@ _DONE = {
 _NEXT = """next:
   systemd-sysusers && systemd-tmpfiles --create
   systemctl daemon-reload
-  systemctl enable --now orchestrator.target orchestrator-supervisor orchestrator-worker@GROUP"""
+  systemctl enable --now orchestrator.target{redis} orchestrator-supervisor orchestrator-worker@GROUP"""

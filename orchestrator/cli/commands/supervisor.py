@@ -23,6 +23,9 @@ def run(*, common: Globals = DEFAULTS) -> None:
     SIGHUP reloads the settings.
     """
     # `main` has blocked SIGHUP.
+    from orchestrator.core.crash_traces import trace_crashes
+
+    trace_crashes()
     from orchestrator.core.event_loop import run_loop
     from orchestrator.core.log import configure_logging
     from orchestrator.core.secret_environment import take_secrets
