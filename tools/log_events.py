@@ -164,9 +164,8 @@ SECTIONS: Final = (
                 ("loop", "silent_s"),
                 "A loop of a supervisor or a worker, such as the assigner or the fetcher of an agent, has not turned "
                 "for `silent_s` seconds, although the event loop runs. Under systemd the watchdog ends the supervisor. "
-                "If it "
-                "lasts another `worker.stuck_after_s` in a worker, its own watchdog ends it, and the host starts a new "
-                "one. Report it, with the stacks that the watchdog of the worker prints.",
+                "If it lasts another `worker.stuck_after_s` in a worker, its host ends it and starts a new one. Report "
+                "it, with the stacks that the worker prints.",
             ),
             LogEvent(
                 "notify_failed",
@@ -386,7 +385,7 @@ SECTIONS: Final = (
                 "error",
                 ("silent_s",),
                 "The event loop has not run for `silent_s` seconds, which is longer than `worker.stuck_after_s`. The "
-                "worker no longer renews its leases, and its watchdog ends it. Look for a handler that blocks: use "
+                "worker no longer renews its leases, and its host ends it. Look for a handler that blocks: use "
                 "`def` or `process=True`.",
             ),
             LogEvent(

@@ -43,14 +43,16 @@ async def scan_steps(
         ServerRefused: Redis refuses the command.
     """
     cursor, process, begins = b"0", "", 1
+    alone = True
 
     async def step() -> tuple[list[Any], str]:
-        # On one connection, so that one process gives both replies.
-        replies = await store.pipeline([(*command, cursor, *options), ("INFO", "server")])
+        # Few keys fit into one step, which needs no second command. On one connection, one process gives both replies.
+        asked = [(*command, cursor, *options), *([] if alone else [("INFO", "server")])]
+        replies = await store.pipeline(asked)
         for reply in replies:
             if isinstance(reply, StoreError):
                 raise reply
-        return replies[0], read_info(replies[1].decode(errors="replace")).run_id
+        return replies[0], "" if alone else read_info(replies[1].decode(errors="replace")).run_id
 
     while True:
         started_s = time.monotonic()
@@ -58,6 +60,9 @@ async def scan_steps(
             store.read_with_retry(step, retry_for_s=retry_for_s) if retry_for_s else step()
         )
         spent(time.monotonic() - started_s)
+        if alone and reached != b"0":
+            alone = False  # and begin again, because the process that gave this cursor is not known
+            continue
         if process not in {"", answered} and cursor != b"0":
             begins += 1
             if begins > MOST_BEGINS:
