@@ -111,6 +111,7 @@ def test_supervisor_and_workers_run_under_the_units(
             again = stack.enter_context(start(unit_command("supervisor"), managers["supervisor"], config))
             assert all(handle.result(20) for handle in handles)
             assert set(attempt_log.runs().values()) == {1}, "a running task was interrupted"
+            again.wait_output("leadership_acquired", timeout_s=20)
             again.terminate()
             hosts["editors"].terminate()
             assert (again.wait_exit(), hosts["editors"].wait_exit(DRAIN_S)) == (0, 0)

@@ -125,9 +125,10 @@ def _series(target: dict[str, Any], span: tuple[float, float], kind: str) -> lis
         for name, value in each["metric"].items():
             legend = legend.replace(f"{{{{{name}}}}}", value)
         points = [(float(at), float(value)) for at, value in each["values"] if value not in {"NaN", "+Inf", "-Inf"}]
-        if points and (kind == "stat" or any(value for _, value in points) or len(found) <= 3):
+        if points:
             series.append(Series(legend, points))
-    return series
+    busy = [one for one in series if kind == "stat" or len(found) <= 3 or any(value for _, value in one.points)]
+    return busy or series
 
 
 if __name__ == "__main__":

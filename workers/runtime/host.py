@@ -7,7 +7,6 @@ reaches the host alone and the host can kill everything that a dead worker had s
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import sys
@@ -154,7 +153,7 @@ class Host:
         # The heartbeat thread asks the loop once per heartbeat, so the record may be one heartbeat old.
         self._stuck_after_s = settings.worker.stuck_after_s + settings.worker.heartbeat_s
         self._poll_every_s = max(0.5, settings.worker.stuck_after_s / 10)
-        self._checked_s, self._check_stuck_from_s = math.inf, 0.0
+        self._checked_s, self._check_stuck_from_s = time.monotonic(), 0.0
         self._signals = 0
         self._kill_at_s: float | None = None
         self._status = 0
