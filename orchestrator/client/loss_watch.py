@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
 
 MOST: Final = 2000
-"""Accepted tasks that a client remembers; of more that are lost it reports so many."""
+"""Accepted tasks that a client remembers, and so the most that it can report as lost."""
 YOUNG_S: Final = 240.0
 """An older task may have ended, and its record may have expired: records stay for at least 300 s."""
 CHUNK: Final = 500

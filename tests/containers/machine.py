@@ -119,7 +119,7 @@ class Machine:
             "-c",
             f"import sys; sys.path.append({str(ROOT)!r}); {_LOOPBACK_UP}",
         )
-        # Its input is empty for ever, not at its end.
+        # Its input stays open and empty.
         holder = ActorProcess(("sh", "-c", 'sleep infinity | "$@"', "sh", *command), name="network")
         self._stack.enter_context(holder)
         holder.wait_output("up")

@@ -23,7 +23,7 @@ def senders(pattern: str) -> set[str]:
 
 
 def test_keys_are_searched_by_repair_and_backup_alone() -> None:
-    """Whatever serves a request reads an index; SCAN belongs to the repair and the backup, and KEYS to nobody."""
+    """A request reads an index. Only the repair and the backup use SCAN; no code uses KEYS."""
     assert senders(r'"[HSZ]?SCAN"|scan_iter') - {KIT, TABLE} == {BENCH, REPAIR, BACKUP}
     assert senders(r'\("KEYS"|\.keys\(f?"') <= {KIT}
 

@@ -173,7 +173,7 @@ def _tell(found: SavedFile, done: RestoredPool, place: str, common: Globals) -> 
         again = f", {done.interrupted} of them ran when they were saved" if done.interrupted else ""
         output.write(f"restored {done.tasks} tasks{again}, {done.other_keys} other keys, {done.commands} commands\n")
     if done.refused_commands:
-        output.say(f"not active any more: {output.clean(', '.join(done.refused_commands))}")
+        output.say(f"no longer active: {output.clean(', '.join(done.refused_commands))}")
     if found.view.skipped:
         output.say(f"not in the file, because they were damaged: {output.clean(', '.join(found.view.skipped))}")
     output.say(
