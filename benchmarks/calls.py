@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import payload
@@ -18,7 +18,10 @@ RESULT_TIMEOUT_S = 10
 class Calls(TaskClient):
     """Submits the tasks of the benchmarks; a client without `result` has a `round_trip` of its own."""
 
-    arguments: Callable[[int], dict[str, Any]] = payload.arguments
+    arguments: Callable[[int], dict[str, Any]] = field(
+        default_factory=lambda: payload.sized_arguments(payload.size_of_client())
+    )
+    bulk: int = field(default_factory=lambda: payload.bulk_of(payload.size_of_client()))
 
     async def submit_stamped(self, number: int) -> None:
         """Submit one task that carries the time."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks.figures import median
+from benchmarks.server import EMBEDDED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ class Comparison:
     Attributes:
         rounds: values by system; a system that failed or lacks the feature is missing.
         peers: names of the peers.
+        settings: the settings of the server.
     """
 
     quantity: str
@@ -27,6 +29,7 @@ class Comparison:
     rounds: Mapping[str, Sequence[float]]
     peers: Sequence[str]
     more_is_better: bool = False
+    settings: str = EMBEDDED
 
     def value(self, system: str) -> float | None:
         """Return the median of the rounds."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.processes import ChildFailedError
 from benchmarks.raw.team import RawTeam
-from benchmarks.server_cost import Drain, ServerReading, cost_between, read_server
+from benchmarks.server_cost import Drain, ServerReading, cost_between, longest_call_ms, read_server
 from benchmarks.systems import all_systems
 from orchestrator.bench.measures import SAMPLE_S, DrainWatch, Pace
 from orchestrator.core.event_loop import run_loop
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _STALL_S = 20.0
 # These tasks fill buffers, tables and caches whose size does not grow with the queue.
 _FIRST_TASKS = 1000
+_FIRST_SHARE = 0.2
 WITHOUT_RESULTS = "raw without results"
 
 
@@ -39,8 +40,10 @@ def drains_of_all_systems(bench: Bench, processes: int) -> dict[str, list[Drain]
 def drain(bench: Bench, team: Team, *, processes: int) -> Drain:
     """Submit all tasks, then start the workers and watch until the last task ends."""
     tasks = team.sizes.drain_tasks
+    first = min(_FIRST_TASKS, round(_FIRST_SHARE * tasks))
     team.prepare()
-    before, loaded = run_loop(_load, bench, team, tasks)
+    bench.meter.slowlog_reset()
+    before, loaded = run_loop(_load, bench, team, first, tasks)
     with team.worker_processes(processes) as worker_processes:
         ready = read_server(bench.meter)
         after_ramp_s: list[float] = []
@@ -54,13 +57,14 @@ def drain(bench: Bench, team: Team, *, processes: int) -> Drain:
         done = read_server(bench.meter)
         return Drain(
             tasks=tasks,
-            loaded_tasks=tasks - _FIRST_TASKS,
+            loaded_tasks=tasks - first,
             timed_tasks=watched.tasks,
             rate_per_s=watched.per_s,
             load_cost=cost_between(before, loaded),
             drain_cost=cost_between(ready, done),
             worker_cpu_s=sum(used_s[: len(worker_processes.workers)]),
             helper_cpu_s=sum(used_s[len(worker_processes.workers) :]),
+            longest_call_ms=longest_call_ms(bench.meter),
         )
 
 
@@ -90,10 +94,10 @@ def watch(
         time.sleep(SAMPLE_S)
 
 
-async def _load(bench: Bench, team: Team, tasks: int) -> tuple[ServerReading, ServerReading]:
+async def _load(bench: Bench, team: Team, first: int, tasks: int) -> tuple[ServerReading, ServerReading]:
     # The client is connected during both readings, because the server drops the counts of closed connections.
     async with team.client() as driver:
-        await driver.load(_FIRST_TASKS)
+        await driver.load(first)
         before = read_server(bench.meter)
-        await driver.load(tasks - _FIRST_TASKS)
+        await driver.load(tasks - first)
         return before, read_server(bench.meter)

@@ -6,6 +6,8 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from benchmarks.server import EMBEDDED
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -28,7 +30,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number of the report."""
+    """One number of the report; `settings` are those of the server."""
 
     measure: str
     name: str
@@ -38,6 +40,7 @@ class Figure:
     rounds: tuple[float, ...] = ()
     base_rounds: tuple[float, ...] = ()
     note: str = ""
+    settings: str = EMBEDDED
 
     @property
     def ratio(self) -> float | None:

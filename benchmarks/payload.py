@@ -1,4 +1,4 @@
-"""Arguments and result of the measured tasks: about 100 bytes in, a small dict out.
+"""Arguments and result of the measured tasks: about 100 bytes in and a small dict out, or a body both ways.
 
 On request, handlers also append their start to a file that all processes share.
 """
@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
+import string
 import struct
 import time
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 STARTS_FILE_VARIABLE = "BENCH_STARTS_FILE"
 ATTEMPTS_FILE_VARIABLE = "BENCH_ATTEMPTS_FILE"
+SIZE_VARIABLE = "BENCH_PAYLOAD_BYTES"
+"""Size of the bodies that the client of a peer submits."""
 RESULT = {"ok": True, "words": 120}
+_BULK_BYTES = 10_000_000
+"""Limit of the bodies of one bulk call, for every system."""
 _START = struct.Struct("<q")
 _ATTEMPT = struct.Struct("<qqqq")
 
@@ -37,6 +43,38 @@ class Attempt:
 def arguments(number: int) -> dict[str, Any]:
     """Return the arguments of one task, about 100 bytes as JSON."""
     return {"number": number, "url": "https://example.org/articles/2024/redis-streams", "style": "short", "sent_ns": 0}
+
+
+def sized_arguments(payload_bytes: int) -> Callable[[int], dict[str, Any]]:
+    """Return a function that makes the arguments of a task; 0 bytes stand for arguments without a body."""
+    return partial(_with_body, payload_bytes=payload_bytes) if payload_bytes else arguments
+
+
+def _with_body(number: int, *, payload_bytes: int) -> dict[str, Any]:
+    text = _random_text(2 * payload_bytes)
+    start = number * 7919 % payload_bytes
+    return {**arguments(number), "body": text[start : start + payload_bytes]}
+
+
+def size_of_client() -> int:
+    """Return the size of bodies that this process submits, which its environment gives."""
+    return int(os.environ.get(SIZE_VARIABLE, "0"))
+
+
+def bulk_of(payload_bytes: int) -> int:
+    """Return the number of tasks of one bulk call."""
+    return max(1, min(1000, _BULK_BYTES // payload_bytes)) if payload_bytes else 1000
+
+
+def result_of(number: int, body: str) -> dict[str, Any]:
+    """Return the result of a handler: small, or as large as the arguments."""
+    return {**RESULT, "number": number, "body": body} if body else {**RESULT, "number": number}
+
+
+@cache
+def _random_text(length: int) -> str:
+    # Letters and digits, which a system that compresses cannot make much smaller; the same in every run.
+    return "".join(random.Random(length).choices(string.ascii_letters + string.digits, k=length))
 
 
 def stamped(number: int) -> dict[str, Any]:

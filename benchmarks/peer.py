@@ -16,30 +16,16 @@ _REQUIREMENTS = Path(__file__).parent / "peers" / "requirements"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
-    """One peer.
+class Package:
+    """A package that is measured in an environment of its own.
 
     Attributes:
         name: also names its requirements file.
-        worker: module and arguments of one worker process.
-        app: module of its application and client.
-        remaining: counts the unfinished tasks in one cheap command.
-        has_bulk: one call submits many tasks.
         pythons: interpreters that it supports, the preferred one first; default: ours.
-        drain_share: share of our drain, so that a pass takes two or three seconds.
-        submit_share: share of our submits.
-        trip_share: share of our single tasks.
     """
 
     name: str
-    worker: Sequence[str]
-    app: str
-    remaining: Callable[[Redis], int]
-    has_bulk: bool = False
     pythons: Sequence[str] = ()
-    drain_share: float = 0.08
-    submit_share: float = 0.3
-    trip_share: float = 0.5
 
     @property
     def requirements(self) -> Path:
@@ -48,7 +34,7 @@ class Peer:
 
     @property
     def version(self) -> str:
-        """Pinned version of the peer."""
+        """Pinned version of the package."""
         pinned = re.search(
             rf"^{re.escape(self.name)}==(\S+)", self.requirements.read_text(encoding="utf-8"), re.MULTILINE
         )
@@ -56,11 +42,46 @@ class Peer:
         return pinned[1]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer(Package):
+    """A task queue.
+
+    Attributes:
+        worker: module and arguments of one worker process.
+        app: module of its application and client.
+        remaining: counts the unfinished tasks in one cheap command.
+        result_ttl_s: how long it keeps a result by default.
+        has_bulk: one call submits many tasks.
+        drain_share: share of our drain, so that a pass takes two or three seconds.
+        submit_share: share of our submits.
+        trip_share: share of our single tasks.
+        runs_every_round: takes part in every round; others run one round of a group of short passes.
+    """
+
+    worker: Sequence[str]
+    app: str
+    remaining: Callable[[Redis], int]
+    result_ttl_s: int
+    has_bulk: bool = False
+    drain_share: float = 0.08
+    submit_share: float = 0.3
+    trip_share: float = 0.5
+    runs_every_round: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class InstalledPeer:
     """A peer and the interpreter of its environment."""
 
     peer: Peer
+    python: Path
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledHistory:
+    """A library that keeps histories of chats, and the interpreter of its environment."""
+
+    package: Package
     python: Path
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.comparison import OURS, RAW
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from benchmarks.comparison import Comparison
@@ -22,16 +22,23 @@ if TYPE_CHECKING:
     from benchmarks.peer import InstalledPeer, MissingPeer
 
 _SHARED_STATE = frozenset({"shared state", "locks", "limits by name", "delivery"})
+_CHAT_AND_MEMORY = frozenset({"chat", "memory"})
+_VECTORS = frozenset({"vectors"})
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Conditions and results of one run."""
+    """Conditions and results of one run.
+
+    Attributes:
+        servers: kinds of servers of the run, with the settings in which they differ.
+    """
 
     started: datetime
     duration_s: float
     server_version: str
     transport: str
+    servers: Mapping[str, str]
     sizes: dict[str, Any]
     figures: Sequence[Figure]
     failures: Sequence[Failure]
@@ -57,16 +64,20 @@ def as_markdown(run: Run) -> str:
     rounds = run.sizes["rounds"]
     lines = [
         f"Measured {run.started:%Y-%m-%d %H:%M} UTC in {run.duration_s:.0f} s: {_machine()};",
-        f"Redis {run.server_version} over {run.transport}, no persistence; {', '.join(_versions())};",
+        f"Redis {run.server_version} over {run.transport}; {', '.join(_versions())};",
         f"{rounds} {'rounds' if rounds > 1 else 'round'}, medians; load before the run {run.load_before:.1f}.",
         "",
-        "| measure | | value | range | ratio | goal | |",
-        "|---|---|--:|---|--:|---|---|",
+        *(f"- Server *{name}*: {settings}." for name, settings in run.servers.items()),
+        "",
+        "| measure | | server | value | range | ratio | goal | |",
+        "|---|---|---|--:|---|--:|---|---|",
         *(_row(figure) for figure in run.figures),
         "",
         f"{goals - len(run.missed)} of {goals} figures with a goal meet it.",
     ]
-    lines += [f"- **Missed** {figure.measure}, {figure.name}: {_distance(figure)}" for figure in run.missed]
+    lines += [
+        f"- **Missed** {figure.measure}, {figure.name}, {figure.settings}: {_distance(figure)}" for figure in run.missed
+    ]
     lines += [f"- **Failed** {failure.measure}: {failure.reason}" for failure in run.failures]
     lines += _peer_lines(run)
     return "\n".join(lines) + "\n"
@@ -82,6 +93,7 @@ def as_json(run: Run) -> str:
             "versions": _versions(),
             "server_version": run.server_version,
             "transport": run.transport,
+            "servers": dict(run.servers),
             "load_before": run.load_before,
             "sizes": run.sizes,
             "figures": [
@@ -100,6 +112,7 @@ def as_json(run: Run) -> str:
                 {
                     "quantity": one.quantity,
                     "unit": one.unit,
+                    "settings": one.settings,
                     "rounds": one.rounds,
                     "ours_to": {system: one.ours_to(system) for system in one.rounds if system != OURS},
                     "best_peer": one.best_peer,
@@ -123,13 +136,17 @@ def write_results(run: Run, folder: Path) -> Path:
 
 
 def write_into_docs(run: Run, page: Path) -> None:
-    """Replace the tables between the marks of a page: figures of tasks, and of shared state."""
+    """Replace the tables between the marks of a page: figures of tasks, shared state, chats and memories, vectors."""
     text = page.read_text(encoding="utf-8")
     shared = [figure for figure in run.figures if figure.measure in _SHARED_STATE]
-    tasks = [figure for figure in run.figures if figure.measure not in _SHARED_STATE]
+    chats = [figure for figure in run.figures if figure.measure in _CHAT_AND_MEMORY]
+    vectors = [figure for figure in run.figures if figure.measure in _VECTORS]
+    tasks = [figure for figure in run.figures if figure.measure not in _SHARED_STATE | _CHAT_AND_MEMORY | _VECTORS]
     parts = {
         "figures": replace(run, figures=tasks),
         "shared state": replace(run, figures=shared, comparisons=(), missing_peers=()),
+        "chats and memories": replace(run, figures=chats, comparisons=()),
+        "vectors": replace(run, figures=vectors, comparisons=(), missing_peers=()),
     }
     for name, part in parts.items():
         if not part.figures:
@@ -150,7 +167,8 @@ def _row(figure: Figure) -> str:
     met = {True: "met", False: "**missed**", None: ""}[figure.met]
     note = f" ({figure.note})" if figure.note else ""
     value = f"{_number(figure.value)} {figure.unit}"
-    return f"| {figure.measure} | {figure.name}{note} | {value} | {spread} | {ratio} | {goals} | {met} |"
+    where = f"{figure.measure} | {figure.name}{note} | {figure.settings}"
+    return f"| {where} | {value} | {spread} | {ratio} | {goals} | {met} |"
 
 
 def _peer_lines(run: Run) -> list[str]:
@@ -165,8 +183,8 @@ def _peer_lines(run: Run) -> list[str]:
         f"Peers of the same run, in turns with the others: {versions}.",
         "In brackets: ours as a multiple of it; the best peer's figure is bold.",
         "",
-        f"| | {' | '.join(systems)} |",
-        f"|---|{'--:|' * len(systems)}",
+        f"| | server | {' | '.join(systems)} |",
+        f"|---|---|{'--:|' * len(systems)}",
         *(_comparison_row(comparison, systems) for comparison in run.comparisons),
         *(["", *missing] if missing else []),
     ]
@@ -174,7 +192,7 @@ def _peer_lines(run: Run) -> list[str]:
 
 def _comparison_row(comparison: Comparison, systems: Sequence[str]) -> str:
     cells = (_comparison_cell(comparison, system) for system in systems)
-    return f"| {comparison.quantity}, {comparison.unit} | {' | '.join(cells)} |"
+    return f"| {comparison.quantity}, {comparison.unit} | {comparison.settings} | {' | '.join(cells)} |"
 
 
 def _comparison_cell(comparison: Comparison, system: str) -> str:

@@ -18,6 +18,7 @@ _CHUNK_BYTES = 1 << 20
 # `+1700000000.123456 [0 lua] "HSET" …`: the sender is within the first bytes of a line.
 _SENDER_BYTES = 64
 _END_MARK = "end of counting"
+_OF_METER = {b"INFO", b"FLUSHALL", b"CONFIG", b"SLOWLOG", b"MONITOR", b"CLIENT", b"SCRIPT", b"FUNCTION"}
 _END_LINE = f'"{_END_MARK}"\r'.encode()
 
 
@@ -53,6 +54,18 @@ def read_server(meter: Redis) -> ServerReading:
         cpu_s=info["used_cpu_user"] + info["used_cpu_sys"],
         net_bytes=info["total_net_input_bytes"] + info["total_net_output_bytes"] - own_bytes,
     )
+
+
+def keep_slow_calls(meter: Redis) -> None:
+    """Let the server keep calls that hold it for longer than a tenth of a millisecond."""
+    meter.config_set("slowlog-log-slower-than", 100)
+    meter.config_set("slowlog-max-len", 4096)
+
+
+def longest_call_ms(meter: Redis) -> float:
+    """Return the time of the longest call since the log was reset, without calls that only the meter makes."""
+    taken_us = [one["duration"] for one in meter.slowlog_get(4096) if one["command"].split(b" ")[0] not in _OF_METER]
+    return max(taken_us, default=0) / 1000
 
 
 def cost_between(before: ServerReading, after: ServerReading) -> ServerCost:
@@ -131,6 +144,7 @@ class Drain:
         tasks: all tasks; base of `drain_cost`.
         loaded_tasks: tasks after the first ones; base of `load_cost`.
         timed_tasks: tasks after the ramp; base of the processor time.
+        longest_call_ms: the longest command or script of any client, from the first submit to the last end.
     """
 
     tasks: int
@@ -141,3 +155,4 @@ class Drain:
     drain_cost: ServerCost
     worker_cpu_s: float
     helper_cpu_s: float
+    longest_call_ms: float

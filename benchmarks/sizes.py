@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.bench.measures import AT_ONCE, MANY, ONE_BY_ONE
 
-# A drain counts the first thousand tasks separately, and the rest must still form a queue.
+# A drain counts the first tasks separately, and the rest must still form a queue.
 _FEWEST_DRAINED = 1_500
 
 
@@ -22,16 +22,34 @@ class Sizes:
     round_trips: int
     pick_up_s: float
     rest_s: float
+    vectors: tuple[int, ...]
+    vector_calls: int
+    vector_waits_s: float
 
     def submits(self, kind: str) -> int:
         """Return the number of tasks of one pass of this kind."""
         return {ONE_BY_ONE: self.submits_one_by_one, AT_ONCE: self.submits_at_once, MANY: self.submits_many}[kind]
 
+    def with_payload(self, payload_bytes: int) -> Sizes:
+        """Return sizes for bodies of this size, so that all tasks together stay in memory."""
+
+        def fit(count: int, total_bytes: int, fewest: int) -> int:
+            return min(count, max(fewest, total_bytes // payload_bytes))
+
+        return replace(
+            self,
+            drain_tasks=fit(self.drain_tasks, 300_000_000, 300),
+            submits_one_by_one=fit(self.submits_one_by_one, 60_000_000, 100),
+            submits_at_once=fit(self.submits_at_once, 100_000_000, 200),
+            submits_many=fit(self.submits_many, 150_000_000, 200),
+            round_trips=min(self.round_trips, 150),
+        )
+
     def for_slower(self, *, drain: float, submit: float, trip: float) -> Sizes:
         """Return a share of these sizes for a slower system."""
         return replace(
             self,
-            drain_tasks=max(_FEWEST_DRAINED, round(drain * self.drain_tasks)),
+            drain_tasks=min(self.drain_tasks, max(_FEWEST_DRAINED, round(drain * self.drain_tasks))),
             submits_one_by_one=round(submit * self.submits_one_by_one),
             submits_at_once=round(submit * self.submits_at_once),
             submits_many=round(submit * self.submits_many),
@@ -50,6 +68,9 @@ FULL = Sizes(
     round_trips=300,
     pick_up_s=4.0,
     rest_s=20.0,
+    vectors=(10_000, 100_000),
+    vector_calls=400,
+    vector_waits_s=8.0,
 )
 QUICK = Sizes(
     rounds=1,
@@ -60,4 +81,7 @@ QUICK = Sizes(
     round_trips=150,
     pick_up_s=2.0,
     rest_s=6.0,
+    vectors=(10_000,),
+    vector_calls=100,
+    vector_waits_s=3.0,
 )

@@ -8,6 +8,8 @@ from html import escape
 from math import log10
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.server import EMBEDDED
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -55,13 +57,14 @@ class Row:
 
 def read_rows(text: str) -> list[Row]:
     """Return the shown quantities of the table of peers in a page."""
-    table = text[text.index("| | ours | raw |") :].partition("\n\n")[0]
+    start = text.index("| | server | ours | raw |")
+    table = text[start:].partition("\n\n")[0]
     head, *lines = re.findall(r"^\| (.*) \|$", table, re.MULTILINE)
-    systems = head.split(" | ")[1:]
+    systems = head.split(" | ")[2:]
     rows = []
     for line in lines:
-        quantity, ours, *cells = line.split(" | ")
-        if quantity in SHOWN:
+        quantity, settings, ours, *cells = line.split(" | ")
+        if quantity in SHOWN and settings == EMBEDDED:
             printed = {name: cell.split(" ")[0].strip("*") for name, cell in zip(systems, cells, strict=True)}
             rows.append(
                 Row(quantity, ours, {name: (value, _number(value)) for name, value in printed.items() if value != "-"})

@@ -17,6 +17,16 @@ if TYPE_CHECKING:
     from orchestrator.boards.boards import Board as Board
     from orchestrator.boards.boards import BoardView as BoardView
     from orchestrator.boards.boards import Standing as Standing
+    from orchestrator.chat.accounts import ChatUsage as ChatUsage
+    from orchestrator.chat.chat import Chat as Chat
+    from orchestrator.chat.model import AppendedMessages as AppendedMessages
+    from orchestrator.chat.model import ChatChange as ChatChange
+    from orchestrator.chat.model import ChatHead as ChatHead
+    from orchestrator.chat.model import Hydration as Hydration
+    from orchestrator.chat.model import Message as Message
+    from orchestrator.chat.model import Position as Position
+    from orchestrator.chat.model import StoredMessage as StoredMessage
+    from orchestrator.chat.model import Summary as Summary
     from orchestrator.client.admin import Admin as Admin
     from orchestrator.client.admin import Sent as Sent
     from orchestrator.client.client import Orchestrator as Orchestrator
@@ -28,9 +38,13 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import AnswerRefused as AnswerRefused
     from orchestrator.core.errors import AskExpired as AskExpired
     from orchestrator.core.errors import BackupFailed as BackupFailed
+    from orchestrator.core.errors import ChatConflict as ChatConflict
+    from orchestrator.core.errors import ChatError as ChatError
+    from orchestrator.core.errors import ChatFull as ChatFull
     from orchestrator.core.errors import CommandRefused as CommandRefused
     from orchestrator.core.errors import ConfigError as ConfigError
     from orchestrator.core.errors import DamagedBackup as DamagedBackup
+    from orchestrator.core.errors import EmbeddingError as EmbeddingError
     from orchestrator.core.errors import Fenced as Fenced
     from orchestrator.core.errors import FormatMismatch as FormatMismatch
     from orchestrator.core.errors import InvalidInput as InvalidInput
@@ -40,32 +54,53 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import LockBusy as LockBusy
     from orchestrator.core.errors import LockError as LockError
     from orchestrator.core.errors import LockLost as LockLost
+    from orchestrator.core.errors import MemoryFull as MemoryFull
     from orchestrator.core.errors import NotDurable as NotDurable
     from orchestrator.core.errors import NotFound as NotFound
     from orchestrator.core.errors import NotHeld as NotHeld
     from orchestrator.core.errors import Occupied as Occupied
     from orchestrator.core.errors import OrchestratorError as OrchestratorError
+    from orchestrator.core.errors import PayloadChanged as PayloadChanged
+    from orchestrator.core.errors import PayloadError as PayloadError
+    from orchestrator.core.errors import PayloadMissing as PayloadMissing
+    from orchestrator.core.errors import PayloadStoreUnavailable as PayloadStoreUnavailable
     from orchestrator.core.errors import QuestionChanged as QuestionChanged
     from orchestrator.core.errors import QueueFull as QueueFull
     from orchestrator.core.errors import RestoreRefused as RestoreRefused
     from orchestrator.core.errors import ScheduleExists as ScheduleExists
+    from orchestrator.core.errors import SecondaryStoreError as SecondaryStoreError
     from orchestrator.core.errors import ServerFull as ServerFull
     from orchestrator.core.errors import ServerRefused as ServerRefused
     from orchestrator.core.errors import ServerUnavailable as ServerUnavailable
     from orchestrator.core.errors import StateConflict as StateConflict
     from orchestrator.core.errors import Stopped as Stopped
     from orchestrator.core.errors import StoreError as StoreError
+    from orchestrator.core.errors import SubjectErased as SubjectErased
     from orchestrator.core.errors import SubmitRefused as SubmitRefused
     from orchestrator.core.errors import TaskCancelled as TaskCancelled
     from orchestrator.core.errors import TaskError as TaskError
     from orchestrator.core.errors import TaskExpired as TaskExpired
     from orchestrator.core.errors import TaskFailed as TaskFailed
+    from orchestrator.core.errors import TenantFull as TenantFull
     from orchestrator.core.errors import UpgradeRefused as UpgradeRefused
     from orchestrator.core.errors import UpgradeUnfinished as UpgradeUnfinished
     from orchestrator.core.errors import VersionConflict as VersionConflict
     from orchestrator.core.errors import WaitCycle as WaitCycle
     from orchestrator.core.errors import WorkspaceError as WorkspaceError
     from orchestrator.core.errors import WorkspaceFull as WorkspaceFull
+    from orchestrator.embedding.hashed_ngrams import HashedNgrams as HashedNgrams
+    from orchestrator.embedding.model import Embedder as Embedder
+    from orchestrator.embedding.wordllama import WordLlamaEmbedder as WordLlamaEmbedder
+    from orchestrator.erasure.model import ErasureReport as ErasureReport
+    from orchestrator.erasure.subjects import Subjects as Subjects
+    from orchestrator.extraction.model import Extraction as Extraction
+    from orchestrator.extraction.model import Extractor as Extractor
+    from orchestrator.extraction.model import Fact as Fact
+    from orchestrator.extraction.model import Provenance as Provenance
+    from orchestrator.extraction.model import Turn as Turn
+    from orchestrator.extraction.model import TurnMessage as TurnMessage
+    from orchestrator.extraction.rules import Rule as Rule
+    from orchestrator.extraction.rules import RuleExtractor as RuleExtractor
     from orchestrator.limits.limits import Decision as Decision
     from orchestrator.limits.limits import Limits as Limits
     from orchestrator.locks.memory import LockedMemory as LockedMemory
@@ -73,8 +108,30 @@ if TYPE_CHECKING:
     from orchestrator.locks.model import LockInfo as LockInfo
     from orchestrator.locks.named import Lease as Lease
     from orchestrator.locks.named import Locks as Locks
+    from orchestrator.memory.forgetting import ForgetPreview as ForgetPreview
+    from orchestrator.memory.forgetting import Forgotten as Forgotten
+    from orchestrator.memory.forgetting import RecordFilter as RecordFilter
+    from orchestrator.memory.memory import Memory as Memory
+    from orchestrator.memory.model import MemoryQuery as MemoryQuery
+    from orchestrator.memory.model import Recall as Recall
+    from orchestrator.memory.model import Record as Record
+    from orchestrator.memory.model import RecordAccess as RecordAccess
+    from orchestrator.memory.model import RecordChange as RecordChange
+    from orchestrator.memory.model import StoredRecord as StoredRecord
+    from orchestrator.memory.model import ValueChange as ValueChange
+    from orchestrator.memory.states import StateMemory as StateMemory
+    from orchestrator.memory.tiers import TransitionReport as TransitionReport
+    from orchestrator.memory.upkeep import MemoryStats as MemoryStats
+    from orchestrator.memory.upkeep import SweepReport as SweepReport
+    from orchestrator.memory.upkeep import TierStats as TierStats
     from orchestrator.schedules.api import Schedules as Schedules
     from orchestrator.schedules.model import Schedule as Schedule
+    from orchestrator.secondary.json_lines import JsonLinesStore as JsonLinesStore
+    from orchestrator.secondary.model import SecondaryStore as SecondaryStore
+    from orchestrator.secondary.model import StoredItem as StoredItem
+    from orchestrator.secondary.sqlite import SqliteStore as SqliteStore
+    from orchestrator.simulations.simulation import Simulation as Simulation
+    from orchestrator.simulations.simulation import StateRef as StateRef
     from orchestrator.tasks.ends import EndedTask as EndedTask
     from orchestrator.tasks.families import SessionSummary as SessionSummary
     from orchestrator.tasks.history import AttemptOutcome as AttemptOutcome

@@ -10,23 +10,30 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from orchestrator.chat.accounts import ChatAccounts
+from orchestrator.chat.cache import ChatCache
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ConfigError, ServerUnavailable
 from orchestrator.core.formats import label_connection
 from orchestrator.core.live_settings import LiveSettings
 from orchestrator.core.turns import SILENT_AFTER_S, LoopTurn, LoopTurns
 from orchestrator.embedded.attachment import Attachment, EmbeddedInfo
+from orchestrator.payloads.payloads import Payloads
 from orchestrator.store.failures import ReplyTooLarge
 from orchestrator.store.keys import PoolKeys
 from orchestrator.store.links import count_reconnects
 from orchestrator.store.long_read import LongRead
+from orchestrator.store.scoped import bind_scope
+from orchestrator.store.server_info import ServerInfo
 from orchestrator.store.store import Endpoint, Store, SyncStore
+from orchestrator.vectors.cache import VectorCache, count_cache_loads, count_cached_bytes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from orchestrator.core.formats import Floor
     from orchestrator.core.settings import Settings
+    from orchestrator.store.capabilities import CapabilityProbe
 
 
 __all__ = [
@@ -38,10 +45,14 @@ __all__ = [
     "LongRead",
     "PoolKeys",
     "ReplyTooLarge",
+    "ServerInfo",
     "ServerWait",
     "Services",
     "SyncStore",
+    "bind_scope",
     "check_answers",
+    "count_cache_loads",
+    "count_cached_bytes",
     "count_reconnects",
     "describe_embedded",
     "hold_embedded",
@@ -66,6 +77,10 @@ class Services:
     Attributes:
         live: the settings of the process, which a reload replaces.
         turns: the watched loops of the process.
+        chat_cache: what the process has read of chats.
+        chat_accounts: counts the chats that the process changes.
+        vector_cache: vectors that the process keeps to compare them.
+        payloads: large arguments and results.
     """
 
     live: LiveSettings
@@ -73,6 +88,20 @@ class Services:
     keys: PoolKeys
     store: Store
     turns: LoopTurns = field(default_factory=LoopTurns)
+    chat_cache: ChatCache = field(default_factory=ChatCache)
+    chat_accounts: ChatAccounts = field(init=False)
+    vector_cache: VectorCache = field(default_factory=VectorCache)
+    payloads: Payloads = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin to count, and open the payload store."""
+        object.__setattr__(self, "payloads", Payloads(self.live))
+        object.__setattr__(self, "chat_accounts", ChatAccounts(self.store, self.live))
+
+    @property
+    def capabilities(self) -> CapabilityProbe:
+        """Commands of the server beyond those of Redis 7.0."""
+        return self.store.capabilities
 
     @property
     def settings(self) -> Settings:

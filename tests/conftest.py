@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import logging
+import os
 import secrets
 import signal
+import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import anyio.lowlevel
 import pytest
 
+from orchestrator.core.log import level_in_use, override_level, set_level
 from orchestrator.embedded.server_binary import ServerBinary, find_server_binary
 from tests.faultkit.servers import RedisServer, find_binary_of_line
 from tests.helpers.guards import LoopWatch, describe_tasks, keys_of, keys_without_ttl, running_tasks
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     import redis
 
 OLD_LINE = "7."
+USUAL_LEVEL: Final = "info"
 SCRIPT_TESTS = Path(__file__).parent / "lua"
 FAILED = pytest.StashKey[bool]()
 OLD_SKIPPED = "needs a redis-server 7.x on the PATH"
@@ -50,6 +55,13 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give `slow` tests longer before they count as hung: they take up to half a minute on a free machine."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(scope="session")
@@ -120,6 +132,14 @@ def pytest_report_header() -> list[str]:
     return [f"redis: {newest.version} ({newest.path}); " + (f"{old.version} ({old.path})" if old else "no 7.x found")]
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Name a failed test at once in CI: a run that is ended from outside prints no summary."""
+    if report.failed and os.environ.get("CI") and not os.environ.get("PYTEST_XDIST_WORKER"):
+        reason = getattr(getattr(report.longrepr, "reprcrash", None), "message", "") or str(report.longrepr)[-300:]
+        sys.stdout.write(f"\nFAILED {report.nodeid} ({report.when}, {report.duration:.1f} s): {reason[:300]}\n")
+        sys.stdout.flush()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what was not tested for want of an old server."""
     reports = terminalreporter.stats.get("skipped", [])
@@ -149,6 +169,18 @@ def event_guard(request: pytest.FixtureRequest, wrong_events: list[str]) -> Iter
     yield
     if wrong_events and not request.node.stash.get(FAILED, False):
         pytest.fail("logged otherwise than tools/log_events.py declares:\n" + "\n".join(wrong_events))
+
+
+@pytest.fixture(autouse=True)
+def usual_log_level() -> Iterator[None]:
+    """Take back the level that a test has configured or ordered, so that the next one meets the usual level."""
+    yield
+    if level_in_use() != USUAL_LEVEL:
+        root = logging.getLogger()
+        before = root.level
+        override_level(None)
+        set_level(USUAL_LEVEL)
+        root.setLevel(before)
 
 
 @pytest.fixture(scope="session")

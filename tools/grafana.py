@@ -64,6 +64,13 @@ _BOTH: Final = f"{_AGENT}, {_SKILL}"
 _ATTEMPTS: Final = _rate("orc_task_attempts_total", "agent", "skill", "outcome", match=_BOTH)
 _USED: Final = _max("orc_slots_used", "agent", match=_AGENT)
 _SLOTS: Final = _max("orc_slots", "agent", match=_AGENT)
+_WRITES: Final = _rate(
+    "orc_redis_commands_total",
+    "command",
+    match='command=~"hset|hsetnx|hdel|hincrby|zadd|zincrby|zrem|sadd|srem|lpush|rpush|lrem|ltrim|xadd|xdel|xackdel|'
+    'set|incr|del|unlink|vadd|vrem"',
+)
+_SCRIPTS: Final = _rate("orc_redis_commands_total", match='command=~"evalsha"')
 _LAG: Final = f"rate(orc_loop_lag_seconds_bucket{_selector('')}[$__rate_interval])"
 
 ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
@@ -219,6 +226,26 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                     (f"min by (prefix, pool, kind) (orc_redis_persistence_ok{_selector('')})", "{{kind}} succeeded"),
                 ),
             ),
+            Panel(
+                "Time of Redis by command",
+                "percentunit",
+                ((f"topk(8, {_rate('orc_redis_command_seconds_total', 'command')})", "{{command}}"),),
+            ),
+            Panel(
+                "Slowest commands of Redis",
+                "s",
+                (
+                    (
+                        f"topk(8, {_max('orc_redis_command_quantile_seconds', 'command', 'quantile')})",
+                        "{{command}} {{quantile}}",
+                    ),
+                ),
+            ),
+            Panel(
+                "Commands that write, per script call",
+                "none",
+                ((f"sum by (prefix, pool) ({_WRITES}) / {_SCRIPTS}", "writes per call"),),
+            ),
             Panel("Evicted keys", "ops", ((_rate("orc_redis_evicted_keys_total"), "evicted"),)),
             Panel("Uptime", "s", ((_max("orc_redis_uptime_seconds"), "uptime"),)),
             Panel("Clock skew", "s", ((_max("orc_redis_clock_skew_seconds", "instance"), "{{instance}}"),)),
@@ -242,6 +269,16 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                     (_max("orc_silent_loops", "instance"), "silent loops, {{instance}}"),
                     (_rate("orc_redis_reconnects_total", "instance"), "reconnects per second, {{instance}}"),
                 ),
+            ),
+            Panel(
+                "Vectors kept to be compared",
+                "bytes",
+                ((_max("orc_vector_cache_bytes", "instance"), "bytes, {{instance}}"),),
+            ),
+            Panel(
+                "Reads of all vectors of a memory",
+                "none",
+                ((_rate("orc_vector_cache_loads_total", "instance"), "per second, {{instance}}"),),
             ),
             Panel(
                 "Workers of a host",

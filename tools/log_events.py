@@ -79,7 +79,9 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "generation": LogKey("number", "number of the settings in use; each change raises it"),
     "hash_slot": LogKey("number", "hash slot of a Redis Cluster"),
     "immediately": LogKey("flag", "whether running tasks are given back at once"),
+    "deleted": LogKey("number", "number of objects that were deleted"),
     "keys": LogKey("number", "number of Redis keys"),
+    "objects": LogKey("number", "number of objects in the payload store"),
     "kind": LogKey("text", "kind of a command"),
     "listen": LogKey("text", "address of a health server"),
     "lock": LogKey("text", "name of a lock"),
@@ -89,8 +91,10 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "needs_restart": LogKey("list", "settings that changed and need a restart"),
     "new_level": LogKey("text", "level of the log from now on"),
     "outcomes": LogKey("table", "number of tasks by outcome"),
+    "path": LogKey("text", "path of a file"),
     "pid": LogKey("number", "process id"),
     "places": LogKey("number", "number of queues, inboxes and sets that refer to tasks"),
+    "policy": LogKey("text", "`maxmemory-policy` of Redis"),
     "problem": LogKey("text", "what is wrong with a setting or a command, as a sentence"),
     "problems": LogKey("list", "what is wrong with the settings, a sentence each"),
     "question": LogKey("number", "number of a question of `task`"),
@@ -99,8 +103,9 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "retry_in_ms": LogKey("number", "time until the next try"),
     "running": LogKey("number", "number of running tasks"),
     "schedule": LogKey("text", "name of a schedule"),
-    "scope": LogKey("text", "what a stop held: all, or an agent, session or skill"),
+    "scope": LogKey("text", "owner of a memory, as `agent:ada`; what a stop held: all, or an agent, session or skill"),
     "service": LogKey("text", "name of the service in the spans of a program"),
+    "session": LogKey("text", "id of a session"),
     "signal": LogKey("text", "name of a signal"),
     "silent_s": LogKey("number", "time since an event loop, or one of our loops, turned"),
     "since_ms": LogKey("number", "Unix time at which a write was confirmed that Redis has lost, in ms"),
@@ -113,6 +118,7 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "task_ids": LogKey("list", "ids of tasks"),
     "tasks": LogKey("number", "number of tasks"),
     "unfinished": LogKey("number", "entries without a stored verdict"),
+    "upkeep": LogKey("table", "number of changes by step of the upkeep"),
     "verdict": LogKey("text", "what a worker wanted to store"),
     "waited_s": LogKey("number", "time that a program waited before it gave up"),
     "worker": LogKey("text", "id of a worker; every event of a worker process has it"),
@@ -318,6 +324,13 @@ SECTIONS: Final = (
                 "A handler raised an exception. The task runs again after `retry_in_ms`. Look at `reason`.",
             ),
             LogEvent(
+                "result_not_stored",
+                "warning",
+                ("agent", "error", "task"),
+                "The payload store did not take a result. The worker repeats the write for five minutes; then the "
+                "attempt fails and the task runs again. Look at `error`, and run `orc doctor`.",
+            ),
+            LogEvent(
                 "attempt_fenced",
                 "warning",
                 ("agent", "attempt", "cause", "task"),
@@ -444,6 +457,13 @@ SECTIONS: Final = (
                 " of a lease. Check that Redis is reachable: `orc doctor`. Look at the network.",
             ),
             LogEvent(
+                "inboxes_unread",
+                "warning",
+                ("error",),
+                "The worker could not read the inboxes of its agents or adopt entries. It tries again with growing "
+                "pauses. Check that Redis is reachable: `orc doctor`.",
+            ),
+            LogEvent(
                 "inbox_missing",
                 "warning",
                 ("agent",),
@@ -484,6 +504,13 @@ SECTIONS: Final = (
                 "The worker could not register `agent`. It tries again with its next heartbeat. Look at `error`.",
             ),
             LogEvent(
+                "renewal_refused",
+                "warning",
+                ("agent", "error"),
+                "Redis refused to renew the leases of `agent`, for example because a key has another type. The other"
+                " agents of the worker keep theirs. It tries again with its next heartbeat. Look at `error`.",
+            ),
+            LogEvent(
                 "registration_refused",
                 "error",
                 ("agent", "error"),
@@ -510,6 +537,13 @@ SECTIONS: Final = (
                 "debug",
                 ("error",),
                 "Redis did not store the worker's counters of attempts. The next heartbeat sends them. No action.",
+            ),
+            LogEvent(
+                "unblock_refused",
+                "warning",
+                ("error",),
+                "The Redis user of the worker may not use CLIENT ID or CLIENT UNBLOCK, so that the worker reads "
+                "the inboxes of its agents more often. `orc doctor` names the rights.",
             ),
             LogEvent(
                 "unread_entries_release_failed",
@@ -745,6 +779,48 @@ SECTIONS: Final = (
                 "one. It tries again. Check that Redis is reachable: `orc doctor`.",
             ),
             LogEvent(
+                "payloads_swept",
+                "info",
+                ("deleted", "objects"),
+                "The supervisor deleted objects from the payload store that no task needs: their tasks have expired or "
+                "were deleted, or never arrived.",
+            ),
+            LogEvent(
+                "payload_sweep_failed",
+                "warning",
+                ("error",),
+                "The supervisor could not search the payload store for objects without a task. It tries again. Run "
+                "`orc doctor`.",
+            ),
+            LogEvent(
+                "housekeeping_failed",
+                "warning",
+                ("error",),
+                "The scan of sessions, agents and locks could not read on. It begins again. Check that Redis is "
+                "reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "housekeeping_finished",
+                "debug",
+                ("keys",),
+                "The supervisor has looked at every session, agent and lock of the prefix. No action.",
+            ),
+            LogEvent(
+                "housekeeping_refused",
+                "error",
+                ("error",),
+                "Redis refuses what the scan of sessions, agents and locks needs. It tries again in ten minutes. `orc "
+                "doctor` names the missing rights.",
+            ),
+            LogEvent(
+                "keys_evicted",
+                "error",
+                ("count", "policy"),
+                "Redis has evicted keys, because its memory is full and its policy allows it: tasks and shared state "
+                "are lost. The supervisor looks at every key now. Set `maxmemory-policy noeviction`, then see `orc "
+                "keys check`.",
+            ),
+            LogEvent(
                 "promote_failed",
                 "warning",
                 ("error",),
@@ -809,6 +885,13 @@ SECTIONS: Final = (
                 ("error", "schedule"),
                 "The task of a schedule was refused, for example by a full queue or a stop. This time leads to no "
                 "task. Look at `error`.",
+            ),
+            LogEvent(
+                "scopes_kept",
+                "info",
+                ("upkeep",),
+                "The supervisor took steps of upkeep in sessions and agents; `upkeep` counts the changes by step. No "
+                "action.",
             ),
             LogEvent(
                 "selection_mismatched",
@@ -885,6 +968,40 @@ SECTIONS: Final = (
                 "The answer to a question is stored, but it is not recorded. Look at `error`.",
             ),
             LogEvent(
+                "chat_copy_incomplete",
+                "warning",
+                ("session",),
+                "A cap dropped messages of a chat before its second storage had them. Look at `chat_not_saved`; let "
+                "each program that writes to the chat save it, or raise `chat.max_messages` or `chat.max_bytes`.",
+            ),
+            LogEvent(
+                "chat_messages_unreadable",
+                "warning",
+                ("count",),
+                "`count` messages of a chat hold no JSON; another program wrote to its keys. They are left out.",
+            ),
+            LogEvent(
+                "chat_not_restored",
+                "warning",
+                ("error", "session"),
+                "A chat in Redis lacks messages that its second storage may have. The program got what Redis has. The "
+                "next read tries again. Look at `error`.",
+            ),
+            LogEvent(
+                "chat_not_saved",
+                "warning",
+                ("error", "session"),
+                "A change of a chat is in Redis, but not yet in its second storage. The next change saves it too. Look "
+                "at `error`.",
+            ),
+            LogEvent(
+                "chats_not_counted",
+                "warning",
+                ("error",),
+                "The sizes of changed chats could not be stored in the counts of the tenant. The next flush, within "
+                "5 s, stores them. Look at `error`.",
+            ),
+            LogEvent(
                 "following_interrupted",
                 "warning",
                 ("error",),
@@ -926,11 +1043,38 @@ SECTIONS: Final = (
                 "the tasks it waits for. Check that Redis is reachable: `orc doctor`.",
             ),
             LogEvent(
+                "payloads_left",
+                "warning",
+                ("error",),
+                "The payload store did not delete the values of deleted tasks. The supervisor deletes them later.",
+            ),
+            LogEvent(
+                "payload_left",
+                "debug",
+                ("error", "task"),
+                "The client could not delete arguments from the payload store whose task Redis did not take. The "
+                "supervisor deletes them later.",
+            ),
+            LogEvent(
                 "results_not_read",
                 "debug",
                 ("error",),
                 "The client could not read the records of tasks. It tries again within 5 s. Check that Redis is "
                 "reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "saved_lines_unreadable",
+                "warning",
+                ("count", "path"),
+                "`count` lines of a file of a second storage are damaged, as after a crash in the middle of a write. "
+                "They are skipped. Restore the file from a backup if one line was not torn by a crash.",
+            ),
+            LogEvent(
+                "saved_messages_unreadable",
+                "warning",
+                ("count", "session"),
+                "`count` items in the second storage of a chat are damaged. They are skipped, and the chat reports "
+                "them as missing. Restore the storage from a backup.",
             ),
             LogEvent(
                 "schedule_change_not_recorded",
@@ -950,6 +1094,34 @@ SECTIONS: Final = (
                 "warning",
                 ("error",),
                 "A supervisor noticed that Redis has lost writes, but could not store that. Look at `error`.",
+            ),
+            LogEvent(
+                "simulation_indices_behind",
+                "warning",
+                ("error", "scope"),
+                "A record was stored or removed, but the indices of its simulation could not follow. The next "
+                "change of the memory or the repair walk makes up for it. Look at `error`.",
+            ),
+            LogEvent(
+                "vector_index_behind",
+                "warning",
+                ("error", "scope"),
+                "A record was stored or removed, but the vector set of its memory could not follow. The next change of "
+                "the memory or the repair walk makes up for it. Look at `error`.",
+            ),
+            LogEvent(
+                "capabilities_unknown",
+                "warning",
+                ("error",),
+                "Redis refused COMMAND INFO, so that the program uses no command that Redis 7.0 lacks. Allow the user "
+                "`+command|info`.",
+            ),
+            LogEvent(
+                "vector_sets_refused",
+                "warning",
+                ("error",),
+                "Redis has vector sets no longer, as after a failover to an older server, or refuses them to the user. "
+                "Memories compare vectors in another way; the server is asked again every minute. Run `orc doctor`.",
             ),
             LogEvent(
                 "tasks_not_recorded",

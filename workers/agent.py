@@ -10,6 +10,7 @@ from orchestrator.core.durations import to_ms
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name
 from orchestrator.core.rates import Rate, parse_rate
+from orchestrator.extraction.model import EXTRACT
 from orchestrator.locks.execution import LockMode  # noqa: TC001 - part of public signatures
 from orchestrator.workers.skill import PlainSkill, Skill, make_options, make_skill
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from orchestrator.embedding.model import Embedder
+    from orchestrator.extraction.model import Extraction, Extractor
+    from orchestrator.memory.model import Tier
     from orchestrator.workers.context import TaskContext
 
 P = ParamSpec("P")
@@ -206,6 +210,44 @@ class Agent:
             return made
 
         return decorate if handler is None else decorate(handler)
+
+    def extracts(
+        self,
+        extractor: Extractor,
+        *,
+        name: str = EXTRACT,
+        tier: Tier = "im",
+        batch: int = 50,
+        embedder: Embedder | None = None,
+        timeout: float | timedelta | None = None,
+        max_attempts: int = 3,
+        backoff: str | float = "exponential",
+        redact: bool = False,
+    ) -> Skill[Any, Extraction]:
+        """Register a skill that stores what an extractor finds in chats in the memory of this agent.
+
+        `orc.extract` submits its tasks.
+
+        Args:
+            extractor: finds the facts, as `RuleExtractor()`.
+            name: name of the skill.
+            tier: tier of the records; facts from chats outlive the session in `im`.
+            batch: maximum number of messages that the extractor gets at once, 1 to 500; they are whole turns, if a turn
+                is not longer.
+            embedder: makes vectors of the records, so that `memory.with_embedder(embedder).similar(text)` finds them.
+            timeout: as in `skill`.
+            max_attempts: as in `skill`.
+            backoff: as in `skill`.
+            redact: as in `skill`, for extractors whose exceptions have texts of messages.
+
+        Raises:
+            InvalidInput: the name is taken, or an option is invalid.
+        """
+        from orchestrator.workers.extracting import make_extraction_handler
+
+        handler = make_extraction_handler(extractor, skill=name, tier=tier, batch=batch, embedder=embedder)
+        decorate = self.skill(name=name, timeout=timeout, max_attempts=max_attempts, backoff=backoff, redact=redact)
+        return decorate(handler)
 
     def spec(self, known_limits: Mapping[str, Rate]) -> AgentSpec:
         """Return the spec that workers register."""

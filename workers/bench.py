@@ -8,6 +8,6 @@ agent = Agent("bench", concurrency=100)
 
 
 @agent.skill
-async def nothing(number: int) -> int:
-    """Return at once."""
-    return number
+async def nothing(number: int, body: str = "") -> int | str:
+    """Return at once; a body goes back as it came."""
+    return body or number

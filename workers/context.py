@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, Unpack, overloa
 
 from anyio import CancelScope, lowlevel
 
+from orchestrator.chat.model import MAIN
 from orchestrator.client.handle import WaitingHandle
 from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import LeaseLapsed
 from orchestrator.core.log import get_logger
+from orchestrator.extraction.model import EXTRACT
+from orchestrator.extraction.submitting import plan_extraction
+from orchestrator.memory.owner import MemoryOwner
 from orchestrator.tasks.model import Progress
 from orchestrator.tasks.submission import Parent, Submission
 from orchestrator.tracing.active import active
@@ -25,13 +29,16 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from orchestrator.agent_state.states import AgentState
+    from orchestrator.chat.chat import Chat
     from orchestrator.client.client import Orchestrator
     from orchestrator.client.handle import TaskHandle
     from orchestrator.client.shared_config import SharedConfig
     from orchestrator.core.durations import Duration
+    from orchestrator.extraction.model import Extraction
     from orchestrator.limits.limits import Limits
     from orchestrator.locks.attempt import AttemptLocks
     from orchestrator.locks.named import Locks
+    from orchestrator.memory.memory import Memory
     from orchestrator.tasks.model import Delivery, Envelope
     from orchestrator.tasks.options import TaskOptions
     from orchestrator.tasks.submission import Arguments, NamedSkill, TypedSkill
@@ -98,12 +105,23 @@ class AttemptResources(Protocol):
         """The workspace of the session; OrchestratorError without a session."""
 
     @property
+    def chat(self) -> Chat:
+        """The chat of the session; OrchestratorError without a session."""
+
+    @property
     def limits(self) -> Limits:
         """Limits by name."""
 
     @property
     def agent_state(self) -> AgentState:
         """The state of the agent."""
+
+    @property
+    def memory(self) -> Memory:
+        """The memory of the agent."""
+
+    def memory_of(self, owner: MemoryOwner) -> Memory:
+        """Return the memory of a user, of a domain, or of all programs."""
 
     @property
     def config(self) -> SharedConfig:
@@ -274,6 +292,15 @@ class TaskContext:
         return self._resources.workspace.scratch
 
     @property
+    def chat(self) -> Chat:
+        """The messages of the session. The first change takes the attempt's execution lock, and each presents it.
+
+        Raises:
+            OrchestratorError: as `workspace`.
+        """
+        return self._resources.chat
+
+    @property
     def limits(self) -> Limits:
         """Rate limits by name, shared by all programs with the same prefix."""
         return self._resources.limits
@@ -282,6 +309,28 @@ class TaskContext:
     def agent_state(self) -> AgentState:
         """The agent's published state. The first change takes the attempt's execution lock, and each presents it."""
         return self._resources.agent_state
+
+    @property
+    def memory(self) -> Memory:
+        """The agent's memory. The first change takes the attempt's execution lock, and each presents it."""
+        return self._resources.memory
+
+    def memory_of(self, *, user: str | None = None, domain: str | None = None, global_: bool = False) -> Memory:
+        """Return the memory of a user, of a domain, or of all programs of the prefix: one of these.
+
+        The first change of each takes a lock of the attempt in its scope, which is renewed until the attempt ends. Each
+        change presents it, so that an attempt that lost its task changes nothing. Other tasks may change the same
+        memory.
+
+        Args:
+            user: id of the user.
+            domain: name of the domain.
+            global_: True for the global memory, which all programs of the prefix share.
+
+        Raises:
+            InvalidInput: none or several are given, or that is no id.
+        """
+        return self._resources.memory_of(MemoryOwner.of(user=user, domain=domain, global_=global_))
 
     @property
     def config(self) -> SharedConfig:
@@ -446,6 +495,30 @@ class TaskContext:
         parent = Parent(self.task_id, self._delivery.generation, self._depth, self._trace)
         handle = await client.submit_one(child, parent)
         return handle.waiting_in(self._resources.until_ended)
+
+    async def extract(
+        self, *, source: str = MAIN, agent: str | None = None, skill: str = EXTRACT, subject: str | None = None
+    ) -> TaskHandle[Extraction] | None:
+        """Submit a child task that extracts what the skill has not extracted of the session's chat.
+
+        Call it at the end of a turn; nothing waits for it, unless the handler awaits its result.
+
+        Args:
+            source: source of the chat.
+            agent: agent with the skill; by default this one.
+            skill: name of the skill, as `Agent.extracts` registers it.
+            subject: person that messages are about which name none.
+
+        Returns:
+            The handle; None if all messages were extracted.
+
+        Raises:
+            OrchestratorError: as `workspace`.
+            InvalidInput, SubmitRefused: as `submit`.
+        """
+        chat = self.chat.source(source)
+        task = await plan_extraction(chat, agent=agent or self.agent, skill=skill, subject=subject)
+        return None if task is None else await self.submit(task.skill, task.args, **task.options)
 
     async def as_completed(
         self, children: Iterable[TaskHandle[T]], *, timeout: Duration | None = None

@@ -6,17 +6,21 @@ from typing import TYPE_CHECKING
 
 from benchmarks.measures import (
     blocked,
+    chat,
     cost,
     delivery,
     dispatch,
     drain,
     durability,
+    ended,
     lanes,
     latency,
     limits,
     limits_by_name,
     locks,
+    memory,
     moved,
+    payload_sizes,
     pickup,
     recovery,
     rest,
@@ -26,6 +30,7 @@ from benchmarks.measures import (
     shared_state,
     submit,
     tracing,
+    vectors,
 )
 
 if TYPE_CHECKING:
@@ -38,19 +43,25 @@ MEASURES: dict[str, Callable[[Bench], Iterable[Figure]]] = {
     "drain": drain.measure,
     "submit": submit.measure,
     "latency": latency.measure,
-    "pickup": pickup.measure,
     "cost": cost.measure,
+    "ended": ended.measure,
+    "payload-sizes": payload_sizes.measure,
+    "pickup": pickup.measure,
     "limits": limits.measure,
     "lanes": lanes.measure,
     "sessions": sessions.measure,
     "locks": locks.measure,
     "shared-state": shared_state.measure,
+    "chat": chat.measure,
+    "memory": memory.measure,
+    "vectors": vectors.measure,
     "delivery": delivery.measure,
     "limits-by-name": limits_by_name.measure,
     "rest": rest.measure,
     "scrape": scrape.measure,
     "tracing": tracing.measure,
     "recovery": recovery.measure,
+    "crowds": recovery.measure_crowds,
     "moved": moved.measure,
     "scale": scale.measure,
     "blocked": blocked.measure,
@@ -58,5 +69,7 @@ MEASURES: dict[str, Callable[[Bench], Iterable[Figure]]] = {
     "durability": durability.measure,
 }
 # Only on request, because they take minutes.
-ON_REQUEST = {"scale", "blocked", "dispatch", "durability"}
+ON_REQUEST = {"vectors", "crowds", "scale", "blocked", "dispatch", "durability"}
 BY_DEFAULT = [name for name in MEASURES if name not in ON_REQUEST]
+MAIN = ("drain", "submit", "latency", "cost", "ended", "payload-sizes")
+"""Also measured on a server with its own defaults, unless the run names its measures."""

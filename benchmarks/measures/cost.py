@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from benchmarks.comparison import OURS, RAW
 from benchmarks.drains import WITHOUT_RESULTS, drain, drains_of_all_systems
 from benchmarks.figures import Figure, Goal, figure_of
-from benchmarks.goals import at_most
+from benchmarks.goals import QUEUED_BYTES, WHOLE_LIFE_SERVER_US, WORKER_S_PER_1000, at_most
 from benchmarks.processes import wait_until
 from benchmarks.server_cost import Drain, SentCommands
 from benchmarks.systems import all_systems
@@ -40,12 +40,12 @@ _COSTS: tuple[tuple[str, str, Callable[[Drain], float], tuple[Goal, ...]], ...] 
         "server CPU per task, whole life",
         "µs",
         lambda d: _whole_life(d, lambda cost: cost.cpu_s) * _US,
-        (at_most(40),),
+        (at_most(WHOLE_LIFE_SERVER_US),),
     ),
     ("server CPU per task, submit", "µs", lambda d: d.load_cost.cpu_s / d.loaded_tasks * _US, ()),
     ("server CPU per task, draining", "µs", lambda d: d.drain_cost.cpu_s / d.tasks * _US, (at_most(30),)),
     ("network per task", "bytes", lambda d: _whole_life(d, lambda cost: cost.net_bytes), ()),
-    ("worker CPU per 1000 tasks", "s", lambda d: d.worker_cpu_s / d.timed_tasks * 1000, (at_most(0.06),)),
+    ("worker CPU per 1000 tasks", "s", lambda d: d.worker_cpu_s / d.timed_tasks * 1000, (at_most(WORKER_S_PER_1000),)),
     (_OF_SUPERVISOR, "s", lambda d: d.helper_cpu_s / d.timed_tasks * 1000, ()),
 )
 
@@ -56,7 +56,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
     commands = _once_each(bench, _commands_sent)
     yield from _of_both("commands sent per task", "commands", commands, bench, (at_most(0.2),))
     memory = _once_each(bench, bytes_per_queued_task, rounds_factor=bench.sizes.rounds)
-    yield from _of_both("memory per queued task", "bytes", memory, bench, (at_most(420),))
+    yield from _of_both("memory per queued task", "bytes", memory, bench, (at_most(QUEUED_BYTES[bench.settings]),))
     taken = {system: runs for system, runs in drains_of_all_systems(bench, 1).items() if system != WITHOUT_RESULTS}
     for name, unit, per_task, goals in _COSTS:
         values = {system: [per_task(one) for one in runs] for system, runs in taken.items()}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.comparison import OURS, RAW
 from benchmarks.figures import Figure, Goal, figure_of
-from benchmarks.goals import FASTEST_END_TO_END, at_most_peer, at_most_raw, rival
+from benchmarks.goals import FASTEST_END_TO_END, LATENCY_TO_PEER, LATENCY_TO_RAW, at_most_peer, at_most_raw, rival
 from benchmarks.systems import all_systems
 from benchmarks.traffic_runs import round_trips_ms
 from orchestrator.bench.measures import percentiles
@@ -33,6 +33,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
 
 
 def _goals(name: str, comparison: Comparison) -> tuple[Goal, ...]:
-    if name == "p50":
-        return at_most_raw(1.8), at_most_peer(0.75, rival(comparison, FASTEST_END_TO_END[name]))
-    return (at_most_peer(1.0, rival(comparison, FASTEST_END_TO_END[name])),) if name == "p99" else ()
+    if name not in FASTEST_END_TO_END:
+        return ()
+    to_peer = at_most_peer(LATENCY_TO_PEER, rival(comparison, FASTEST_END_TO_END[name]))
+    return (at_most_raw(LATENCY_TO_RAW), to_peer) if name == "p50" else (to_peer,)

@@ -40,11 +40,16 @@ _PATIENCE_S = 300.0
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """Kill with SIGKILL while tasks run."""
+    """Kill with SIGKILL while one task runs."""
+    if bench.ours:
+        yield from _restarts(bench, full=bench.sizes.rounds > 1)
+
+
+def measure_crowds(bench: Bench) -> Iterator[Figure]:
+    """Kill with SIGKILL while many tasks run."""
     if not bench.ours:
         return
     full = bench.sizes.rounds > 1  # the lease alone takes too long for a quick run
-    yield from _restarts(bench, full=full)
     for processes in (2, 4) if full else (2,):
         yield from _killed_worker(bench, processes)
     yield from _poisons(bench, 1, among=100, within_s=15.0, kill_after_s=0.0)

@@ -12,6 +12,9 @@ from benchmarks.goals import (
     FASTEST_SUBMIT_AT_ONCE,
     FASTEST_SUBMIT_MANY,
     FASTEST_SUBMIT_ONE,
+    SUBMIT_AT_ONCE_TO_PEER,
+    SUBMIT_MANY_TO_PEER,
+    SUBMIT_ONE_TO_PEER,
     OnRecord,
     at_least_peer,
     at_least_raw,
@@ -41,9 +44,9 @@ class _Kind:
 
 
 _KINDS = (
-    _Kind(ONE_BY_ONE, FASTEST_SUBMIT_ONE, peer_share=1.0, raw_share=0.75),
-    _Kind(AT_ONCE, FASTEST_SUBMIT_AT_ONCE, peer_share=1.2),
-    _Kind(MANY, FASTEST_SUBMIT_MANY, peer_share=2.0),
+    _Kind(ONE_BY_ONE, FASTEST_SUBMIT_ONE, peer_share=SUBMIT_ONE_TO_PEER, raw_share=0.75),
+    _Kind(AT_ONCE, FASTEST_SUBMIT_AT_ONCE, peer_share=SUBMIT_AT_ONCE_TO_PEER),
+    _Kind(MANY, FASTEST_SUBMIT_MANY, peer_share=SUBMIT_MANY_TO_PEER),
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from benchmarks.payload import RESULT, note_start, noted_attempt
+from benchmarks.payload import note_start, noted_attempt, result_of
 from orchestrator import Agent, TaskContext
 
 CONCURRENCY = 100
@@ -29,17 +29,17 @@ limited = Agent("bench-limited", concurrency=CONCURRENCY, rate="1000000/s")
 
 
 @free.skill
-async def answer(number: int, url: str, style: str, sent_ns: int) -> dict[str, Any]:  # noqa: ARG001
-    """Return at once."""
+async def answer(number: int, url: str, style: str, sent_ns: int, body: str = "") -> dict[str, Any]:  # noqa: ARG001
+    """Return at once; a body goes back as it came."""
     note_start(sent_ns)
-    return {**RESULT, "number": number}
+    return result_of(number, body)
 
 
 @limited.skill
 async def answer_limited(number: int, url: str, style: str, sent_ns: int) -> dict[str, Any]:  # noqa: ARG001
     """Return at once; every start counts against the limit."""
     note_start(sent_ns)
-    return {**RESULT, "number": number}
+    return result_of(number, "")
 
 
 @held.skill

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from benchmarks.calls import RESULT_TIMEOUT_S, Calls
+from benchmarks.payload import bulk_of, sized_arguments
 from benchmarks.processes import Child, running, wait_until
 from benchmarks.traffic import LocalDriver
 from orchestrator import Orchestrator, Submission
@@ -57,7 +58,7 @@ class OurWorkers:
         self.helpers.append(self.stack.enter_context(supervisor))
 
 
-def _client(orc: Orchestrator, skill: str, lanes: int = 0, sessions: int = 0) -> Calls:
+def _client(orc: Orchestrator, skill: str, lanes: int = 0, sessions: int = 0, payload_bytes: int = 0) -> Calls:
     """Return a client for one skill; `submit_many` spreads the tasks over the lanes or sessions."""
 
     def submission(args: dict[str, Any]) -> Submission:
@@ -69,6 +70,8 @@ def _client(orc: Orchestrator, skill: str, lanes: int = 0, sessions: int = 0) ->
         submit=lambda args: orc.submit(skill, args),
         result=lambda handle: handle.result(timeout=RESULT_TIMEOUT_S),
         submit_bulk=lambda batch: orc.submit_many([submission(args) for args in batch]),
+        arguments=sized_arguments(payload_bytes),
+        bulk=bulk_of(payload_bytes),
     )
 
 
@@ -93,7 +96,7 @@ class OurTeam:
     async def client(self) -> AsyncIterator[LocalDriver]:
         """Connect."""
         async with self.orchestrator() as orc:
-            yield LocalDriver(_client(orc, self.agent.skill))
+            yield LocalDriver(_client(orc, self.agent.skill, payload_bytes=self.bench.payload_bytes))
 
     def orchestrator(self) -> Orchestrator:
         """Return a client of the pool, for traffic of another shape."""
@@ -120,6 +123,10 @@ class OurTeam:
         pipe.xlen(_KEYS.inbox(self.agent.name))
         pipe.zcard(_KEYS.scheduled)
         return sum(cast("list[int]", pipe.execute()))
+
+    def succeeded(self) -> int:
+        """Count the tasks that succeeded."""
+        return int(self.bench.meter.hget(_KEYS.stats("TOTAL"), "succeeded") or 0)
 
     def registered(self) -> int:
         """Count the registered workers."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ardiq import Ardiq  # type: ignore[import-not-found]
 
 from benchmarks.calls import RESULT_TIMEOUT_S, Calls
-from benchmarks.payload import RESULT, note_start
+from benchmarks.payload import note_start, result_of
 from benchmarks.peers.app_support import redis_url, use_uvloop, wait_at_gate
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ app = Ardiq(redis_url(), concurrency=100)
 
 
 @app.task  # type: ignore[untyped-decorator]
-async def answer(number: int, url: str, style: str, sent_ns: int) -> dict[str, Any]:  # noqa: ARG001
-    """Return at once."""
+async def answer(number: int, url: str, style: str, sent_ns: int, body: str = "") -> dict[str, Any]:  # noqa: ARG001
+    """Return at once; a body goes back as it came."""
     note_start(sent_ns)
-    return {**RESULT, "number": number}
+    return result_of(number, body)
 
 
 @contextlib.asynccontextmanager

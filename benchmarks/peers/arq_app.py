@@ -9,7 +9,7 @@ from arq import create_pool  # type: ignore[import-not-found]
 from arq.connections import RedisSettings  # type: ignore[import-not-found]
 
 from benchmarks.calls import RESULT_TIMEOUT_S, Calls
-from benchmarks.payload import RESULT, note_start
+from benchmarks.payload import note_start, result_of
 from benchmarks.peers.app_support import redis_url, use_uvloop, wait_at_gate
 
 if TYPE_CHECKING:
@@ -23,16 +23,17 @@ _SETTINGS = RedisSettings.from_dsn(redis_url())
 use_uvloop()
 
 
-async def answer(
+async def answer(  # noqa: PLR0917
     ctx: dict[Any, Any],  # noqa: ARG001
     number: int,
     url: str,  # noqa: ARG001
     style: str,  # noqa: ARG001
     sent_ns: int,
+    body: str = "",
 ) -> dict[str, Any]:
-    """Return at once."""
+    """Return at once; a body goes back as it came."""
     note_start(sent_ns)
-    return {**RESULT, "number": number}
+    return result_of(number, body)
 
 
 class WorkerSettings:

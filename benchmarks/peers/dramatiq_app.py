@@ -12,7 +12,7 @@ from dramatiq.results import Results  # type: ignore[import-not-found]
 from dramatiq.results.backends import RedisBackend  # type: ignore[import-not-found]
 
 from benchmarks.calls import RESULT_TIMEOUT_S, Calls
-from benchmarks.payload import RESULT, arguments, note_start
+from benchmarks.payload import note_start, result_of
 from benchmarks.peers.app_support import redis_url, wait_at_gate
 from orchestrator.bench.measures import CALLERS
 
@@ -29,10 +29,10 @@ dramatiq.set_broker(_broker)
 
 
 @dramatiq.actor  # type: ignore[untyped-decorator]
-def answer(number: int, url: str, style: str, sent_ns: int) -> dict[str, Any]:  # noqa: ARG001
-    """Return at once."""
+def answer(number: int, url: str, style: str, sent_ns: int, body: str = "") -> dict[str, Any]:  # noqa: ARG001
+    """Return at once; a body goes back as it came."""
     note_start(sent_ns)
-    return {**RESULT, "number": number}
+    return result_of(number, body)
 
 
 class ThreadedCalls(Calls):
@@ -41,7 +41,7 @@ class ThreadedCalls(Calls):
     async def submit_at_once(self, count: int) -> None:
         """Submit tasks from a hundred threads."""
         with ThreadPoolExecutor(CALLERS) as threads:
-            for _ in threads.map(lambda number: answer.send(**arguments(number)), range(count)):
+            for _ in threads.map(lambda number: answer.send(**self.arguments(number)), range(count)):
                 pass
 
 

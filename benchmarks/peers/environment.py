@@ -15,7 +15,7 @@ from benchmarks.peer import InstalledPeer, MissingPeer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from benchmarks.peer import Peer
+    from benchmarks.peer import Package, Peer
 
 _ENVIRONMENTS = Path(__file__).resolve().parent.parent.parent / "build" / "peers"
 _INSTALL_TIMEOUT_S = 300.0
@@ -40,7 +40,7 @@ def install_all(
     return installed, missing
 
 
-def environment_of(peer: Peer, environments: Path = _ENVIRONMENTS) -> Path:
+def environment_of(peer: Package, environments: Path = _ENVIRONMENTS) -> Path:
     """Return the interpreter of the peer's environment, created at the first use and after a change of requirements.
 
     Raises:

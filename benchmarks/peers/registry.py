@@ -7,6 +7,7 @@ from benchmarks.peer import Peer
 _PEERS = (
     Peer(
         name="ardiq",
+        result_ttl_s=300,
         # One process: `ardiq run`. It logs a few lines at the start; --quiet leaves out the banner.
         worker=("ardiq", "run", "benchmarks.peers.ardiq_app:app", "--quiet"),
         app="benchmarks.peers.ardiq_app",
@@ -17,9 +18,11 @@ _PEERS = (
         drain_share=0.6,
         submit_share=1.0,
         trip_share=0.7,
+        runs_every_round=True,
     ),
     Peer(
         name="arq",
+        result_ttl_s=3600,
         # --custom-log-dict replaces a logging set-up that writes two lines per task.
         worker=(
             "arq",
@@ -33,6 +36,7 @@ _PEERS = (
     ),
     Peer(
         name="saq",
+        result_ttl_s=600,
         worker=("saq", "benchmarks.peers.saq_app.settings"),
         app="benchmarks.peers.saq_app",
         # Jobs that are neither finished nor failed.
@@ -41,6 +45,7 @@ _PEERS = (
     ),
     Peer(
         name="dramatiq",
+        result_ttl_s=600,
         # A hundred slots are a hundred threads, beside a master process. An idle consumer backs off from 5 ms on, and
         # has no interval to set for throughput.
         worker=("dramatiq", "benchmarks.peers.dramatiq_app", "--processes", "1", "--threads", "100"),
@@ -50,6 +55,7 @@ _PEERS = (
     ),
     Peer(
         name="streaq",
+        result_ttl_s=300,
         worker=("streaq", "run", "benchmarks.peers.streaq_app:worker"),
         app="benchmarks.peers.streaq_app",
         # Finished entries are deleted.

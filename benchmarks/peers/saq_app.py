@@ -11,7 +11,7 @@ from saq import Queue, Status  # type: ignore[import-not-found]
 from saq.job import TERMINAL_STATUSES  # type: ignore[import-not-found]
 
 from benchmarks.calls import RESULT_TIMEOUT_S, Calls
-from benchmarks.payload import RESULT, arguments, note_start
+from benchmarks.payload import note_start, result_of
 from benchmarks.peers.app_support import redis_url, use_uvloop, wait_at_gate
 from orchestrator.bench.measures import CALLERS
 
@@ -31,10 +31,11 @@ async def answer(
     url: str,  # noqa: ARG001
     style: str,  # noqa: ARG001
     sent_ns: int,
+    body: str = "",
 ) -> dict[str, Any]:
-    """Return at once."""
+    """Return at once; a body goes back as it came."""
     note_start(sent_ns)
-    return {**RESULT, "number": number}
+    return result_of(number, body)
 
 
 # Workers wait in blocking reads and need no tuning; jobs and results are kept for ten minutes by default.
@@ -53,7 +54,7 @@ class ListeningCalls(Calls):
         key = uuid4().hex
         async with asyncio.TaskGroup() as group:
             group.create_task(_queue.listen([key], _is_last, RESULT_TIMEOUT_S))
-            await self.submit({**arguments(number), "key": key})
+            await self.submit({**self.arguments(number), "key": key})
         job = await _queue.job(key)
         assert job is not None
         assert job.result["number"] == number

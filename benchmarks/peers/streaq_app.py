@@ -9,7 +9,7 @@ import coredis  # type: ignore[import-not-found]
 from streaq import Worker  # type: ignore[import-not-found]
 
 from benchmarks.calls import RESULT_TIMEOUT_S, Calls
-from benchmarks.payload import RESULT, note_start
+from benchmarks.payload import note_start, result_of
 from benchmarks.peers.app_support import redis_url, wait_at_gate
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ worker = Worker(redis_url=redis_url(), concurrency=100, anyio_kwargs={"use_uvloo
 
 # `silent` leaves out two log lines per task; results are kept for five minutes by default.
 @worker.task(silent=True)  # type: ignore[untyped-decorator]
-async def answer(number: int, url: str, style: str, sent_ns: int) -> dict[str, Any]:  # noqa: ARG001
-    """Return at once."""
+async def answer(number: int, url: str, style: str, sent_ns: int, body: str = "") -> dict[str, Any]:  # noqa: ARG001
+    """Return at once; a body goes back as it came."""
     note_start(sent_ns)
-    return {**RESULT, "number": number}
+    return result_of(number, body)
 
 
 @contextlib.asynccontextmanager

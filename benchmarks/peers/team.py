@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from benchmarks.payload import SIZE_VARIABLE
 from benchmarks.peers.app_support import GATE_VARIABLE, URL_VARIABLE, open_gate, waiting_at
 from benchmarks.processes import Child, running, wait_until
 
@@ -97,7 +98,7 @@ class PeerTeam:
             f"{peer.name}-client",
             ["benchmarks.peers.client", peer.app],
             folder=self.bench.folder,
-            env={URL_VARIABLE: self.bench.server.url},
+            env={URL_VARIABLE: self.bench.server.url, SIZE_VARIABLE: str(self.bench.payload_bytes)},
             talks=True,
             python=str(self.installed.python),
             at_once=True,

@@ -7,6 +7,8 @@ GROUP = "workers"
 FIELD = b"d"
 BATCH = 100
 RESULT_TTL_S = 3600
+INLINE_BYTES = 1000
+"""A larger result is stored once: its reply is empty, and the client reads the result's key."""
 
 
 def result_key(task_id: bytes) -> bytes:

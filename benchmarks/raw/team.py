@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from redis.asyncio import Redis
 
-from benchmarks.payload import arguments, stamped
+from benchmarks.payload import bulk_of, sized_arguments, stamped
 from benchmarks.processes import Child, running
-from benchmarks.raw.stream import BATCH, FIELD, GROUP, STREAM, reply_key
+from benchmarks.raw.stream import BATCH, FIELD, GROUP, STREAM, reply_key, result_key
 from benchmarks.traffic import LocalDriver
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class RawTeam:
         """Connect."""
         # The library's limit of a hundred would break a steady stream when the machine stalls for a moment.
         async with Redis.from_url(self.bench.server.url, max_connections=_MAX_CONNECTIONS) as redis:
-            yield LocalDriver(RawClient(redis))
+            yield LocalDriver(RawClient(redis, self.bench.payload_bytes))
 
     @contextlib.contextmanager
     def worker_processes(self, processes: int) -> Iterator[RawWorkers]:
@@ -81,7 +81,6 @@ class RawTeam:
         return running(name, arguments, folder=self.bench.folder, env=self.env, talks=True)
 
 
-_MANY = 1000
 _RESULT_TIMEOUT_S = 10
 _encode = msgspec.json.Encoder().encode
 
@@ -91,19 +90,20 @@ class RawClient:
     """Appends to the stream with plain commands."""
 
     redis: Any  # the stubs mix awaitable commands with the commands of a pipeline
+    payload_bytes: int = 0
 
     async def submit_one_by_one(self, count: int) -> None:
         """Append tasks, each after the answer to the one before."""
         for number in range(count):
-            await self._add(arguments(number))
+            await self._add(self._arguments(number))
 
     async def submit_at_once(self, count: int) -> None:
         """Append tasks in pipelines of a hundred."""
         await self._add_in_batches(count, batch=BATCH)
 
     async def submit_many(self, count: int) -> None:
-        """Append tasks in pipelines of a thousand."""
-        await self._add_in_batches(count, batch=_MANY)
+        """Append tasks in pipelines as long as the bulk calls of the other systems."""
+        await self._add_in_batches(count, batch=bulk_of(self.payload_bytes))
 
     async def submit_stamped(self, number: int) -> None:
         """Append one task that carries the time."""
@@ -111,10 +111,15 @@ class RawClient:
 
     async def round_trip(self, number: int) -> None:
         """Append one task and wait for its result."""
-        entry_id = await self._add(arguments(number))
+        entry_id = await self._add(self._arguments(number))
         answer = await self.redis.blpop([reply_key(entry_id)], timeout=_RESULT_TIMEOUT_S)
         if answer is None:
             raise TimeoutError(f"No result for {entry_id!r} within {_RESULT_TIMEOUT_S} s.")
+        if not answer[1]:
+            await self.redis.get(result_key(entry_id))
+
+    def _arguments(self, number: int) -> dict[str, Any]:
+        return sized_arguments(self.payload_bytes)(number)
 
     async def _add(self, args: dict[str, Any]) -> bytes:
         entry_id: bytes = await self.redis.xadd(STREAM, {FIELD: _encode(args)})
@@ -124,5 +129,5 @@ class RawClient:
         for start in range(0, count, batch):
             pipe = self.redis.pipeline(transaction=False)
             for number in range(start, min(start + batch, count)):
-                pipe.xadd(STREAM, {FIELD: _encode(arguments(number))})
+                pipe.xadd(STREAM, {FIELD: _encode(self._arguments(number))})
             await pipe.execute()

@@ -14,8 +14,8 @@ import anyio
 import msgspec
 from redis.asyncio import Redis
 
-from benchmarks.payload import RESULT, note_start
-from benchmarks.raw.stream import BATCH, FIELD, GROUP, RESULT_TTL_S, STREAM, reply_key, result_key
+from benchmarks.payload import note_start, result_of
+from benchmarks.raw.stream import BATCH, FIELD, GROUP, INLINE_BYTES, RESULT_TTL_S, STREAM, reply_key, result_key
 from orchestrator.core.event_loop import run_loop
 
 _BLOCK_MS = 5000
@@ -23,9 +23,9 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
-async def _handle(number: int, sent_ns: int, **_: Any) -> dict[str, Any]:
+async def _handle(number: int, sent_ns: int, body: str = "", **_: Any) -> dict[str, Any]:
     note_start(sent_ns)
-    return {**RESULT, "number": number}
+    return result_of(number, body)
 
 
 async def _run_one(fields: dict[bytes, bytes]) -> bytes:
@@ -49,7 +49,7 @@ async def serve(url: str, *, name: str, with_results: bool) -> None:
         if with_results:
             for (entry_id, _), body in zip(entries, bodies, strict=True):
                 pipe.set(result_key(entry_id), body, ex=RESULT_TTL_S)
-                pipe.lpush(reply_key(entry_id), body)
+                pipe.lpush(reply_key(entry_id), body if len(body) <= INLINE_BYTES else b"")
                 pipe.expire(reply_key(entry_id), RESULT_TTL_S)
         entry_ids = [entry_id for entry_id, _ in entries]
         pipe.xack(STREAM, GROUP, *entry_ids)

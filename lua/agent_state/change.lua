@@ -14,7 +14,10 @@ local most   = tonumber(ARGV[3])            -- int: fields that an agent may hav
 
 local largest = 9007199254740991
 local state_key = scope .. ':state'
-local reply = earlier_reply(scope, caller.op)
+local op = 'state:' .. caller.op
+-- Programs of an older version store op ids without their kind; `=` marks those that callers choose and may repeat.
+local reply = earlier_reply(scope, op)
+  or string.sub(caller.op, 1, 1) == '=' and earlier_reply(scope, caller.op)
 if reply then return reply end
 local refused = refuse_change(scope, caller)
 if refused then return refused end
@@ -44,5 +47,5 @@ end
 if new > 0 and redis.call('HLEN', state_key) + new > most then return {'full'} end
 redis.call('HSET', state_key, unpack(written))
 redis.call('EXPIRE', state_key, 7 * day_s)
-store_reply(scope, caller.op, 600000, 20000, numbers)
+store_reply(scope, op, 600000, 20000, numbers)
 return {'ok', unpack(numbers)}

@@ -9,7 +9,7 @@ local alive_s = tonumber(ARGV[1])   -- int: of a worker that registered none: it
 local limit   = tonumber(ARGV[2])   -- int: at most this many of each
 local now_arg = ARGV[3]             -- time: test override, microseconds
 --@include time: day_s, now_us, integer
---@include registry: forget_worker
+--@include registry: find_agents, forget_worker
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 -- A worker may have a longer heartbeat than the caller: it is judged by its own.
@@ -19,8 +19,13 @@ for i = 1, #listed, 2 do
   local own_s = tonumber(redis.call('HGET', pool .. ':worker:' .. listed[i], 'alive_s') or nil) or alive_s
   if #silent < limit and now_ms - tonumber(listed[i + 1]) > own_s * 1000 then silent[#silent + 1] = listed[i] end
 end
+local lost = {}
 for i = 1, #silent do
-  forget_worker(pool, silent[i], now_ms)
+  if redis.call('EXISTS', pool .. ':worker:' .. silent[i]) == 0 then lost[#lost + 1] = silent[i] end
+end
+local listing = #lost > 0 and find_agents(pool, lost) or {}
+for i = 1, #silent do
+  forget_worker(pool, silent[i], now_ms, listing[silent[i]])
   redis.call('SET', pool .. ':silent:' .. silent[i], integer(now_ms), 'EX', 7 * day_s)
 end
 local unused = redis.call('ZRANGE', pool .. ':agents', '-inf', integer(now_ms - 3600000), 'BYSCORE', 'LIMIT', 0, limit)

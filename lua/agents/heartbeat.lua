@@ -20,17 +20,27 @@ local worker_key = pool .. ':worker:' .. worker
 local seq = has_type({}, pool .. ':desired', 'hash') and (redis.call('HGET', pool .. ':desired', 'seq') or '0') or ''
 local floor = read_floor(pool)
 if redis.call('EXISTS', worker_key) == 0 then return {'unknown', seq, floor} end
-local status, complete = 'ok', {}
+local status, complete, types = 'ok', {}, {}
+
+local function is_readable(agent)
+  local agent_key = pool .. ':agent:' .. agent
+  return has_type(types, agent_key, 'hash') and has_type(types, agent_key .. ':workers', 'hash')
+    and has_type(types, pool .. ':offers:' .. agent, 'hash') and has_type(types, pool .. ':leases:' .. agent, 'hash')
+end
+
 for i = 1, #rows do
   local agent_key = pool .. ':agent:' .. rows[i].agent
-  local known = redis.call('HGET', agent_key .. ':workers', worker)
-  local spec = redis.call('HMGET', agent_key, 'slots', 'limits')
-  -- Only a registration restores lost fields of the agent or lost limits.
-  complete[i] = known and spec.slots and spec.limits
-  for name in string.gmatch(spec.limits or '', '%S+') do
-    if redis.call('HEXISTS', pool .. ':limits', name) == 0 then complete[i] = false end
+  -- A registration would be refused, too: the repair names the key, and the heartbeat counts for the other agents.
+  if is_readable(rows[i].agent) then
+    local known = redis.call('HGET', agent_key .. ':workers', worker)
+    local spec = redis.call('HMGET', agent_key, 'slots', 'limits')
+    -- Only a registration restores lost fields of the agent or lost limits.
+    complete[i] = known and spec.slots and spec.limits
+    for name in string.gmatch(spec.limits or '', '%S+') do
+      if redis.call('HEXISTS', pool .. ':limits', name) == 0 then complete[i] = false end
+    end
+    if not complete[i] then status = 'incomplete' end
   end
-  if not complete[i] then status = 'incomplete' end
 end
 redis.call('EXPIRE', worker_key, alive_s + 3600)
 redis.call('ZADD', pool .. ':workers', integer(now_ms), worker)

@@ -14,3 +14,10 @@ end
 local function percent_encode(id)
   return (string.gsub(id, '[^%w._-]', function(sign) return string.format('%%%02X', string.byte(sign)) end))
 end
+
+-- Makes a key live for at least `life_ms` from now; a longer lifetime stays.
+local function extend_life(key, life_ms)
+  local life = string.format('%.0f', life_ms)
+  redis.call('PEXPIRE', key, life, 'NX')
+  redis.call('PEXPIRE', key, life, 'GT')
+end

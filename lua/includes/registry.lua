@@ -200,16 +200,38 @@ local function offer_is_exact(pool, agent)
   return true
 end
 
+-- Returns the agents that list each of these workers. One look at an agent serves all workers, because a pool may have
+-- thousands of both.
+local function find_agents(pool, workers)
+  local found, agents = {}, redis.call('ZRANGE', pool .. ':agents', 0, -1)
+  for i = 1, #workers do found[workers[i]] = {} end
+  for i = 1, #agents do
+    local workers_key = pool .. ':agent:' .. agents[i] .. ':workers'
+    if redis.call('HLEN', workers_key) > #workers then
+      local rows = redis.call('HMGET', workers_key, unpack(workers))
+      for j = 1, #workers do
+        if rows[j] then table.insert(found[workers[j]], agents[i]) end
+      end
+    else
+      local listed = redis.call('HKEYS', workers_key)
+      for j = 1, #listed do
+        if found[listed[j]] then table.insert(found[listed[j]], agents[i]) end
+      end
+    end
+  end
+  return found
+end
+
 -- Removes a worker from the registry, and its consumers without pending entries, with their leases: removing another one
--- would lose entries.
-local function forget_worker(pool, worker, now_ms)
+-- would lose entries. `listing` are the agents that list a worker without a record; without it they are looked for.
+local function forget_worker(pool, worker, now_ms, listing)
   local worker_key, workers_key = pool .. ':worker:' .. worker, pool .. ':workers'
   if not redis.call('ZSCORE', workers_key, worker) then return end
   local agents = {}
   local facts = redis.call('HKEYS', worker_key)
   for i = 1, #facts do agents[#agents + 1] = string.match(facts[i], '^agent:(.*)$') end
   -- The record of a worker is gone only after a long time without a supervisor; then any agent may list the worker.
-  if #facts == 0 then agents = redis.call('ZRANGE', pool .. ':agents', 0, -1) end
+  if #facts == 0 then agents = listing or find_agents(pool, {worker})[worker] end
   for i = 1, #agents do
     local agent = agents[i]
     local before = read_offer(pool, agent, worker)

@@ -8,11 +8,11 @@ from orchestrator.agent_state import scripts
 from orchestrator.agent_state.scripts import FieldRow
 from orchestrator.core.durations import Duration, from_instant_ms, to_ms
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.ids import check_name, check_text
+from orchestrator.core.ids import check_text
 from orchestrator.core.payload import decode_json
 from orchestrator.locks.fenced_writer import FencedWriter
-from orchestrator.store.keys import AGENT_STATE, ScopeKeys
-from orchestrator.store.scoped import ScopedStore, read_many
+from orchestrator.store.keys import AGENT_STATE
+from orchestrator.store.scoped import bind_scope, read_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,21 +22,13 @@ if TYPE_CHECKING:
     from orchestrator.locks.model import WriteGuard
     from orchestrator.locks.waiter import LockWaiter
     from orchestrator.store.calls import Argument
+    from orchestrator.store.scoped import ScopedStore
     from orchestrator.store.store import Store
 
 MAX_AGENTS: Final = 500
 MAX_FIELDS: Final = 200
 MAX_VALUE_BYTES: Final = 64 * 1024
 _MAX_STEP: Final = 2**53 - 1
-
-
-def agent_scope(store: Store, settings: Settings, agent: str) -> ScopedStore:
-    """Bind a store to the scope of one agent.
-
-    Raises:
-        InvalidInput: not an agent name.
-    """
-    return ScopedStore(store, ScopeKeys(settings.prefix, "agent", check_name("agent", agent)), settings)
 
 
 class Agents:
@@ -125,7 +117,7 @@ class Agents:
         return await read_many(self._store, commands, retry_for_s=retry_for_s) if commands else []
 
     def _scope(self, agent: str) -> ScopedStore:
-        return agent_scope(self._store, self._settings, agent)
+        return bind_scope(self._store, self._settings, "agent", agent)
 
 
 class AgentState:
@@ -171,7 +163,7 @@ class _Writer(FencedWriter):
     """Changes fields of one agent's state."""
 
     def __init__(self, scope: ScopedStore, guard: WriteGuard | None = None, *, waiter: LockWaiter) -> None:
-        super().__init__(scope, guard, waiter=waiter, max_value_bytes=MAX_VALUE_BYTES)
+        super().__init__(scope, guard, waiter=waiter, max_value_bytes=lambda _: MAX_VALUE_BYTES)
 
     async def set(self, fields: Mapping[str, Any], op_id: str | None) -> None:
         if not 1 <= len(fields) <= MAX_FIELDS:

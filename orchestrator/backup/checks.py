@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from orchestrator.backup.names import check_scope, name_key
 from orchestrator.backup.rows import LAST_MS, CommandsRow, KeyRow, OutputRow, SavedTask, to_bytes
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name, check_task_id, decode_foreign
 from orchestrator.core.queue_name import QueueName
 from orchestrator.schedules.model import decode_plan
-from orchestrator.store.keys import META, PARTS, Backup
+from orchestrator.store.found_keys import check_scope, name_key
+from orchestrator.store.key_kinds import Backup
+from orchestrator.store.keys import META, PARTS
 from orchestrator.tasks.model import TaskState, decode_envelope
 
 if TYPE_CHECKING:
@@ -36,6 +37,15 @@ _PLACE: Final = re.compile(r"(\S{1,128}) ([0-9]{1,17}-[0-9]{1,17}) ([0-9]{1,17})
 _ENTRY: Final = re.compile(r"[0-9]{1,17}-[0-9]{1,17}")
 _LIMIT: Final = re.compile(r"[0-9]{1,9} [0-9]{1,17}")
 _META: Final = frozenset("rev born fresh dies items bytes floor top tail noted".split())  # noqa: SIM905 - a list of words
+_CHAT: Final = frozenset("rev edited base count bytes tokens trimmed born fresh dies version".split())  # noqa: SIM905
+_MESSAGE: Final = re.compile(
+    r'[0-9]{1,17},[0-9]{1,17},[0-9]{1,17},(?:null|[0-9]{1,17}),[0-9]{1,17},"[^"]*",(?:null|"[^"]*"),(?:null|"[^"]*"),'
+)
+DEADLINE, STORED = 3, 4
+"""Places of two times in the header of a record of memory, in ms."""
+_COLUMNS: Final = 15
+_NUMBERS_OF_HEADER: Final = (0, 1, 2, DEADLINE, STORED, 11)
+_NAMES_OF_HEADER: Final = (5, 6, 7, 8, 9, 10)
 _PLACES: Final = re.compile(r"(?:[0-9]{1,17}-[0-9]{1,17} [0-9]{1,17}(?: |$))*")
 _NAMES: Final = 512
 """Longest name of a field."""
@@ -111,6 +121,23 @@ def check_task(row: SavedTask) -> None:
         check_task_id(child)
 
 
+def read_header(packed: str) -> list[Any]:
+    """Return the header of a record of memory, in the column order of `lua/includes/memory.lua`.
+
+    Raises:
+        InvalidInput: it has another form.
+    """
+    try:
+        header = msgspec.msgpack.decode(to_bytes(packed))
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        raise InvalidInput("the header of a record is wrong") from None
+    _check(isinstance(header, list) and len(header) >= _COLUMNS, "the header of a record")
+    numbers = [header[place] for place in _NUMBERS_OF_HEADER]
+    _check(all(isinstance(each, int | float) and abs(each) < 2**63 for each in numbers), "a number of a header")
+    _check(all(isinstance(header[place], str) for place in _NAMES_OF_HEADER), "a name in a header")
+    return cast("list[Any]", header)
+
+
 def _check_key(row: KeyRow, pool: str) -> None:
     check_scope(row.scope, pool)
     key = name_key(row.scope, row.suffix)
@@ -128,6 +155,8 @@ def _check_key(row: KeyRow, pool: str) -> None:
             _check(len(values) % 2 == 0, "the fields of a hash")
         case "zset":
             _check(len(values) % 2 == 0 and all(map(_SCORE.fullmatch, values[::2])), "the scores of a sorted set")
+        case "list" if key.is_messages:
+            _check(all(map(_MESSAGE.match, values)), "a message of a chat")
         case "stream":
             read_entries(values)
     if row.type == "hash":
@@ -137,7 +166,15 @@ def _check_key(row: KeyRow, pool: str) -> None:
 
 
 def _check_hash(row: KeyRow, fields: dict[str, str]) -> None:
-    if row.suffix == META:
+    key = name_key(row.scope, row.suffix)
+    if key.is_headers:
+        for packed in fields.values():
+            read_header(packed)
+    elif key.is_chat:
+        extracted = [value for name, value in fields.items() if name.startswith("x:")]
+        counts = [fields.get(name, "0") for name in _CHAT]
+        _check(all(map(_NUMBER.fullmatch, counts + extracted)), "the counts of a chat")
+    elif row.suffix == META:
         _check(all(_NUMBER.fullmatch(fields.get(name, "0")) for name in _META), "the counts of a workspace")
         _check(_PLACES.fullmatch(fields.get("places", "")), "the places of a workspace")
     elif row.suffix == "limits":

@@ -16,10 +16,9 @@ import anyio.to_thread
 import msgspec
 
 from orchestrator.backup import scripts
-from orchestrator.backup.checks import read_entries
+from orchestrator.backup.checks import DEADLINE, STORED, read_entries, read_header
 from orchestrator.backup.contents import desired_of
-from orchestrator.backup.names import name_key, root_of
-from orchestrator.backup.rows import CommandsRow, KeyRow, OutputRow, SavedTask, to_bytes
+from orchestrator.backup.rows import CommandsRow, KeyRow, OutputRow, SavedTask, to_bytes, to_text
 from orchestrator.backup.scripts import Restored, RestoredKey, RestoredOutput, RestoredTask, raw
 from orchestrator.backup.target import Target
 from orchestrator.control import scripts as control_scripts
@@ -33,6 +32,8 @@ from orchestrator.core.errors import CommandRefused
 from orchestrator.core.rates import parse_rate
 from orchestrator.core.slots import STOP_ALL
 from orchestrator.repair.scan import KeyLifetimes, PoolScan
+from orchestrator.repair.scope_scan import ScopeScan
+from orchestrator.store.found_keys import name_key, root_of
 from orchestrator.store.keys import META
 
 if TYPE_CHECKING:
@@ -41,9 +42,7 @@ if TYPE_CHECKING:
     from orchestrator.backup.contents import CheckedBackup
     from orchestrator.backup.files import BackupReader
     from orchestrator.backup.rows import DataRow
-    from orchestrator.core.settings import Settings
     from orchestrator.services import Services
-    from orchestrator.store.store import Store
 
 ROWS_AT_ONCE: Final = 100
 BYTES_AT_ONCE: Final = 1 << 19
@@ -94,7 +93,7 @@ class Restorer:
     ) -> None:
         self._target, self._mark = target, target.mark
         self._services, self._store, self._keys = services, services.store, services.keys
-        self._header, self._shared = checked.header, shared
+        self._header, self.shared = checked.header, shared
         self._shift_ms = now_ms - checked.header.begun_ms
         self._now_ms = now_ms
         saved = from_instant_ms(checked.header.begun_ms).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -144,7 +143,7 @@ class Restorer:
                 self._outputs.append(RestoredOutput(row.id, row.left_ms, entries))
                 self._size += sum(len(text) for entry in row.entries for text in entry)
             case KeyRow():
-                if row.scope and not self._shared:
+                if row.scope and not self.shared:
                     return
                 scope = _moved_scope(row.scope, self._header.pool, self._keys.pool)
                 if scope != self._scope:
@@ -213,8 +212,11 @@ class Restorer:
 
     def _key(self, row: KeyRow) -> Iterator[RestoredKey]:
         values, key = row.values, name_key(row.scope, row.suffix)
-        if row.scope and row.suffix == META:
-            # All keys of a workspace end together, at the time that is stored here.
+        if key.is_headers:
+            pairs = zip(values[::2], values[1::2], strict=True)
+            values = [text for id_, packed in pairs for text in (id_, self._shifted_header(packed))]
+        elif row.scope and (row.suffix == META or key.is_chat):
+            # All keys of a workspace end together, at the time that is stored here; those of a chat too.
             fields = dict(zip(values[::2], values[1::2], strict=True))
             fields |= {name: str(int(fields[name]) + self._shift_ms) for name in _SHIFTED if name in fields}
             values = [text for pair in fields.items() for text in pair]
@@ -233,6 +235,13 @@ class Restorer:
             due = "inf" if "paused" in fields else fields["next"]
             index = self._keys.schedules.removeprefix(self._keys.stem)
             yield RestoredKey(index, "zset", [raw(due), raw(key.name)], first=False, before=0, left_ms=0, until_ms=0)
+
+    def _shifted_header(self, packed: str) -> str:
+        """Return the header of a record of memory with its times of end and storing after the time of the file."""
+        header = read_header(packed)
+        for place in (DEADLINE, STORED):
+            header[place] += self._shift_ms
+        return to_text(msgspec.msgpack.encode(header))
 
     def _stream(self, row: KeyRow, contents: Sequence[Sequence[str]]) -> RestoredKey:
         ids = [entry for entry, _ in read_entries(row.values)]
@@ -339,7 +348,7 @@ async def restore_file(
         await restorer.stop(refuse=True)
     await restorer.restore_commands()
     await target.check_run()
-    await _correct(store, services.settings, restorer.report)
+    await _correct(services, restorer.report, shared=restorer.shared)
     # Submits wait from now on, so that no schedule loses a fire time before the start.
     await restorer.stop(refuse=False)
     await target.finish()
@@ -359,11 +368,16 @@ def _is_log(row: DataRow) -> bool:
     return isinstance(row, CommandsRow) or (isinstance(row, KeyRow) and name_key(row.scope, row.suffix).is_log)
 
 
-async def _correct(store: Store, settings: Settings, report: RestoreReport) -> None:
-    """Check the places of all tasks, and correct those of lanes whose members moved during the backup."""
-    async with aclosing(PoolScan(store, KeyLifetimes.of(settings), repair=True).steps()) as steps:
-        async for findings in steps:
-            report.corrected.update(finding.code for finding in findings if not finding.damage.harmless)
+async def _correct(services: Services, report: RestoreReport, *, shared: bool) -> None:
+    """Check the places of all tasks, correct those of lanes whose members moved meanwhile, and make indices again."""
+    pool = PoolScan(services.store, KeyLifetimes.of(services.settings), repair=True)
+    scans = [pool.steps(), ScopeScan(services, repair=True).steps()] if shared else [pool.steps()]
+    for scan in scans:
+        async with aclosing(scan) as steps:
+            async for findings in steps:
+                report.corrected.update(
+                    each.code for each in findings if not each.damage.harmless and not each.damage.index
+                )
 
 
 def _moved_scope(scope: str, before: str, now: str) -> str:

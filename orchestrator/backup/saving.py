@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from orchestrator.backup.checks import check_task
-from orchestrator.backup.names import name_key, root_of, sort_key
 from orchestrator.backup.rows import (
     MAGIC,
     VERSION,
@@ -26,22 +25,24 @@ from orchestrator.backup.rows import (
     to_bytes,
     to_text,
 )
-from orchestrator.backup.servers import each_server, scan
 from orchestrator.core.errors import InvalidInput, ServerRefused, StoreError
 from orchestrator.core.formats import FORMAT, program_version, read_floor
 from orchestrator.core.ids import decode_foreign
+from orchestrator.repair.servers import each_server, scan, scan_hash
 from orchestrator.store.failures import GroupMissing
-from orchestrator.store.keys import CHANGES, DOCUMENT, MACHINES, META, PARTS, Backup, stem_of
+from orchestrator.store.found_keys import name_key, root_of, sort_key
+from orchestrator.store.key_kinds import Backup
+from orchestrator.store.keys import CHANGES, DOCUMENT, MACHINES, META, PARTS, ScopeKeys, stem_of
 from orchestrator.store.scoped import read_many
 from orchestrator.tasks.records import TaskRecord
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 
-    from orchestrator.backup.names import FoundKey
     from orchestrator.backup.rows import DataRow
     from orchestrator.services import Services
     from orchestrator.store.calls import Argument
+    from orchestrator.store.found_keys import FoundKey
 
 SHARE: Final = 0.25
 """Largest share of its time that a backup waits for Redis; it rests after each step.
@@ -54,6 +55,8 @@ MANY_BYTES: Final = 1 << 21
 """A step reads twice as many tasks after one with few bytes, half as many after one with many."""
 ENTRIES_AT_ONCE: Final = 200
 MEMBERS_AT_ONCE: Final = 500
+RECORDS_AT_ONCE: Final = 50
+"""A record takes up to 64 KiB by default."""
 PART_BYTES: Final = 1 << 22
 YOUNG_MS: Final = 60_000
 """A child whose id is this much older than the backup, by the clock of its client, is found by SCAN."""
@@ -92,6 +95,7 @@ class PoolSaver:
         self._step_s = time.monotonic()
         self._waited_s = 0.0
         self._children: dict[str, None] = {}
+        self._memories: set[str] = set()
         self.counts: Counter[str] = Counter()
         self.skipped: list[str] = []
         self.server_s = 0.0
@@ -224,8 +228,19 @@ class PoolSaver:
         for key in ours:
             if key.is_workspace:
                 yield await self._workspace(key.scope)
-            elif key.backup in {Backup.KEPT, Backup.UNTIL} and not key.is_part_of_workspace and not key.is_schedule:
+            elif key.is_chat:
+                yield await self._chat(key)
+            elif key.is_headers and key.scope not in self._memories:
+                self._memories.add(key.scope)
+                async for rows in self._memory(key.scope):
+                    yield rows
+            elif self._is_alone(key):
                 yield await self._key(key)
+
+    def _is_alone(self, key: FoundKey) -> bool:
+        """Return whether a key is saved without others."""
+        with_others = key.is_part_of_workspace or key.is_messages or key.is_part_of_memory or key.is_schedule
+        return key.backup in {Backup.KEPT, Backup.UNTIL} and not with_others
 
     async def _key(self, key: FoundKey) -> Sequence[DataRow]:
         """Read one key; nothing if it is gone or of another type."""
@@ -295,6 +310,60 @@ class PoolSaver:
         for key, content, left_ms in zip(found, replies[::2], replies[1::2], strict=True):
             rows += self._key_rows(key, content, left_ms)
         return rows
+
+    async def _chat(self, counts: FoundKey) -> Sequence[DataRow]:
+        """Read the counts and the messages of a chat in one transaction. A restore makes its ids and its list again."""
+        messages = name_key(counts.scope, ScopeKeys.chat_part(decode_foreign(counts.name), "q"))
+        return await self._together(counts.scope, [counts, messages])
+
+    async def _together(self, scope: str, keys: Sequence[FoundKey]) -> Sequence[DataRow]:
+        reads = [read for key in keys for read in self._reads(scope, key.suffix, _type_of(key))]
+        try:
+            replies = await self._read_at_once(reads)
+        except ServerRefused as refusal:
+            if not _is_damage(refusal):
+                raise
+            self._skip(f"{self._root(scope)}:{keys[0].suffix}")
+            return []
+        rows: list[DataRow] = []
+        for key, content, left_ms in zip(keys, replies[::2], replies[1::2], strict=True):
+            rows += self._key_rows(key, content, left_ms)
+        return rows
+
+    async def _memory(self, scope: str) -> AsyncIterator[Sequence[DataRow]]:
+        """Read the records of an agent, each with its header at once. A restore makes the indices again.
+
+        Records move from the first tier to the second alone, so that none is missed between the two.
+        """
+        saved = set[bytes]()
+        for tier in ("stm", "im"):
+            parts = [name_key(scope, ScopeKeys.tier_part(tier, part)) for part in ("hdr", "rec", "acc")]
+            full = [f"{self._root(scope)}:{key.suffix}" for key in parts]
+            more = [False] * len(parts)
+            try:
+                async for listed in scan_hash(
+                    self._store, full[0], count=MEMBERS_AT_ONCE, retry_for_s=self._retry_for_s
+                ):
+                    new = [id_ for id_ in listed if id_ not in saved]
+                    saved.update(new)
+                    for ids in _parts(new, RECORDS_AT_ONCE, len) if new else ():
+                        replies = await self._read_at_once([*(("HMGET", key, *ids) for key in full), ("PTTL", full[0])])
+                        rows: list[DataRow] = []
+                        for at, key in enumerate(parts):
+                            pairs = [
+                                text
+                                for id_, value, content in zip(ids, replies[at], replies[1], strict=True)
+                                if value is not None and content is not None
+                                for text in (to_text(id_), to_text(value))
+                            ]
+                            if pairs:
+                                rows.append(self._key_row(key, pairs, replies[-1], more=more[at]))
+                                more[at] = True
+                        yield rows
+            except ServerRefused as refusal:
+                if not _is_damage(refusal):
+                    raise
+                self._skip(full[0])
 
     async def _schedules(self) -> AsyncIterator[Sequence[DataRow]]:
         """Read the schedules last, and the newest task of each, so that no saved fire lacks its task."""

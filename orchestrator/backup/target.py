@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.backup import scripts
-from orchestrator.backup.names import sort_key
-from orchestrator.backup.servers import each_server, scan
 from orchestrator.control.signing import signer_of
 from orchestrator.core.errors import ConfigError, RestoreRefused
 from orchestrator.core.formats import RESTORING, Floor
 from orchestrator.core.ids import new_token
+from orchestrator.repair.servers import each_server, scan
 from orchestrator.services import open_services, pool_keys
+from orchestrator.store.found_keys import sort_key
 from orchestrator.store.keys import stem_of
 
 if TYPE_CHECKING:

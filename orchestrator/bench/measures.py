@@ -35,12 +35,14 @@ class TaskClient:
         result: waits for the result of a submitted task.
         submit_bulk: submits many tasks in one call; without it, `CALLERS` callers submit them.
         arguments: makes the arguments of a task from its number.
+        bulk: tasks of one bulk call.
     """
 
     submit: Callable[[dict[str, Any]], Awaitable[Any]]
     result: Callable[[Any], Awaitable[Any]] | None = None
     submit_bulk: Callable[[list[dict[str, Any]]], Awaitable[Any]] | None = None
     arguments: Callable[[int], dict[str, Any]] = _numbered
+    bulk: int = BATCH
 
     async def submit_one_by_one(self, count: int) -> None:
         """Submit tasks, each after the answer to the one before."""
@@ -55,12 +57,12 @@ class TaskClient:
                 callers.create_task(self._submit_all(numbers))
 
     async def submit_many(self, count: int) -> None:
-        """Submit tasks in calls of `BATCH`."""
+        """Submit tasks in calls of `bulk`."""
         if self.submit_bulk is None:
             await self.submit_at_once(count)
             return
-        for start in range(0, count, BATCH):
-            await self.submit_bulk([self.arguments(number) for number in range(start, min(start + BATCH, count))])
+        for start in range(0, count, self.bulk):
+            await self.submit_bulk([self.arguments(number) for number in range(start, min(start + self.bulk, count))])
 
     async def round_trip(self, number: int) -> None:
         """Submit one task and wait for its result."""

@@ -37,7 +37,7 @@ class BenchFailed(OrchestratorError):
     """The pool did not run the tasks."""
 
 
-def _client(orc: Orchestrator, *, timeout_s: float = RESULT_S) -> TaskClient:
+def _client(orc: Orchestrator, body: str, *, timeout_s: float = RESULT_S) -> TaskClient:
     async def result(handle: TaskHandle[Any]) -> None:
         try:
             await handle.result(timeout=timeout_s)
@@ -48,17 +48,19 @@ def _client(orc: Orchestrator, *, timeout_s: float = RESULT_S) -> TaskClient:
         submit=lambda args: orc.submit(SKILL, args),
         result=result,
         submit_bulk=lambda batch: orc.submit_many([Submission(SKILL, args) for args in batch]),
+        arguments=lambda number: {"number": number, "body": body} if body else {"number": number},
     )
 
 
-async def measure_latency(orc: Orchestrator, *, tasks: int, at_most_s: float) -> Latencies:
+async def measure_latency(orc: Orchestrator, *, tasks: int, at_most_s: float, body: str = "") -> Latencies:
     """Run tasks one after another.
 
     Raises:
         BenchFailed: a task does not end.
     """
-    await _client(orc, timeout_s=FIRST_RESULT_S).round_trip(0)
-    return percentiles(await time_round_trips(_client(orc).round_trip, tasks, warm_ups=WARM_UPS, at_most_s=at_most_s))
+    await _client(orc, body, timeout_s=FIRST_RESULT_S).round_trip(0)
+    round_trip = _client(orc, body).round_trip
+    return percentiles(await time_round_trips(round_trip, tasks, warm_ups=WARM_UPS, at_most_s=at_most_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,9 @@ class SubmitRates:
     tasks: int
 
 
-async def measure_submits(orc: Orchestrator, *, tasks: int, at_most_s: float) -> SubmitRates:
+async def measure_submits(orc: Orchestrator, *, tasks: int, at_most_s: float, body: str = "") -> SubmitRates:
     """Submit up to `tasks` tasks in each of three ways, while no supervisor assigns them."""
-    client = _client(orc)
+    client = _client(orc, body)
     one_by_one = await time_submits(client.submit_one_by_one, tasks, step=10, at_most_s=at_most_s)
     at_once = await time_submits(client.submit_at_once, tasks, step=BATCH, at_most_s=at_most_s)
     many = await time_submits(client.submit_many, tasks, step=BATCH, at_most_s=at_most_s)

@@ -1,4 +1,4 @@
-"""Records actions that were taken without a command: a task cancelled by its id, a lock taken from its holder."""
+"""Records actions without a command: a task cancelled by its id, a lock taken from its holder, a session deleted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import anyio
 
-from orchestrator.control.commands import RecordLock, RecordTasks
+from orchestrator.control.commands import RecordLock, RecordSession, RecordTasks
 from orchestrator.control.sending import send
 from orchestrator.core.command_record import SAID_CHARS
 from orchestrator.core.errors import OrchestratorError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
 
 TaskAction = Literal["cancel", "retry", "delete", "reveal"]
+SessionAction = Literal["delete", "clear-chat"]
 
 CHUNK: Final = 200
 """Task ids in one record, which has about 8 KB then; the stream keeps about 5000 records, 40 MB."""
@@ -47,6 +48,13 @@ async def record_lock(services: Services, scope: str, lock: LockInfo, reason: st
     """Record that a lock was taken from its holder, and return why it was not recorded; empty if it was."""
     command = RecordLock(lock=f"{scope} {lock.name}"[:1000], holder=lock.holder[:1000])
     return await _record(services, command, reason, actor)
+
+
+async def record_session(
+    services: Services, action: SessionAction, session: str, *, detail: str, reason: str, actor: str | None
+) -> str:
+    """Record an action on a session, and return why it was not recorded; empty if it was."""
+    return await _record(services, RecordSession(action=action, session=session, detail=detail), reason, actor)
 
 
 async def _record(services: Services, command: RecordCommand, reason: str, actor: str | None) -> str:

@@ -14,6 +14,8 @@ from orchestrator.agent_state.states import Agents
 from orchestrator.agents.skills import list_skills, read_skill
 from orchestrator.agents.stats import read_stats
 from orchestrator.boards.boards import Board, BoardView
+from orchestrator.chat.chat import Chat
+from orchestrator.chat.model import MAIN
 from orchestrator.client.action_records import ActionRecorder, record_lock
 from orchestrator.client.batcher import CHUNK_ROWS, Batcher, unanswered
 from orchestrator.client.completion import as_completed
@@ -21,6 +23,7 @@ from orchestrator.client.durable_submits import DurableSubmits
 from orchestrator.client.floor_watch import FloorWatch
 from orchestrator.client.following import Following
 from orchestrator.client.handle import TaskHandle
+from orchestrator.client.large_arguments import LargeArguments
 from orchestrator.client.loss_watch import LossWatch
 from orchestrator.client.replies import Replies
 from orchestrator.client.shared_config import SharedConfig
@@ -40,18 +43,24 @@ from orchestrator.core.errors import (
 )
 from orchestrator.core.ids import TaskIds, check_task_id
 from orchestrator.core.live_settings import LiveSettings
+from orchestrator.erasure.subjects import Subjects
+from orchestrator.extraction.model import EXTRACT
+from orchestrator.extraction.submitting import plan_extraction
 from orchestrator.limits.limits import Limits
 from orchestrator.locks.model import POOL, parse_scope
 from orchestrator.locks.named import Locks
 from orchestrator.locks.renewal import LockRenewer
 from orchestrator.locks.waiter import LockWaiter
+from orchestrator.memory.memory import Memory
+from orchestrator.memory.owner import MemoryOwner
 from orchestrator.services import Services, open_services, resolve_settings
+from orchestrator.simulations.simulation import Simulation
 from orchestrator.store.keys import ScopeKeys
+from orchestrator.store.scoped import bind_scope
 from orchestrator.tasks.scripts import wake
 from orchestrator.tasks.submission import Submission, SubmissionValidator
 from orchestrator.tracing.active import active, background_context
 from orchestrator.workspace.workspace import WorkspaceView
-from orchestrator.workspace.writer import session_scope
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
@@ -59,13 +68,16 @@ if TYPE_CHECKING:
 
     from orchestrator.agents.skills import SkillInfo, SkillSummary
     from orchestrator.agents.stats import AttemptStats, By
+    from orchestrator.chat.accounts import ChatUsage
     from orchestrator.client.admin import Admin
-    from orchestrator.core.durability import Level
+    from orchestrator.core.durability import Durability, Level
     from orchestrator.core.durations import Duration
     from orchestrator.core.formats import Floor
     from orchestrator.core.settings import Settings
+    from orchestrator.extraction.model import Extraction
+    from orchestrator.payloads.payloads import Packed
     from orchestrator.tasks.options import TaskOptions
-    from orchestrator.tasks.scripts import SubmitAnswer
+    from orchestrator.tasks.scripts import SubmitAnswer, SubmitRow
     from orchestrator.tasks.submission import Arguments, Draft, NamedArguments, NamedSkill, Parent, TypedSkill
     from orchestrator.tracing.spans import SubmitSpan, Tracing
 
@@ -151,12 +163,14 @@ class Orchestrator:
         self._floor = FloorWatch(services.store, watches=self._worker_floor is None)
         self._losses = LossWatch(services)
         services.store.connected = self._losses.connected
+        self._large = LargeArguments(services.payloads, self._validator)
         self._batcher, self._durable = Batcher(services, self._losses), DurableSubmits(services, self._losses)
         self._replies = Replies(services, client=ids.node)
         self._following = Following(services)
         self._recorder = ActionRecorder(services)
         self._renewer = LockRenewer()
         self._waiter = LockWaiter(services.store, wake)
+        self._accounts = services.chat_accounts
         async with anyio.create_task_group() as group:
             group.start_soon(self._floor.run)
             group.start_soon(self._batcher.run)
@@ -167,6 +181,7 @@ class Orchestrator:
             group.start_soon(self._recorder.run)
             group.start_soon(self._renewer.run, services.store)
             group.start_soon(self._waiter.run)
+            group.start_soon(self._accounts.run)
             if not opened.done():  # else its caller was cancelled and closes
                 opened.set_result(None)
             await anyio.sleep_forever()
@@ -245,6 +260,7 @@ class Orchestrator:
             KeyConflict, QueueFull, LaneBusy, Stopped: the server refused the task; nothing was stored.
             NotDurable: the task was accepted, but its durability was not reached in time.
             ConfigError: the server cannot reach the durability; nothing was stored.
+            PayloadStoreUnavailable: the arguments are large, and the payload store did not take them; nothing was sent.
             FormatMismatch: the pool no longer admits this version of the program.
             ServerUnavailable: Redis did not answer, even after retries. If `outcome_unknown` is true, the task may have
                 been stored; `task_ids` has its id.
@@ -275,7 +291,11 @@ class Orchestrator:
         services = self._here()
         self._floor.check()
         doubts: list[NamedArguments] = []
-        draft = self._validator.check(task, parent, doubts, trace="" if span is None else span.header)
+        trace, packed = span.header if span else "", None
+        if self._large.enabled:
+            draft, packed = await self._large.check(task, parent, doubts, trace=trace)
+        else:
+            draft = self._validator.check(task, parent, doubts, trace=trace)
         for doubt in doubts:
             await self._versions.check(doubt)
         row = self._validator.number(draft)
@@ -283,7 +303,9 @@ class Orchestrator:
         handle = self._handle(row.id, own=True, skill=task.skill)
         level, durability = task.options.get("durability") or services.settings.queue.durability, None
         try:
-            if level == DEFAULT:
+            if packed is not None:
+                answer, durability = await self._submit_large(level, row, packed)
+            elif level == DEFAULT:
                 answer = await self._batcher.add(row)
             else:
                 answer, durability = await self._durable.add(level, row)
@@ -294,11 +316,31 @@ class Orchestrator:
         accepted = self._accepted(services, task, handle, answer)
         if span is not None:
             span.note_task(accepted.id, len(row.envelope))
-        if durability is not None:
-            accepted.note_durability(durability)
-            if durability.missed:
-                raise NotDurable(durability, accepted, [accepted])
+        return accepted if durability is None else self._confirmed(accepted, durability)
+
+    @staticmethod
+    def _confirmed(accepted: TaskHandle[Any], durability: Durability) -> TaskHandle[Any]:
+        accepted.note_durability(durability)
+        if durability.missed:
+            raise NotDurable(durability, accepted, [accepted])
         return accepted
+
+    async def _submit_large(
+        self, level: Level, row: SubmitRow, packed: Packed
+    ) -> tuple[SubmitAnswer, Durability | None]:
+        """Submit a task whose arguments go to the payload store; delete them there if Redis does not take it."""
+        await self._large.put(row.id, packed)
+        durability = None
+        try:
+            if level == DEFAULT:
+                answer = await self._batcher.add(row)
+            else:
+                answer, durability = await self._durable.add(level, row)
+        except StoreError as failure:
+            await self._large.settle(row.id, packed, failure)
+            raise
+        await self._large.settle(row.id, packed, answer)
+        return answer, durability
 
     async def submit_many(self, tasks: Iterable[Submission], parent: Parent | None = None) -> list[TaskHandle[Any]]:
         """Submit many tasks in chunks, two on their way at a time; all are accepted or `SubmitRefused` tells of each.
@@ -328,12 +370,12 @@ class Orchestrator:
         services = self._here()
         self._floor.check()
         doubts: list[NamedArguments] = []
-        drafts = [self._validator.check(task, parent, doubts, trace=trace) for task in listed]
+        drafts, large = await self._checked(listed, parent, doubts, trace)
         for doubt in doubts:
             await self._versions.check(doubt)
         levels = [task.options.get("durability") or services.settings.queue.durability for task in listed]
         if levels.count(DEFAULT) < len(levels):
-            return await self._submit_durably(services, listed, drafts, levels)
+            return await self._submit_durably(services, listed, drafts, levels, large)
         handles: list[TaskHandle[Any]] = []
         async with self._batcher.sending() as sending:
             for start in range(0, len(drafts), CHUNK_ROWS):
@@ -342,15 +384,34 @@ class Orchestrator:
                     self._handle(row.id, own=True, skill=task.skill)
                     for row, task in zip(rows, listed[start : start + CHUNK_ROWS], strict=True)
                 ]
+                await self._large.put_all([(row.id, packed) for row, packed in zip(rows, large[start:], strict=False)])
                 await sending.send(rows)
-        return self._all_accepted(self._outcomes(services, listed, handles, sending.outcomes()))
+        answers = list(sending.outcomes())
+        await self._large.settle_all(handles, large, answers)
+        return self._all_accepted(self._outcomes(services, listed, handles, answers))
+
+    async def _checked(
+        self, listed: Sequence[Submission], parent: Parent | None, doubts: list[NamedArguments], trace: str
+    ) -> tuple[list[Draft], list[Packed | None]]:
+        """Check all before any is sent; the second list has the arguments that are too large for Redis, if any are."""
+        if not self._large.enabled:
+            return [self._validator.check(task, parent, doubts, trace=trace) for task in listed], []
+        checked = [await self._large.check(task, parent, doubts, trace=trace) for task in listed]
+        return [draft for draft, _ in checked], [packed for _, packed in checked]
 
     async def _submit_durably(
-        self, services: Services, listed: Sequence[Submission], drafts: Sequence[Draft], levels: Sequence[Level]
+        self,
+        services: Services,
+        listed: Sequence[Submission],
+        drafts: Sequence[Draft],
+        levels: Sequence[Level],
+        large: Sequence[Packed | None],
     ) -> list[TaskHandle[Any]]:
         rows = [self._validator.number(draft) for draft in drafts]
+        await self._large.put_all([(row.id, packed) for row, packed in zip(rows, large, strict=False)])
         handles = [self._handle(row.id, own=True, skill=task.skill) for row, task in zip(rows, listed, strict=True)]
         answered = await self._durable.send_all(levels, rows)
+        await self._large.settle_all(handles, large, [answer for answer, _ in answered])
         outcomes = self._outcomes(services, listed, handles, [answer for answer, _ in answered])
         missed: list[NotDurable] = []
         told: list[TaskHandle[Any] | Exception] = []
@@ -452,7 +513,7 @@ class Orchestrator:
         Held locks are renewed until this client is closed.
 
         Args:
-            scope: `session:S`, `agent:A` or `pool`.
+            scope: `session:S`, `agent:A`, `user:U`, `domain:D`, `global` or `pool`.
             owner: who holds them, for people; host and process by default.
 
         Raises:
@@ -485,6 +546,12 @@ class Orchestrator:
         """Published states of agents, and the agents that are alive."""
         services = self._here()
         return Agents(services.store, services.settings, self._waiter)
+
+    @property
+    def subjects(self) -> Subjects:
+        """People that texts are about: where the texts are, and their erasure."""
+        services = self._here()
+        return Subjects(services.store, services.settings, self._waiter, payloads=services.payloads)
 
     async def skills(self) -> list[SkillSummary]:
         """Return the skills of the live agents by name."""
@@ -556,8 +623,105 @@ class Orchestrator:
             InvalidInput: that is no session.
         """
         services = self._here()
-        scope = session_scope(services.store, services.settings, session)
+        scope = bind_scope(services.store, services.live, "session", session)
         return WorkspaceView(scope, locks=self._locks(scope.keys))
+
+    def simulation(self, simulation: str) -> Simulation:
+        """Return the indices of a simulation: its agents, their states, and buffers of its entities.
+
+        Args:
+            simulation: any text of up to 256 bytes.
+
+        Raises:
+            InvalidInput: that is no id.
+        """
+        services = self._here()
+        return Simulation(services.store, services.live, simulation)
+
+    def memory(
+        self,
+        agent: str | None = None,
+        *,
+        user: str | None = None,
+        domain: str | None = None,
+        global_: bool = False,
+    ) -> Memory:
+        """Return the memory of an agent, a user, a domain, or of all programs of the prefix: one of these.
+
+        Changes take no lock; those of `under(lease)` present one.
+
+        Args:
+            agent: name of the agent.
+            user: id of the user, any text of up to 256 bytes. The records are about that user, so that
+                `orc.subjects.erase(user, ...)` removes them.
+            domain: name of the domain, any text of up to 256 bytes.
+            global_: True for the global memory, which all programs of the prefix share.
+
+        Raises:
+            InvalidInput: none or several are given, or that is no name.
+        """
+        services = self._here()
+        owner = MemoryOwner.of(agent, user=user, domain=domain, global_=global_)
+        scope = bind_scope(services.store, services.live, *owner)
+        return Memory(scope, waiter=self._waiter, vector_cache=services.vector_cache)
+
+    def chat(self, session: str, source: str = MAIN) -> Chat:
+        """Return a chat of a session: `await orc.chat("s-1").append([{"role": "user", "content": "Hello"}])`.
+
+        Changes take no lock and are made once per `op_id`; `under(lease)` returns a chat that presents a lock.
+
+        Args:
+            session: any text of up to 256 bytes.
+            source: name of the chat; a session has one per source.
+
+        Raises:
+            InvalidInput: that is no session or no source.
+        """
+        services = self._here()
+        scope = bind_scope(services.store, services.live, "session", session)
+        return Chat(
+            scope,
+            locks=self._locks(scope.keys),
+            source=source,
+            cache=services.chat_cache,
+            accounts=self._accounts,
+        )
+
+    async def extract(
+        self, session: str, *, agent: str, source: str = MAIN, skill: str = EXTRACT, subject: str | None = None
+    ) -> TaskHandle[Extraction] | None:
+        """Submit a task that extracts the messages of a chat that the skill has not extracted, into the agent's memory.
+
+        Call it after a turn. While no message is added, it returns the same task, also one that is a dead letter.
+
+        Args:
+            session: session of the chat.
+            agent: agent with the skill, as `Agent.extracts` registers it.
+            source: source of the chat.
+            skill: name of the skill.
+            subject: person that messages are about which name none. Give it for a session that is assigned to a
+                person, so that `erase` finds the records.
+
+        Returns:
+            The handle; None if all messages were extracted.
+
+        Raises:
+            InvalidInput, QueueFull, Stopped, ServerUnavailable: as `submit`.
+        """
+        task = await plan_extraction(self.chat(session, source), agent=agent, skill=skill, subject=subject)
+        return None if task is None else await self.submit_one(task)
+
+    async def chat_usage(self) -> ChatUsage:
+        """Return what all chats of the tenant hold: bytes, messages, number of chats.
+
+        The tenant is the third part of the prefix. Clients and workers count their changes every 5 s; this client
+        counts its own first.
+
+        Raises:
+            StoreError: no reply.
+        """
+        self._here()
+        return await self._accounts.flush()
 
     def task(self, id_: str) -> TaskHandle[Any]:
         """Return a handle for a known id, without asking Redis.

@@ -6,12 +6,14 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
 import anyio
+from anyio import to_thread
 
 from orchestrator.core.command_record import check_said
 from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import OrchestratorError, TaskCancelled, TaskExpired, TaskFailed
 from orchestrator.core.ids import new_token
 from orchestrator.core.payload import decode_json
+from orchestrator.payloads.reference import is_reference
 from orchestrator.tasks import queries, scripts
 from orchestrator.tasks.losses import read_losses
 from orchestrator.tasks.model import CancelStatus, RequeueStatus, TaskState
@@ -106,10 +108,11 @@ class TaskHandle(Generic[T_co]):
 
         Args:
             timeout: seconds or timedelta; None waits as long as it takes, also while Redis is away; 0 asks once. The
-                task goes on when the waiting ends.
+                task goes on when the waiting ends. Loading a result from the payload store is not counted.
             as_: a type that the result is validated as.
 
         Raises:
+            PayloadError: the payload store does not have the result, has another value, or does not answer.
             TaskFailed: it became a dead letter.
             TaskCancelled: it was cancelled.
             TaskExpired: it did not start in time, or its record is gone.
@@ -117,8 +120,20 @@ class TaskHandle(Generic[T_co]):
             StoreError: Redis refuses to tell; with a timeout of 0 also that it does not answer.
             InvalidInput: `timeout` is no duration.
         """
+        data = await self.stored_result(timeout)
+        if is_reference(data):
+            # Large: loading it may take long, and decoding it too.
+            data = await self._services.payloads.load(self.id, data)
+            return await to_thread.run_sync(self._decode, data, as_)
+        return self._decode(data, as_)
+
+    async def stored_result(self, timeout: Duration | None = None) -> bytes:
+        """Wait for the end of the task and return its result as Redis has it: JSON, or a reference to a large value.
+
+        Arguments and errors as of `result`.
+        """
         await self._end(timeout)
-        return self._unpack(as_)
+        return self._result_data()
 
     async def _end(self, timeout: Duration | None) -> None:
         timeout_s = None if timeout is None else to_seconds("timeout", timeout)
@@ -169,18 +184,21 @@ class TaskHandle(Generic[T_co]):
             elif isinstance(found, TaskOutcome) and found.state is not None:
                 self.outcome = found
 
-    def _unpack(self, as_: type[Any] | None) -> Any:
+    def _decode(self, data: bytes, as_: type[Any] | None) -> Any:
+        if as_ is not None:
+            from pydantic import TypeAdapter
+
+            return TypeAdapter(as_).validate_json(data, by_alias=True, by_name=True)
+        return self._read(data) if self._read else decode_json(data)
+
+    def _result_data(self) -> bytes:
+        """Return the result as stored, or raise the error of an end without one."""
         outcome = self.outcome
         assert outcome is not None
         self._told = outcome.state is not TaskState.SUCCEEDED
         match outcome.state:
             case TaskState.SUCCEEDED:
-                data = outcome.result if outcome.result is not None else b"null"
-                if as_ is not None:
-                    from pydantic import TypeAdapter
-
-                    return TypeAdapter(as_).validate_json(data, by_alias=True, by_name=True)
-                return self._read(data) if self._read else decode_json(data)
+                return outcome.result if outcome.result is not None else b"null"
             case TaskState.DEAD:
                 raise TaskFailed(self.id, outcome.reason, outcome.errors)
             case TaskState.CANCELLED:

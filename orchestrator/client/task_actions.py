@@ -83,8 +83,12 @@ async def delete_tasks(
     """Delete ended tasks with all that is stored of them. Arguments and errors as of `cancel_tasks`."""
     check_said(actor, reason)
 
-    def act(chunk: Sequence[str]) -> Done[DeleteStatus]:
-        return bulk.delete(services.store, chunk, retry_for_s=_retry_for_s(services))
+    async def act(chunk: Sequence[str]) -> dict[str, tuple[DeleteStatus, TaskState | None]]:
+        done = await bulk.delete(services.store, chunk, retry_for_s=_retry_for_s(services))
+        await services.payloads.discard_tasks(
+            id_ for id_, (status, _) in done.items() if status is DeleteStatus.DELETED
+        )
+        return done
 
     return await _act(services, "delete", ids, act, {DeleteStatus.DELETED}, reason=reason, actor=actor)
 

@@ -491,6 +491,31 @@ class RecordLock(RecordCommand):
     holder: str = Field(default="", max_length=1000)
 
 
+class RecordSession(RecordCommand):
+    """Records that a session was deleted, or a chat of it cleared."""
+
+    kind: Literal["session"] = "session"
+    action: Literal["delete", "clear-chat"]
+    session: SessionId
+    detail: str = Field(default="", max_length=2000, description="What was deleted, for display.")
+
+
+class RecordErasure(RecordCommand):
+    """Records that the text about a person was erased, without the text and without the person's id."""
+
+    kind: Literal["erase"] = "erase"
+    stage: Literal["begun", "ended"]
+    person: str = Field(pattern=r"[0-9a-f]{32}", description="Hash of prefix and id of the person.")
+    asked_by: str = Field(min_length=1, max_length=200, description="Who asked for it.")
+    records: int = Field(default=0, ge=0)
+    messages: int = Field(default=0, ge=0)
+    summaries: int = Field(default=0, ge=0)
+    sessions: int = Field(default=0, ge=0)
+    tasks: int = Field(default=0, ge=0)
+    stored: int = Field(default=0, ge=0, description="Items in second storage.")
+    left: int = Field(default=0, ge=0, description="Places that could not be erased.")
+
+
 class RecordUpgrade(RecordCommand):
     """Records that the lowest format of a program that the pool admits was raised."""
 

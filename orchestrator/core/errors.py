@@ -24,6 +24,10 @@ OrchestratorError
 │   ├── VersionConflict            a path has another version than expected
 │   ├── StateConflict              a state machine is in another state than expected
 │   └── WorkspaceFull              a limit was reached
+├── ChatError                      a chat was not changed (exit 4)
+│   ├── ChatConflict               a message has another version than expected, or is not the last
+│   ├── ChatFull                   a limit was reached
+│   └── TenantFull                 the chats of the tenant have reached a limit
 ├── SubmitRefused                  some tasks of a submit were not accepted (exit 4)
 │   ├── KeyConflict                the key was used with another body
 │   ├── QueueFull                  a limit was reached
@@ -36,6 +40,12 @@ OrchestratorError
 ├── ScheduleExists                 the schedule exists with another definition (exit 4)
 ├── BackupFailed                   a backup file could not be written (exit 1)
 ├── DamagedBackup                  a backup file cannot be restored (exit 1)
+├── SecondaryStoreError            a second storage could not be read or changed (exit 1)
+├── EmbeddingError                 an embedder failed; nothing was sent (exit 1)
+├── PayloadError                   a value of the payload store was not read or written (exit 1)
+│   ├── PayloadMissing             the store does not have it
+│   ├── PayloadChanged             the store has another value
+│   └── PayloadStoreUnavailable    the store does not answer, is full, or refuses (exit 69)
 ├── RestoreRefused                 the target of a restore is not empty (exit 4)
 └── TaskError                      the task ended without a result
     ├── TaskFailed                 dead letter: failures, reject, deaths (exit 1)
@@ -189,10 +199,10 @@ class LockBusy(LockError):
 
 
 class Occupied(LockBusy):
-    """An exclusive owner held the session or the agent until the caller's waiting time was over; nothing was changed.
+    """An exclusive owner held the scope until the caller's waiting time was over; nothing was changed.
 
     Attributes:
-        scope: `session:S` or `agent:A`.
+        scope: `session:S`, `agent:A`, `user:U`, `domain:D` or `global`.
         deadlock: True if the owner waits for the caller's task, so that no wait can help.
     """
 
@@ -204,7 +214,8 @@ class Occupied(LockBusy):
             waited = f"; waited {waited_s:.1f} s" if waited_s else ""
             advice = f"{left_ms} ms left unless renewed{waited}; try again later, or wait longer"
         kind, _, name = scope.partition(":")
-        self.args = (f"{kind} {name!r} is held alone by {holder or 'the next waiter'}, {advice}; nothing was changed",)
+        held = f"{kind} {name!r}" if name else f"the {kind} scope"
+        self.args = (f"{held} is held alone by {holder or 'the next waiter'}, {advice}; nothing was changed",)
         self.scope = scope
         self.deadlock = deadlock
 
@@ -262,6 +273,76 @@ class WorkspaceFull(WorkspaceError):
         super().__init__(
             f"the workspace of session {session!r} has reached {setting} = {cap}; nothing was changed: "
             "delete what is not needed, or raise the setting"
+        )
+        self.what = what
+
+
+class SubjectErased(OrchestratorError):
+    """The text is about a person who was erased less than 20 minutes ago; nothing was stored."""
+
+    exit_code = 4
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the person that the text is about was erased less than 20 minutes ago; nothing was stored. Repeat it "
+            "later if the text may be stored again"
+        )
+
+
+class MemoryFull(OrchestratorError):
+    """A memory has reached a limit.
+
+    Attributes:
+        what: records or bytes.
+    """
+
+    def __init__(self, owner: str, what: str, setting: str, cap: int) -> None:
+        super().__init__(
+            f"the memory of {owner} has reached {setting} = {cap}; nothing was stored: "
+            "delete or offload records, or raise the setting"
+        )
+        self.what = what
+
+
+class ChatError(OrchestratorError):
+    """A chat was not changed."""
+
+    exit_code = 4
+
+
+class ChatConflict(ChatError):
+    """A message has another version than expected, or another message is the last."""
+
+    def __init__(self, session: str, found: str) -> None:
+        super().__init__(f"in the chat of session {session!r} {found}; nothing was changed: read it again, then decide")
+
+
+class ChatFull(ChatError):
+    """A chat, or its session, has reached a limit.
+
+    Attributes:
+        what: sources or fields.
+    """
+
+    def __init__(self, session: str, what: str, setting: str, cap: int) -> None:
+        super().__init__(
+            f"the chat of session {session!r} has reached {setting} = {cap}; nothing was changed: "
+            "remove what is not needed, or raise the setting"
+        )
+        self.what = what
+
+
+class TenantFull(ChatError):
+    """The chats of a tenant have reached a limit.
+
+    Attributes:
+        what: bytes or chats.
+    """
+
+    def __init__(self, tenant: str, what: str, setting: str, cap: int) -> None:
+        super().__init__(
+            f"the chats of tenant {tenant!r} have reached {setting} = {cap}; nothing was changed: "
+            "clear chats that are not needed, or raise the setting"
         )
         self.what = what
 
@@ -437,6 +518,67 @@ class BackupFailed(OrchestratorError):
 
 class DamagedBackup(OrchestratorError):
     """A backup file is damaged, incomplete, or of a newer version; the message names the place."""
+
+
+class SecondaryStoreError(OrchestratorError):
+    """A second storage could not be read or changed, as when its disk is full; a repeat is safe."""
+
+
+class EmbeddingError(OrchestratorError):
+    """An embedder failed, or did not return what its protocol asks for; nothing was sent to Redis.
+
+    Attributes:
+        embedder: its name.
+        count: number of texts.
+    """
+
+    def __init__(self, embedder: str, count: int, what: str) -> None:
+        texts = "one text" if count == 1 else f"{count} texts"
+        super().__init__(
+            f"embedder {embedder!r} did not embed {texts}: {what}; nothing was sent to Redis: repeat the call when it "
+            "works, or give the vectors as Record.embedding"
+        )
+        self.embedder, self.count = embedder, count
+
+
+class PayloadError(OrchestratorError):
+    """A value of the payload store could not be read or written."""
+
+
+class PayloadMissing(PayloadError):
+    """The payload store does not have a value.
+
+    Attributes:
+        name: of the object.
+    """
+
+    def __init__(self, name: str, address: str) -> None:
+        super().__init__(
+            f"the payload store {address} does not have {name}: it was deleted, or this process uses another store; "
+            "restore the object from a backup of the store, or submit the task again"
+        )
+        self.name = name
+
+
+class PayloadChanged(PayloadError):
+    """The payload store has another value than was stored; it is not used.
+
+    Attributes:
+        name: of the object.
+    """
+
+    def __init__(self, name: str, address: str, how: str) -> None:
+        super().__init__(
+            f"{name} in the payload store {address} was changed after it was stored: {how}; "
+            "restore the object from a backup of the store, or submit the task again"
+        )
+        self.name = name
+
+
+class PayloadStoreUnavailable(PayloadError):
+    """The payload store does not answer, is full, refuses, or is not configured in this process."""
+
+    exit_code = 69
 
 
 class RestoreRefused(OrchestratorError):

@@ -17,6 +17,8 @@ from orchestrator.core.errors import InvalidInput
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,127}")
 _TASK_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_UNRESERVED: Final = re.compile(r"[A-Za-z0-9._-]{1,256}")
+"""Common ids, which stay as they are."""
 _ENCODED: Final = re.compile(r"(?:[A-Za-z0-9._-]|%[0-9A-F]{2})+")
 _UNSAFE_IN_HOST: Final = re.compile(r"[^A-Za-z0-9.-]+")
 
@@ -29,6 +31,9 @@ _HIGH_MAX: Final = 0xFFF
 _LOW_MIN: Final = 0x8000
 _LOW_STEP: Final = 1 << SHARD_BITS
 _LOW_MAX: Final = 0xC000 - _LOW_STEP
+_DIGITS: Final = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+"""In the order of their bytes, as Redis sorts."""
+_PAIRS: Final = tuple(first + second for first in _DIGITS for second in _DIGITS)
 
 
 class TaskIds:
@@ -90,6 +95,17 @@ if hasattr(os, "register_at_fork"):
 def new_task_id() -> str:
     """Return a task id without a reply address: a UUIDv7, greater than every earlier one of this function."""
     return _task_ids.next()
+
+
+def new_short_id() -> str:
+    """Return an id of 14 characters that sorts by time: 42 bits of ms, 19 of counter, 23 of its maker.
+
+    Records and messages have it, because indices copy their ids.
+    """
+    id_ = new_task_id()
+    counter = int(id_[15:18], 16) << 7 | int(id_[19:23], 16) >> SHARD_BITS & 0x7F
+    number = (task_ms(id_) & (1 << 42) - 1) << 42 | counter << 23 | int(id_[24:], 16) & (1 << 23) - 1
+    return "".join([_PAIRS[number >> shift & 4095] for shift in (72, 60, 48, 36, 24, 12, 0)])
 
 
 def new_token() -> str:
@@ -166,6 +182,8 @@ def encode_foreign(kind: str, value: str) -> str:
     """
     if not isinstance(value, str) or not value:
         raise InvalidInput(f"{kind} {_shown(value)} is refused; give a text of 1 to {_FOREIGN_MAX_BYTES} bytes")
+    if type(value) is str and _UNRESERVED.fullmatch(value):
+        return value
     try:
         data = value.encode()
     except UnicodeEncodeError:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _TEXT: Final = frozenset({str})
 _SCALARS: Final = frozenset({str, int, bool, type(None)})
 _encode_plain: Final = msgspec.json.Encoder().encode
+_decode_plain: Final = msgspec.json.Decoder().decode
 _encode_any: Final = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
 ).encode
@@ -90,7 +91,11 @@ def _encode_carefully(what: str, value: Any, max_depth: int, max_bytes: int) -> 
 
 def decode_json(data: bytes) -> Any:
     """Decode JSON from `encode_json` or pydantic."""
-    return json.loads(data)
+    try:
+        return _decode_plain(data)
+    except msgspec.DecodeError:
+        # It refuses what the standard library reads: half a surrogate pair, NaN, infinity, numbers beyond a float.
+        return json.loads(data)
 
 
 def _check(what: str, value: Any, max_depth: int, max_items: int) -> None:

@@ -72,6 +72,19 @@ def _check_health(address: str) -> str:
     return address
 
 
+def _check_payload_store(address: str) -> str:
+    url = urlsplit(address)
+    if not address:
+        return address
+    if url.username is not None or url.password is not None or url.query or url.fragment:
+        raise ValueError("must be file:///path or s3://bucket/prefix; credentials have settings of their own")
+    if url.scheme == "file" and not url.netloc and len(url.path) > 1 and ".." not in url.path.split("/"):
+        return address
+    if url.scheme == "s3" and url.netloc and ".." not in url.path.split("/"):
+        return address
+    raise ValueError("must be file:///path, s3://bucket/prefix, or empty")
+
+
 def _check_groups(groups: Mapping[str, WorkerGroupSettings]) -> Mapping[str, WorkerGroupSettings]:
     for name in groups:
         # A name is part of a variable (`ORC_WORKERS__WRITERS__PROCESSES`) and the instance of a systemd unit.
@@ -193,6 +206,50 @@ class ResultSettings(_Section):
     )
 
 
+class PayloadSettings(_Section):
+    """The store of arguments and results that are too large for Redis."""
+
+    store: Annotated[str, AfterValidator(_check_payload_store)] = Field(
+        default="",
+        description="Where large arguments and results are kept: file:///path, a folder that all programs of the pool "
+        "see, or s3://bucket/prefix. Empty: no store; values above `queue.max_args_bytes` and `results.max_bytes` are "
+        "refused.",
+    )
+    inline_bytes: Live[Annotated[int, Field(ge=4096, le=512 * 1024 * 1024)]] = Field(
+        default=1_048_576,
+        description="Size above which a value goes to the store, in bytes of JSON. What is above "
+        "`queue.max_args_bytes` or `results.max_bytes` goes there in any case.",
+    )
+    max_bytes: Live[Annotated[int, Field(ge=4096, le=4 * 1024**3)]] = Field(
+        default=64 * 1024 * 1024, description="Maximum size of a value in the store, in bytes of JSON."
+    )
+    compression: Literal["none", "zstd"] = Field(
+        default="none",
+        description="Compression of what is written to the store: none, or zstd, which needs redis-orchestrator[zstd] "
+        "before Python 3.14 in all programs of the pool.",
+    )
+    endpoint: str = Field(
+        default="",
+        description="Address of an S3-compatible service, as http://minio:9000. Empty: that of the region, or of "
+        "AWS_ENDPOINT_URL.",
+    )
+    region: str = Field(default="", description="Region of the bucket. Empty: AWS_REGION, else us-east-1.")
+    access_key_id: SecretStr | None = Field(
+        default=None,
+        description="Access key of the bucket. Not set: the AWS variables or the role of the machine.",
+        examples=["AKIAIOSFODNN7EXAMPLE"],
+    )
+    secret_access_key: SecretStr | None = Field(
+        default=None, description="Secret of `payload.access_key_id`.", examples=["the secret of the access key"]
+    )
+
+    @model_validator(mode="after")
+    def _both_keys(self) -> Self:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise ValueError("access_key_id and secret_access_key belong together; set both or none")
+        return self
+
+
 class OutputSettings(_Section):
     """Progress and partial output of tasks."""
 
@@ -252,6 +309,106 @@ class WorkspaceSettings(_Section):
         if self.ttl_s > self.life_s:
             raise ValueError("ttl_s must not be greater than life_s")
         return self
+
+
+class ChatSettings(_Section):
+    """Chats: the messages of a session."""
+
+    ttl_s: Live[Annotated[Seconds, Field(ge=60)]] = Field(
+        default=_DAY_S, description="Retention of the messages of a chat after its last change, in seconds."
+    )
+    life_s: Live[Annotated[Seconds, Field(ge=60)]] = Field(
+        default=7 * _DAY_S, description="Maximum age of the messages of a chat after its first change, in seconds."
+    )
+    summary_ttl_s: Live[Annotated[Seconds, Field(ge=60)]] = Field(
+        default=30 * _DAY_S, description="Retention of the summary of a chat after its last change, in seconds."
+    )
+    max_messages: Live[Annotated[Count, Field(le=1_000_000)]] = Field(
+        default=10_000, description="Messages kept per chat; the oldest are dropped."
+    )
+    max_bytes: Live[Annotated[int, Field(ge=1024, le=2**40)]] = Field(
+        default=16 * 1024 * 1024, description="Bytes of messages kept per chat; the oldest are dropped."
+    )
+    max_message_bytes: Live[Annotated[Size, Field(le=1_048_576)]] = Field(
+        default=262_144,
+        description="Maximum bytes of a message as JSON with the ids of its tool calls; larger ones are refused.",
+    )
+    max_sources: Live[Annotated[int, Field(ge=1, le=500)]] = Field(
+        default=100, description="Maximum number of chats in a session; more are refused."
+    )
+    tenant_max_bytes: Live[Annotated[int, Field(ge=0, le=2**50)]] = Field(
+        default=0,
+        description="Bytes of all chats of a tenant (third part of `prefix`) above which messages are refused; 0: no "
+        "limit. Clients and workers count it every 5 s, so that it can be exceeded by what they add meanwhile.",
+    )
+    tenant_max_chats: Live[Annotated[int, Field(ge=0, le=2**40)]] = Field(
+        default=0,
+        description="Chats of a tenant above which new ones are refused; 0: no limit. Counted as `tenant_max_bytes`.",
+    )
+
+    @model_validator(mode="after")
+    def _ttl_below_life(self) -> Self:
+        if self.ttl_s > self.life_s:
+            raise ValueError("ttl_s must not be greater than life_s")
+        return self
+
+
+class MemorySettings(_Section):
+    """Memory of agents: short-term and intermediate records, and the way to long-term storage."""
+
+    stm_ttl_s: Live[Annotated[Seconds, Field(ge=60)]] = Field(
+        default=_DAY_S, description="Retention of a short-term record, in seconds."
+    )
+    im_ttl_s: Live[Annotated[Seconds, Field(ge=60)]] = Field(
+        default=14 * _DAY_S, description="Retention of an intermediate record, in seconds."
+    )
+    outbox_ttl_s: Live[Annotated[Seconds, Field(ge=3600)]] = Field(
+        default=30 * _DAY_S,
+        description="Retention of records that wait for long-term storage, in seconds after the last one was added.",
+    )
+    simulation_ttl_s: Live[Annotated[Seconds, Field(ge=60)]] = Field(
+        default=7 * _DAY_S, description="Retention of the indices of a simulation after its last change, in seconds."
+    )
+    max_stm_records: Live[Annotated[Count, Field(le=10_000_000)]] = Field(
+        default=10_000, description="Short-term records of an agent; the oldest move to the intermediate tier."
+    )
+    max_im_records: Live[Annotated[Count, Field(le=10_000_000)]] = Field(
+        default=100_000, description="Intermediate records of an agent; more are refused."
+    )
+    max_bytes: Live[Annotated[int, Field(ge=1024, le=2**40)]] = Field(
+        default=256 * 1024 * 1024, description="Bytes of the records of an agent in both tiers; more are refused."
+    )
+    max_record_bytes: Live[Annotated[Size, Field(le=1_048_576)]] = Field(
+        default=65_536, description="Maximum size of the content of a record, in bytes of JSON."
+    )
+    stm_age_s: Live[Annotated[Seconds, Field(ge=1)]] = Field(
+        default=6 * 3600.0, description="Age at which `transition` moves a short-term record, in seconds."
+    )
+    keep_importance: Live[Annotated[float, Field(allow_inf_nan=False)]] = Field(
+        default=0.0,
+        description="Importance from which `transition` moves a record; it leaves less important ones to expire.",
+    )
+    cell_size: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        default=10.0, description="Width of a cell of the index by position, in units of the positions."
+    )
+    relative_states: Live[Annotated[int, Field(ge=1, le=10_000_000)]] = Field(
+        default=20, description="States of an agent that `StateMemory` reaches by relative position."
+    )
+    vector_rung: Live[Literal["auto", "vectorset", "lsh", "exact"]] = Field(
+        default="auto",
+        description="How `similar` searches: `vectorset` uses vector sets (Redis 8.0), `lsh` buckets, `exact` compares "
+        "all vectors. `auto` uses vector sets if the server has them, else compares up to 20,000 vectors, and uses "
+        "buckets for more.",
+    )
+    vector_cache_bytes: Live[Annotated[int, Field(ge=0, le=2**40)]] = Field(
+        default=64 * 1024 * 1024,
+        description="Bytes of vectors that a process keeps to compare them; those of more are read for each search.",
+    )
+    vector_delete: Live[Literal["vrem", "mark"]] = Field(
+        default="vrem",
+        description="How vectors leave a vector set: `vrem` removes them; `mark` hides them, and builds the set anew "
+        "when a fifth of it is hidden, for servers whose VREM may crash (redis/redis#15424).",
+    )
 
 
 class WorkerSettings(_Section):
@@ -404,8 +561,11 @@ class Settings(BaseSettings):
     redis: RedisSettings = RedisSettings()
     queue: QueueSettings = QueueSettings()
     results: ResultSettings = ResultSettings()
+    payload: PayloadSettings = PayloadSettings()
     output: OutputSettings = OutputSettings()
     workspace: WorkspaceSettings = WorkspaceSettings()
+    chat: ChatSettings = ChatSettings()
+    memory: MemorySettings = MemorySettings()
     worker: WorkerSettings = WorkerSettings()
     workers: Annotated[Mapping[str, WorkerGroupSettings], AfterValidator(_check_groups)] = Field(
         default={},
@@ -424,9 +584,15 @@ class Settings(BaseSettings):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Values that must never be printed: the server's password, raw and decoded, and the signing secrets."""
+        """Values that must never be printed: the server's password, raw and decoded, and the secrets of settings."""
         password = urlsplit(self.redis.url.get_secret_value()).password if self.redis.url else None
-        keys = [key.get_secret_value() for key in (self.control.secret, self.control.previous_secret) if key]
+        declared = (
+            self.control.secret,
+            self.control.previous_secret,
+            self.payload.access_key_id,
+            self.payload.secret_access_key,
+        )
+        keys = [key.get_secret_value() for key in declared if key]
         return tuple({password, unquote(password), *keys} if password else keys)
 
     @classmethod

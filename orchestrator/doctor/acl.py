@@ -8,8 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.doctor.commands import CALLED, DURABILITY, HINTS, INSPECTION, READING, SENT, TRANSACTION, acl_name
-from orchestrator.store.keys import POOL_KEYS
+from orchestrator.doctor.commands import (
+    CALLED,
+    DURABILITY,
+    HINTS,
+    INSPECTION,
+    READING,
+    SENT,
+    TRANSACTION,
+    VECTORS,
+    acl_name,
+)
+from orchestrator.store.key_kinds import POOL_KEYS
+from orchestrator.store.keys import VECTOR_SET
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -80,6 +91,16 @@ def allowed_commands(role: AclRole) -> list[str]:
     return sorted({*names, *_CONNECTION})
 
 
+def vector_rules(prefix: str, *, reads_only: bool = False) -> list[str]:
+    """Return the rules for vector sets. Redis 7 refuses a file that names their commands, so that no role has them.
+
+    A user who only reads needs all access to their keys: Redis takes each command of a vector set for a change.
+    """
+    names = [template.partition(" ")[0] for template in VECTORS]
+    rules = sorted(f"+{name.lower()}" for name in names if not reads_only or name in READING)
+    return [*rules, f"~{prefix}:*:{VECTOR_SET}"] if reads_only else rules
+
+
 def lacks_only(role: AclRole, lacking: Collection[str]) -> bool:
     """Return whether a user of this role need not run these commands."""
     return not {*lacking} & {*allowed_commands(role)}
@@ -115,8 +136,9 @@ def _key_rules(role: AclRole, prefix: str) -> list[str]:
     if role.commands_agents:
         return [f"~{prefix}:*"]
     pool = f"{prefix}:{{pool:*}}:"
-    scopes = sorted({f"~{prefix}:{{{name}:*" for name in ("agent", "session")})
-    return [f"~{root}", *(f"~{pool}{pattern}" for pattern in _patterns_without(_COMMANDS)), *scopes, f"%R~{prefix}:*"]
+    # One pattern for all scopes: sessions, agents, locks, limits, boards, simulations, tenants, people.
+    scopes = f"~{prefix}:{{[^p]*"
+    return [f"~{root}", *(f"~{pool}{pattern}" for pattern in _patterns_without(_COMMANDS)), scopes, f"%R~{prefix}:*"]
 
 
 def _patterns_without(protected: frozenset[str]) -> list[str]:
@@ -142,7 +164,9 @@ def _pattern_of(suffix: str) -> str:
     return ":".join([*parts[: named.index(True)], "*"])
 
 
-HEADING: Final = """\
+_SETS: Final = " ".join(vector_rules("shop:prod:acme"))
+_SETS_READ: Final = " ".join(vector_rules("shop:prod:acme", reads_only=True))
+HEADING: Final = f"""\
 # Users of Redis for redis-orchestrator, one per role. docs/guides/redis.md explains them. Written by
 # `python tests/contract/test_acl_file.py`.
 #
@@ -152,7 +176,11 @@ HEADING: Final = """\
 #    A user without a password cannot log in.
 # 3. Include this file in redis.conf (include /etc/redis/acl.conf) and restart Redis. It cannot be the `aclfile`, which
 #    has no comments. While Redis runs, ACL SETUSER makes a change; make it in this file, too.
-# 4. Write the URL of each program with its user: redis://worker:PASSWORD@host:6379/0
+# 4. On Redis 8.0 and newer, allow the commands of vector sets, which Redis 7 does not know. Without them memories
+#    compare all their vectors:
+#        sed -i -E '/^user (supervisor|worker|client|operator) /s/$/ {_SETS}/' acl.conf
+#        sed -i '/^user viewer /s/$/ {_SETS_READ}/' acl.conf
+# 5. Write the URL of each program with its user: redis://worker:PASSWORD@host:6379/0
 
 # Programs that name no user get this one. It can do nothing.
 user default off resetchannels -@all

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from orchestrator.store.keys import VECTOR_SET
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -18,6 +20,9 @@ SENT: Final = (
     "INFO",
     "TIME",
     "CLIENT SETNAME probe",
+    "CLIENT ID",
+    "CLIENT UNBLOCK 0",
+    "COMMAND INFO PING",
     "SCRIPT EXISTS 0",
     "SCRIPT LOAD return",
     "EVALSHA 0 1 ROOT",
@@ -34,6 +39,8 @@ SENT: Final = (
     "HGETALL KEY",
     "HKEYS KEY",
     "HMGET KEY f",
+    "HRANDFIELD KEY 1",
+    "HSCAN KEY 0",
     "MGET KEY",
     "LINDEX KEY 0",
     "LRANGE KEY 0 -1",
@@ -67,15 +74,20 @@ CALLED: Final = (
     "LLEN KEY",
     "LPUSH KEY v",
     "LREM KEY 1 v",
+    "LSET KEY 0 v",
     "LTRIM KEY 0 -1",
     "PEXPIRE KEY 1",
     "PEXPIREAT KEY 1",
+    "PEXPIRETIME KEY",
     "PTTL KEY",
     "RENAME KEY KEY",
+    "RPOP KEY",
     "RPUSH KEY v",
     "SADD KEY m",
+    "SCARD KEY",
     "SISMEMBER KEY m",
     "SMISMEMBER KEY m",
+    "SRANDMEMBER KEY 1",
     "SREM KEY m",
     "TTL KEY",
     "TYPE KEY",
@@ -95,11 +107,24 @@ CALLED: Final = (
     "ZCOUNT KEY 0 1",
     "ZINCRBY KEY 1 m",
     "ZRANDMEMBER KEY 1",
+    "ZRANGEBYSCORE KEY 0 1",
     "ZRANK KEY m",
     "ZREM KEY m",
     "ZREMRANGEBYSCORE KEY 0 1",
 )
 """Commands that only scripts call."""
+VECTORS: Final = (
+    "VADD KEY VALUES 1 1 m",
+    "VREM KEY m",
+    "VSIM KEY VALUES 1 1",
+    "VCARD KEY",
+    "VDIM KEY",
+    "VRANDMEMBER KEY",
+    "VEMB KEY m",
+    "VGETATTR KEY m",
+    "VSETATTR KEY m {}",
+)
+"""Commands of vector sets (Redis 8.0), sent where the server has them: without them memories search in another way."""
 HINTS: Final = ("SPUBLISH KEY m", "SSUBSCRIBE KEY", "SUNSUBSCRIBE KEY")
 """Optional commands: without them, followers of a task receive its output later. The channel is named like a key."""
 DURABLE: Final[Mapping[Level, Sequence[str]]] = {
@@ -117,13 +142,21 @@ INSPECTION: Final = ("CLUSTER NODES", "ACL WHOAMI", "ACL DRYRUN user PING", "CLI
 """Commands of `orc doctor`, `orc keys`, `orc upgrade` and `orc backup`, which find less without them."""
 READING: Final = frozenset(
     {
-        "EXISTS", "GET", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "HRANDFIELD", "HSTRLEN",
-        "HVALS", "LINDEX", "LLEN", "LRANGE", "MGET", "PTTL", "SCAN", "SISMEMBER", "SMEMBERS", "SMISMEMBER", "SSCAN",
-        "SUNION", "TTL", "TYPE", "XINFO", "XLEN", "XPENDING", "XRANGE", "XREAD", "XREVRANGE", "ZCARD", "ZCOUNT",
-        "ZMSCORE", "ZRANDMEMBER", "ZRANGE", "ZRANK", "ZREVRANK", "ZSCAN", "ZSCORE",
+        "EXISTS", "GET", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "HRANDFIELD", "HSCAN", "HSTRLEN",
+        "HVALS", "LINDEX", "LLEN", "LRANGE", "MGET", "PEXPIRETIME", "PTTL", "SCAN", "SCARD", "SISMEMBER",
+        "SMEMBERS", "SMISMEMBER", "SRANDMEMBER", "SSCAN", "SUNION", "TTL", "TYPE", "XINFO", "XLEN", "XPENDING",
+        "VCARD", "VDIM", "VEMB", "VGETATTR", "VRANDMEMBER", "VSIM",
+        "XRANGE", "XREAD", "XREVRANGE", "ZCARD", "ZCOUNT", "ZMSCORE", "ZRANDMEMBER", "ZRANGE", "ZRANGEBYSCORE",
+        "ZRANK", "ZREVRANK", "ZSCAN", "ZSCORE",
     }
 )  # fmt: skip
 """Commands of the table that read keys and change none."""
+
+
+def vector_commands(keys: PoolKeys) -> list[list[str]]:
+    """Return the commands of vector sets on a key that is not in use."""
+    key = keys.scope("agent", "probe").key(VECTOR_SET)
+    return [[{"KEY": key}.get(word, word) for word in command.split(" ")] for command in VECTORS]
 
 
 def used_commands(keys: PoolKeys, *, durability: Level = "default") -> list[list[str]]:

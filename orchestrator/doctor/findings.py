@@ -174,6 +174,27 @@ _TABLE: Final = (
         "`ACL SETUSER` with the commands and key patterns that are named.",
     ),
     Topic(
+        "vectors",
+        "The user of the URL may not run the commands of vector sets, which the server has: `similar` compares all "
+        "vectors. Or `memory.vector_rung` asks for what the server does not have.",
+        "`ACL SETUSER` with the commands that are named, or set `memory.vector_rung` to `auto`.",
+    ),
+    Topic(
+        "vector-deletes",
+        "Agents have vector sets, and VREM can crash this server and its replicas (redis/redis#15424).",
+        "Set `memory.vector_delete` to `mark` until Redis has a release with the fix.",
+    ),
+    Topic(
+        "payload-store",
+        "The payload store of `payload.store` cannot be written or read from here.",
+        "Mount the folder or give access to the bucket; the finding says what failed.",
+    ),
+    Topic(
+        "payload-orphans",
+        "The payload store has more than 1000 objects that no task needs.",
+        "Start a supervisor with the same `payload.store`, which deletes them.",
+    ),
+    Topic(
         "scripts",
         "The server cannot compile the scripts, or has another hash for them.",
         "Use Redis 7.0 or newer itself, or reinstall this program if its files are damaged.",

@@ -22,10 +22,7 @@ async def check_rights(context: CheckContext) -> list[DoctorFinding]:
     """Report commands and keys that the user may not use."""
     store = context.store
     commands = used_commands(store.keys, durability=context.settings.queue.durability)
-    user = await _current_user(store)
-    verdicts = await _dry_run(store, user, commands) if user else None
-    if verdicts is None:
-        verdicts = await _queue_and_discard(store, commands)
+    user, verdicts = await ask_rights(store, commands)
     who = f"user {user!r}" if user else "the user of the URL"
     if verdicts is None:
         return [ok("rights", f"unknown: {who} may use neither ACL DRYRUN nor MULTI")]
@@ -42,6 +39,13 @@ async def check_rights(context: CheckContext) -> list[DoctorFinding]:
         fix = f"`redis-cli ACL SETUSER {user or 'USER'} {names} &{store.keys.prefix}:*`"
         return [warning("rights", found, fix)]
     return [ok("rights", f"{who} may use all {len(commands)} commands, on the keys of the pool")]
+
+
+async def ask_rights(store: Store, commands: Sequence[Sequence[str]]) -> tuple[str | None, list[str] | None]:
+    """Return the user, if known, and the denial of each command, empty for an allowed one; None if it may not ask."""
+    user = await _current_user(store)
+    verdicts = await _dry_run(store, user, commands) if user else None
+    return user, await _queue_and_discard(store, commands) if verdicts is None else verdicts
 
 
 def _missing_rights(

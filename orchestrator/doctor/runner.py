@@ -15,10 +15,12 @@ from orchestrator.doctor import (
     inboxes,
     machine,
     parents,
+    payloads,
     pool,
     rights,
     server,
     stored_tasks,
+    vectors,
 )
 from orchestrator.doctor.context import CheckContext
 from orchestrator.doctor.findings import Severity, warning
@@ -50,6 +52,7 @@ _SERVER: Final = (
     ("redis-keepalive", server.check_keepalive),
     ("clock", machine.check_clock),
     ("rights", rights.check_rights),
+    ("vectors", vectors.check_vectors),
     ("scripts", compatibility.check_scripts),
     ("format", compatibility.check_data_format),
 )
@@ -66,6 +69,8 @@ _POOL: Final = (
     ("lost-workers", inboxes.check_lost_workers),
     ("leases", inboxes.check_leases),
     ("lost-tasks", stored_tasks.check_stored_tasks),
+    ("vector-deletes", vectors.check_deletes),
+    ("payload-store", payloads.check_payload_store),
 )
 _POOL_READABLE: Final = {
     "redis-cluster": frozenset({Severity.OK, Severity.WARNING}),

@@ -192,10 +192,10 @@ class ExecutionLock:
                 self.lose(got.reply.value)
                 raise Fenced(owner.task, describe(got.reply.value))
             case TakeStatus.AWAITED:
-                raise ExecutionLockDeadlock(self._about, describe(got.reply.value))
+                raise ExecutionLockDeadlock(self._keys.words, describe(got.reply.value))
             case TakeStatus.HELD:
                 reply = got.reply
-                raise ExecutionLockBusy(self._about, reply.value, reply.left_ms, reply.ahead)
+                raise ExecutionLockBusy(self._keys.words, reply.value, reply.left_ms, reply.ahead)
         proof = LockProof(self._keys, self._lock, got.reply.value)
         try:
             owned = await owner.owns()
@@ -213,10 +213,6 @@ class ExecutionLock:
             is_wanted=owner.may_renew,
         )  # fmt: skip
         self._number = self._renewer.add(renewal)
-
-    @property
-    def _about(self) -> str:
-        return f"{self._keys.kind} {self._keys.id!r}"
 
     def _lost(self, present: str | None) -> None:
         if not self._dropped:
@@ -260,6 +256,7 @@ class ExecutionLocks:
         self._owner, self._mode, self._prefix = owner, mode, prefix
         self._store, self._waiter, self._renewer = store, waiter, renewer
         self._open: dict[tuple[str, str], ExecutionLock] = {}
+        """By kind and id of the scope."""
 
     @property
     def session(self) -> ExecutionLock:
@@ -270,14 +267,20 @@ class ExecutionLocks:
         """
         if self._owner.session is None:
             raise OrchestratorError(f"task {self._owner.task} belongs to no session; submit it with session=")
-        lock = ScopeKeys.execution(None if self._mode == "session" else self._owner.task)
-        return self._of("session", self._owner.session, lock)
+        return self._of("session", self._owner.session, alone=self._mode == "session")
 
     @property
     def agent(self) -> ExecutionLock:
         """The lock for the agent's state."""
-        lock = ScopeKeys.execution(None if self._mode == "agent" else self._owner.task)
-        return self._of("agent", self._owner.agent, lock)
+        return self._of("agent", self._owner.agent, alone=self._mode == "agent")
+
+    def shared(self, kind: str, id_: str) -> ExecutionLock:
+        """Return the lock for a scope that belongs to no task: of a user, a domain, or all.
+
+        Raises:
+            InvalidInput: an invalid id.
+        """
+        return self._of(kind, id_, alone=False)
 
     @property
     def exclusive(self) -> bool:
@@ -297,11 +300,11 @@ class ExecutionLocks:
                 return held.fence
         return None
 
-    def _of(self, kind: str, id_: str, lock: str) -> ExecutionLock:
-        found = self._open.get((kind, lock))
+    def _of(self, kind: str, id_: str, *, alone: bool) -> ExecutionLock:
+        found = self._open.get((kind, id_))
         if found is None:
-            keys = ScopeKeys(self._prefix, kind, id_)
-            found = self._open[kind, lock] = ExecutionLock(
+            keys, lock = ScopeKeys(self._prefix, kind, id_), ScopeKeys.execution(None if alone else self._owner.task)
+            found = self._open[kind, id_] = ExecutionLock(
                 keys, lock, self._owner, store=self._store, waiter=self._waiter, renewer=self._renewer
             )
         return found
@@ -322,8 +325,8 @@ class ExecutionLocks:
 
     async def note_awaited(self, tasks: Sequence[str]) -> None:
         """Record the tasks that the handler waits for, so that they do not wait for its exclusive locks."""
-        for (_, name), lock in self._open.items():
-            if name == ScopeKeys.execution():
+        for lock in list(self._open.values()):
+            if lock.exclusive_value:
                 await lock.note_awaited(tasks)
 
     def revoke(self) -> None:
@@ -334,5 +337,7 @@ class ExecutionLocks:
     async def drop(self) -> None:
         """Release every lock, even when cancelled."""
         with anyio.move_on_after(RELEASE_TIMEOUT_S, shield=True):
-            for lock in self._open.values():
-                await lock.drop()
+            async with anyio.create_task_group() as group:
+                # Together: a task may have a lock of each of hundreds of users.
+                for lock in self._open.values():
+                    group.start_soon(lock.drop)

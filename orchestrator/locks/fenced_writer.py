@@ -16,6 +16,7 @@ from orchestrator.store.scoped import OpIds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from orchestrator.core.settings import Settings
     from orchestrator.locks.model import LockProof, WriteGuard
     from orchestrator.locks.waiter import LockWaiter
     from orchestrator.store.calls import Call
@@ -77,9 +78,11 @@ class FencedWriter:
         agent: agent in whose name; may be empty.
         waiter: waits for locks.
         wait_s: time that a change waits.
+        guard: right to change the scope; None: changes present no lock.
+        enclosing: right to change the scope that the caller of the handle has; `guard` by default.
     """
 
-    __slots__ = ("_enclosing", "_guard", "_max_value_bytes", "_op_ids", "agent", "scope", "wait_s", "waiter")
+    __slots__ = ("_max_value_bytes", "_op_ids", "agent", "enclosing", "guard", "scope", "wait_s", "waiter")
 
     def __init__(
         self,
@@ -90,11 +93,11 @@ class FencedWriter:
         enclosing: WriteGuard | None = None,
         agent: str = "",
         wait_s: float = WRITE_WAIT_S,
-        max_value_bytes: int,
+        max_value_bytes: Callable[[Settings], int],
     ) -> None:
         self.scope, self.agent = scope, check_name("agent", agent) if agent else ""
         self.waiter, self.wait_s = waiter, wait_s
-        self._guard, self._enclosing, self._max_value_bytes = guard, enclosing or guard, max_value_bytes
+        self.guard, self.enclosing, self._max_value_bytes = guard, enclosing or guard, max_value_bytes
         self._op_ids = OpIds()
 
     async def send(self, make_call: Callable[[CallerRow], Call[R]], op_id: str | None) -> R:
@@ -111,7 +114,7 @@ class FencedWriter:
         return reply if reply.status != "occupied" else await self._send_when_free(make_call, op, reply)
 
     async def _send(self, make_call: Callable[[CallerRow], Call[R]], op: str) -> R:
-        guard, exclusive = self._guard, self._enclosing.exclusive_value if self._enclosing is not None else ""
+        guard, exclusive = self.guard, self.enclosing.exclusive_value if self.enclosing is not None else ""
         if guard is None:
             return await self.scope.call(make_call(CallerRow(op, "", "", self.agent, exclusive)))
         proof = await guard.proof()
@@ -121,12 +124,14 @@ class FencedWriter:
             if reply.status != "fenced":
                 return reply
             proof = await guard.reacquire(proof, reply.rest[0].decode())
-        raise OrchestratorError(f"the lock of {self._scope_text} lapsed {_TRIES} times in a row; nothing was changed")
+        raise OrchestratorError(
+            f"the lock of {self.scope.keys.words} lapsed {_TRIES} times in a row; nothing was changed"
+        )
 
     async def _send_when_free(self, make_call: Callable[[CallerRow], Call[R]], op: str, reply: R) -> R:
         """Wait for the exclusive lock of the scope in order of arrival, and send a change again."""
         keys, nonce, began_s = self.scope.keys, new_nonce(), time.monotonic()
-        task = self._enclosing.task if self._enclosing is not None else ""
+        task = self.enclosing.task if self.enclosing is not None else ""
 
         def make_enter_call(wait_ms: int, *, woken: bool) -> Call[TakeReply]:  # noqa: ARG001 - it takes nothing
             return scripts.enter(keys, task=task, nonce=nonce, wait_ms=wait_ms)
@@ -157,13 +162,9 @@ class FencedWriter:
     def _check_scope(self, proof: LockProof) -> None:
         if proof.keys != self.scope.keys:
             raise InvalidInput(
-                f"this lock is of {proof.keys.kind} {proof.keys.id!r} and cannot guard {self._scope_text}; "
+                f"this lock is of {proof.keys.words} and cannot guard {self.scope.keys.words}; "
                 "a lock guards its own scope alone"
             )
-
-    @property
-    def _scope_text(self) -> str:
-        return f"{self.scope.keys.kind} {self.scope.keys.id!r}"
 
     def encode(self, what: str, value: Any) -> bytes:
         """Encode a value or pydantic model as JSON.
@@ -173,4 +174,4 @@ class FencedWriter:
         """
         data = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
         max_depth = self.scope.settings.queue.max_depth
-        return encode_json(what, data, max_bytes=self._max_value_bytes, max_depth=max_depth)
+        return encode_json(what, data, max_bytes=self._max_value_bytes(self.scope.settings), max_depth=max_depth)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from orchestrator.core.errors import InvalidInput
-from orchestrator.store.keys import ScopeKeys
+from orchestrator.store.keys import GLOBAL, GLOBAL_ID, ScopeKeys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -206,19 +206,23 @@ def info(lock: str, value: str, left_ms: int, waiting: int) -> LockInfo:
 
 
 def parse_scope(scope: str, *, prefix: str, pool: str) -> ScopeKeys:
-    """Parse `session:S`, `agent:A` or `pool`.
+    """Parse `session:S`, `agent:A`, `user:U`, `domain:D`, `global` or `pool`.
 
     Raises:
         InvalidInput: not a scope.
     """
     if scope == POOL:
         return ScopeKeys(prefix, "locks", pool)
+    if scope == GLOBAL:
+        return ScopeKeys(prefix, GLOBAL, GLOBAL_ID)
     kind, colon, id_ = scope.partition(":")
-    if kind not in {"session", "agent"} or not colon:
-        raise InvalidInput(f"{scope!r} is not a scope; use session:ID, agent:NAME or {POOL}")
+    if kind not in {"session", "agent", "user", "domain"} or not colon:
+        raise InvalidInput(
+            f"{scope!r} is not a scope; use session:ID, agent:NAME, user:ID, domain:NAME, {GLOBAL} or {POOL}"
+        )
     return ScopeKeys(prefix, kind, id_)
 
 
 def scope_name(keys: ScopeKeys) -> str:
     """Return the scope as users write it."""
-    return POOL if keys.kind == "locks" else f"{keys.kind}:{keys.id}"
+    return POOL if keys.kind == "locks" else GLOBAL if keys.kind == GLOBAL else f"{keys.kind}:{keys.id}"

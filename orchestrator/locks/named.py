@@ -52,7 +52,7 @@ class Lease:
 
     Attributes:
         lock: name of the lock.
-        scope: `session:S`, `agent:A` or `pool`.
+        scope: `session:S`, `agent:A`, `user:U`, `domain:D`, `global` or `pool`.
         token: random, unique to this ownership.
         fence: number of this ownership, higher than every earlier one. Pass it to the resource that the lock protects
             outside of Redis, which must refuse a lower fence than the highest it has seen.
@@ -201,7 +201,7 @@ class Locks:
 
     @property
     def scope(self) -> str:
-        """`session:S`, `agent:A` or `pool`."""
+        """`session:S`, `agent:A`, `user:U`, `domain:D`, `global` or `pool`."""
         return scope_name(self._keys)
 
     @property
@@ -213,7 +213,7 @@ class Locks:
         """Return the locks of another scope, for the same owner.
 
         Args:
-            scope: `session:S`, `agent:A` or `pool`.
+            scope: `session:S`, `agent:A`, `user:U`, `domain:D`, `global` or `pool`.
 
         Raises:
             InvalidInput: not a scope.
@@ -256,7 +256,7 @@ class Locks:
 
     @asynccontextmanager
     async def hold_scope(self, *, ttl: Duration | None = None, wait: Duration | None = None) -> AsyncIterator[Lease]:
-        """Hold the whole session or agent during a block, as a task with `lock="session"` or `"agent"` does.
+        """Hold the whole scope during a block, as a task with `lock="session"` or `"agent"` does.
 
         Redis refuses every change of its state that does not present this lease.
 

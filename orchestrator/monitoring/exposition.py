@@ -333,6 +333,12 @@ def _add_server(page: Page, reading: PoolReading) -> None:
         ("orc_redis_clock_skew_seconds", reading.skew_s),
     ):
         page.add(name, value)
+    for command, counted in sorted(reading.commands.items()):
+        page.add("orc_redis_commands_total", counted.calls, command)
+        page.add("orc_redis_command_seconds_total", round(counted.seconds, 6), command)
+        for quantile, time_s in (("0.5", counted.p50_s), ("0.99", counted.p99_s)):
+            if time_s is not None:
+                page.add("orc_redis_command_quantile_seconds", time_s, command, quantile)
     for kind, outcome in (
         ("aof_write", server.aof_write),
         ("aof_rewrite", server.aof_rewrite),

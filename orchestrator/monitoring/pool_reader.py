@@ -28,7 +28,7 @@ from orchestrator.monitoring.scripts import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from orchestrator.store.server_info import ServerInfo
+    from orchestrator.store.server_info import CommandStats, ServerInfo
     from orchestrator.store.store import Store
 
 TURN: Final = 125
@@ -48,6 +48,7 @@ class PoolReading:
         agents: numbers by agent, in the order of names.
         queues: numbers of the sets of ready tasks.
         server: facts of INFO.
+        commands: what the server counts, by command.
         skew_s: clock of the server minus that of this machine.
         took_s: duration of the read.
     """
@@ -57,6 +58,7 @@ class PoolReading:
     agents: Mapping[str, AgentNumbers]
     queues: Mapping[ReadyPlace, QueueNumbers]
     server: ServerInfo
+    commands: Mapping[str, CommandStats]
     skew_s: float
     took_s: float
 
@@ -93,7 +95,7 @@ class PoolReader:
         for reply in replies:
             if isinstance(reply, StoreError):
                 raise reply
-        server = await store.info()
+        server, commands = await store.info_with_commands()
         flat, queues, suspected, scopes = replies
         attempts = dict(zip(flat[::2], flat[1::2], strict=True))
         places = [
@@ -113,7 +115,9 @@ class PoolReader:
         self._next_agent = due_agents[-1] if len(due_agents) < len(agents) else None
         self._next_scope = due_held[-1] if len(due_held) < len(held) else None
         self._at_once = TURN
-        return PoolReading(numbers, attempts, self._agents, self._queues, server, skew_s, time.monotonic() - started_s)
+        return PoolReading(
+            numbers, attempts, self._agents, self._queues, server, commands, skew_s, time.monotonic() - started_s
+        )
 
 
 def _split(names: Sequence[Name]) -> list[Sequence[Name]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import platform
 from functools import cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.core.formats import FORMAT, program_version
 from orchestrator.monitoring.catalogue import LAG_BUCKETS_S
-from orchestrator.services import count_reconnects
+from orchestrator.services import count_cache_loads, count_cached_bytes, count_reconnects
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,11 +19,33 @@ if TYPE_CHECKING:
 LAG: str = "orc_loop_lag_seconds"
 
 
-def add_process(page: Page, role: str, *, silent_loops: int, reconnects: int | None = None) -> None:
-    """Add version, loops and connections of this process."""
+class ProcessCounts(NamedTuple):
+    """Counts of a process.
+
+    Attributes:
+        reconnects: connections that were opened again.
+        cached_bytes: bytes of vectors that it keeps.
+        cache_loads: reads of all vectors of a memory.
+    """
+
+    reconnects: int
+    cached_bytes: int
+    cache_loads: int
+
+    @classmethod
+    def of_process(cls) -> ProcessCounts:
+        """Return the counts of this process."""
+        return cls(count_reconnects(), count_cached_bytes(), count_cache_loads())
+
+
+def add_process(page: Page, role: str, *, silent_loops: int, counts: ProcessCounts | None = None) -> None:
+    """Add version, loops, connections and kept vectors of this process, or of several whose counts are given."""
+    counts = counts or ProcessCounts.of_process()
     page.add("orc_build_info", 1, program_version(), platform.python_version(), str(FORMAT), role)
     page.add("orc_silent_loops", silent_loops)
-    page.add("orc_redis_reconnects_total", count_reconnects() if reconnects is None else reconnects)
+    page.add("orc_redis_reconnects_total", counts.reconnects)
+    page.add("orc_vector_cache_bytes", counts.cached_bytes)
+    page.add("orc_vector_cache_loads_total", counts.cache_loads)
 
 
 def add_lag(page: Page, counts: Sequence[int], sum_s: float) -> None:

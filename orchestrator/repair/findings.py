@@ -14,12 +14,14 @@ class DamageKind:
         code: stable name for programs.
         repair: effect of a repair; empty if an operator must look.
         harmless: occurs in normal operation; counted separately.
+        index: other keys have all of it, so that a restore leaves it out and makes it again.
     """
 
     code: str
     found: str
     repair: str = ""
     harmless: bool = False
+    index: bool = False
 
 
 _TABLE: Final = (
@@ -99,9 +101,64 @@ _TABLE: Final = (
     ),
     DamageKind("orphan-key", "An idempotency key names a task that is gone.", "It is removed.", harmless=True),
     DamageKind("orphan-output", "An output stream belongs to no task.", "It expires in 5 minutes.", harmless=True),
+    DamageKind("unlisted-lock", "A lock is held and not listed in its scope.", "It is listed."),
+    DamageKind(
+        "unlisted-part", "A workspace does not list one of its logs, sets, scratches or inboxes.", "It is listed."
+    ),
+    DamageKind(
+        "lost-counts",
+        "A workspace, a chat or a memory has data and lacks its counts.",
+        "They are counted again; revisions and versions go on above the old ones.",
+        index=True,
+    ),
+    DamageKind(
+        "chat-gap",
+        "A chat lacks messages that it has counted. `rehydrate` reads them from secondary storage; a backup has those "
+        "of its time. The next change of the chat counts again.",
+    ),
+    DamageKind(
+        "lost-chat",
+        "A chat that its session lists is gone before its end. `rehydrate` reads it from secondary storage.",
+        "It is taken off the list.",
+    ),
+    DamageKind("unlisted-chat", "A session does not list one of its chats.", "It is listed.", index=True),
+    DamageKind("unlisted-message", "A message of a chat is not listed by its id.", "It is listed.", index=True),
+    DamageKind(
+        "lost-items",
+        "A workspace lacks items that it has counted: a key with data was lost.",
+        "The counts are corrected. The data comes back from a backup, or from the program that wrote it.",
+    ),
+    DamageKind(
+        "unlisted-record", "An index of a memory lacks one of its records.", "It is listed in all of them.", index=True
+    ),
+    DamageKind(
+        "unlisted-state", "An index of a simulation lacks a record.", "It is listed in all of them.", index=True
+    ),
+    DamageKind("orphan-entry", "An index of a memory has an entry without a record.", "It is removed."),
+    DamageKind(
+        "lost-record",
+        "A record of a memory has lost its content.",
+        "It is removed with its entries. A backup or long-term storage may have it.",
+    ),
+    DamageKind(
+        "lost-vector",
+        "A record of a memory has lost its vector.",
+        "It stays without one, until it is stored with a vector again.",
+    ),
+    DamageKind("orphan-vector", "A vector of a memory belongs to no record.", "It is removed."),
+    DamageKind(
+        "lost-header",
+        "A record of a memory has lost its header, so that no recall finds it.",
+        "It is removed. A backup or long-term storage may have it.",
+    ),
+    DamageKind(
+        "lost-events",
+        "The events of a workspace are gone.",
+        "The next change begins a new stream. Programs that follow it must take a snapshot.",
+    ),
     DamageKind("no-lifetime", "A temporary key has no lifetime.", "It gets the lifetime of its kind."),
     DamageKind("wrong-type", "A key of the pool has another type: commands on it fail."),
-    DamageKind("foreign", "A key under the root of the pool does not belong to this program."),
+    DamageKind("foreign", "A key of the pool or the prefix does not belong to this program."),
 )
 
 DAMAGE_KINDS: Final = {damage.code: damage for damage in _TABLE}

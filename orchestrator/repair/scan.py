@@ -14,7 +14,7 @@ from orchestrator.core.errors import InvalidInput, ServerRefused
 from orchestrator.core.ids import check_name
 from orchestrator.repair.findings import RepairFinding
 from orchestrator.schedules import scripts as schedules
-from orchestrator.store.keys import kind_of
+from orchestrator.store.key_kinds import kind_of
 from orchestrator.store.scanning import scan_steps
 from orchestrator.tasks import scripts as tasks
 

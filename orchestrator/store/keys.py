@@ -1,527 +1,20 @@
-"""Defines every Redis key: name, type and lifetime.
+"""Builds and splits the names of Redis keys; `orchestrator.store.key_kinds` has the table of all kinds.
 
 A key is `{prefix}:{{pool:P}}:resource[:sub]`. The inner braces are the cluster hash tag: all keys of a pool share one
-hash slot. Shared state and locks use one hash slot per session or agent (`{{session:S}}`, `{{agent:A}}`). A script gets
-the part up to the closing brace (`root`) as its only declared key and appends the suffixes. Contract tests compare the
-suffixes in scripts with the table below, and forbid keys that are built elsewhere in Python.
+hash slot. Shared state and locks use one hash slot per session or owner of a memory (`{{session:S}}`, `{{agent:A}}`,
+`{{user:U}}`, `{{domain:D}}`, `{{global:all}}`). A script gets the part up to the closing brace (`root`) as its only
+declared key and appends the suffixes. Contract tests forbid keys that are built elsewhere in Python.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final, Literal
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name, decode_foreign, encode_foreign
 from orchestrator.core.slots import stop_slot
-
-
-class Backup(Enum):
-    """Ways in which `orc backup` saves the keys of a kind. The value is the word for the reference."""
-
-    NOT_SAVED = ""
-    """Derived from other keys, or of no use in another pool: queues, inboxes, registry, locks, receipts."""
-    WITH_TASK = "with its task"
-    WITH_COMMANDS = "with the commands"
-    KEPT = "yes"
-    """Its remaining lifetime begins again with the restore."""
-    UNTIL = "until it ends"
-    """It ends at the same time as the original, because it counts what happened in a span of time."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyKind:
-    """One kind of key.
-
-    Attributes:
-        suffix: the part after the root; a part in capitals stands for a name.
-        type: the Redis type.
-        holds: the content.
-        lifetime: when it is removed.
-        permanent: whether it may have no time to live.
-        backup: how `orc backup` saves it.
-    """
-
-    suffix: str
-    type: str
-    holds: str
-    lifetime: str
-    permanent: bool = False
-    backup: Backup = Backup.NOT_SAVED
-
-
-POOL_KEYS: Final = (
-    KeyKind(
-        "queue:agent:A",
-        "zset",
-        "ready tasks of an agent; score = level x aging + time in ms",
-        "empty = gone",
-        permanent=True,
-    ),
-    KeyKind("queue:skill:S", "zset", "ready tasks of a skill; same score", "empty = gone", permanent=True),
-    KeyKind("queues", "set", "names of the queues that are not empty", "empty = gone", permanent=True),
-    KeyKind("scheduled", "zset", "delayed and retrying tasks by due ms", "empty = gone", permanent=True),
-    KeyKind(
-        "asking",
-        "zset",
-        "tasks that wait for an answer, by the deadline of the question in ms; infinity without one",
-        "empty = gone",
-        permanent=True,
-    ),
-    KeyKind("expiring", "zset", "waiting tasks that have a `start_by`, by that ms", "empty = gone", permanent=True),
-    KeyKind(
-        "parked:A",
-        "zset",
-        "tasks addressed to agent A whose skill A lacks; same score as the queue",
-        "empty = gone",
-        permanent=True,
-    ),
-    KeyKind("suspects", "set", "names of the queues that have suspects", "empty = gone", permanent=True),
-    KeyKind(
-        "suspects:QUEUE",
-        "zset",
-        "ready tasks that died more than once and wait for a worker process with room; same score as the queue",
-        "empty = gone",
-        permanent=True,
-    ),
-    KeyKind(
-        "awaited:QUEUE",
-        "zset",
-        "ready tasks that a parent waits for; score = minus the depth",
-        "a minute after the last wait was recorded",
-    ),
-    KeyKind(
-        "lent:A",
-        "hash",
-        "slots that agent A lends: depth of the parents that wait, number of them",
-        "empty = gone; a day after the last change",
-    ),
-    KeyKind(
-        "inbox:A",
-        "stream, group `workers`",
-        "t task, g generation, a attempt and d deaths (omitted for a first attempt), e envelope (empty above 16 KiB)",
-        "entries are deleted when finished; the stream an hour after the agent's last worker, when empty",
-        permanent=True,
-    ),
-    KeyKind(
-        "task:ID",
-        "hash",
-        "record of a task",
-        "`queue.max_wait_s` while it waits, its result TTL after the end",
-        backup=Backup.WITH_TASK,
-    ),
-    KeyKind(
-        "out:ID",
-        "stream",
-        "progress, output and events of a task that emits or is followed; also the channel of hints about new entries",
-        "as its task; capped at about `output.max_chunks` entries",
-        backup=Backup.WITH_TASK,
-    ),
-    KeyKind(
-        "children:ID",
-        "list",
-        "the newest 1000 children of a task, oldest first",
-        "with the task, when it is deleted; else as long as the last child may wait and its result is kept",
-        backup=Backup.WITH_TASK,
-    ),
-    KeyKind(
-        "sessions",
-        "zset",
-        "sessions by the ms of their last submit or end of a task",
-        "capped at about 10,000 sessions",
-        permanent=True,
-        backup=Backup.KEPT,
-    ),
-    KeyKind(
-        "sessions:dropped",
-        "hash",
-        "per session the number of tasks that its list no longer has",
-        "with the session; empty = gone",
-        permanent=True,
-        backup=Backup.KEPT,
-    ),
-    KeyKind(
-        "session:S",
-        "list",
-        "the newest 1000 tasks of a session, oldest first",
-        "with its session in `sessions`; at most as long as its last task may wait and its result is kept",
-        backup=Backup.KEPT,
-    ),
-    KeyKind("doorbell", "stream", "queues and agents that changed", "capped at about 1000 entries", permanent=True),
-    KeyKind(
-        "limits",
-        "hash",
-        "definition of each limit: starts, window in microseconds",
-        "permanent",
-        permanent=True,
-        backup=Backup.KEPT,
-    ),
-    KeyKind(
-        "limit:NAME",
-        "zset",
-        "starts inside the window, by grant time in microseconds; the last returned start at infinity",
-        "window + 1 s",
-        backup=Backup.UNTIL,
-    ),
-    KeyKind(
-        "lane:KEY",
-        "zset",
-        "open tasks of a lane, in order; the first one has the turn",
-        "empty = gone",
-        permanent=True,
-    ),
-    KeyKind("idem:KEY", "string", "task id and digest of the body", "as long as its task", backup=Backup.WITH_TASK),
-    KeyKind(
-        "agents", "zset", "known agents by last heartbeat in ms", "an hour after the last heartbeat", permanent=True
-    ),
-    KeyKind(
-        "agent:A",
-        "hash",
-        "slots, backlog, skills, versions, limits, leases, terms, mark, looked, swept, grace, rest",
-        "an hour after the last heartbeat; a day when no supervisor runs",
-    ),
-    KeyKind(
-        "leases:A",
-        "hash",
-        "lease in ms of each worker that is registered or has entries in the inbox",
-        "with the consumer of the worker; empty = gone",
-        permanent=True,
-    ),
-    KeyKind("agent:A:workers", "hash", "per worker: slots, requested backlog, skills", "as `agent:A`"),
-    KeyKind(
-        "offers:A",
-        "hash",
-        "counts of its workers: all, live, slots, those without backlog; per skill, version and lease",
-        "as `agent:A`",
-    ),
-    KeyKind(
-        "workers",
-        "zset",
-        "live workers by last heartbeat in ms",
-        "heartbeat x 4 after the last heartbeat",
-        permanent=True,
-    ),
-    KeyKind(
-        "worker:W",
-        "hash",
-        "host, pid, version, start, alive_s, settings; per agent slots, lent slots and versions of skills",
-        "heartbeat x 4 after the last heartbeat; an hour more when no supervisor runs",
-    ),
-    KeyKind(
-        "crew:W",
-        "string",
-        "ms, entries, and counts of what a dead worker ran: fresh prior limited deepest at_deepest",
-        "a minute",
-    ),
-    KeyKind(
-        "worker:W:notes",
-        "stream",
-        "urgent messages for a worker: k kind, t task or agent, g generation",
-        "a minute after the last note; capped at about 1000 entries",
-    ),
-    KeyKind("silent:W", "string", "ms at which a worker without heartbeats left the registry", "7 days"),
-    KeyKind("skills:S", "zset", "live agents with the skill", "empty = gone", permanent=True),
-    KeyKind(
-        "room:S",
-        "zset",
-        "agents with the skill that may have room, by the us of the last look of `dispatch`; 0: none yet",
-        "empty = gone",
-        permanent=True,
-    ),
-    KeyKind(
-        "versions:S",
-        "hash",
-        "versions of the skill: agent and digest -> ms of the first registration, names of the arguments",
-        "a week after the last worker with the version",
-        permanent=True,
-    ),
-    KeyKind(
-        "descriptions:S",
-        "hash",
-        "per version of the skill (digest) docstring and schemas in JSON of at most 16 KiB; `ms:DIGEST`: its time",
-        "8 days after a worker last described it, at its start or after a day",
-    ),
-    KeyKind(
-        "redacted",
-        "set",
-        "names of the skills that a worker has declared redacted",
-        "permanent",
-        permanent=True,
-        backup=Backup.KEPT,
-    ),
-    KeyKind(
-        "versions",
-        "zset",
-        "versions that no live worker has: agent, skill and digest, by the ms since when",
-        "a week; at most about 1000",
-        permanent=True,
-    ),
-    KeyKind(
-        "refused",
-        "zset",
-        "the scopes of versions in `held`, by the ms since when",
-        "empty = gone",
-        permanent=True,
-    ),
-    KeyKind("dead", "zset", "dead letters by time in ms", "`results.dead_ttl_s`"),
-    KeyKind(
-        "replies:C",
-        "stream",
-        "results for a client; C is the last group of its task ids",
-        "an hour after the last reply; capped at about 1000 entries",
-    ),
-    KeyKind(
-        "events",
-        "stream",
-        "ended tasks, one entry per batch",
-        "trimmed to about `results.max_events` tasks; capped at about 20,000 entries",
-        permanent=True,
-    ),
-    KeyKind("stats:TOTAL", "hash", "counters since the beginning", "permanent", permanent=True, backup=Backup.KEPT),
-    KeyKind("stats:MINUTE", "hash", "the same counters of one minute (unix time / 60)", "3 days"),
-    KeyKind(
-        "durability",
-        "hash",
-        "what was confirmed and what was lost: durable submits per level and outcome (`fsync:asked`, `fsync:missed`, "
-        "`replicated:asked`, ...); noticed losses of writes and lost submits per observer (`losses:client`, "
-        "`lost:client`, ...), and `losses:noticed_ms`, when the last one was noticed; `lease_requests`: number of the "
-        "latest request for the leader's lease",
-        "permanent",
-        permanent=True,
-        backup=Backup.KEPT,
-    ),
-    KeyKind(
-        "losses",
-        "hash",
-        "writes that Redis has lost, per report: observer, ms when it noticed, ms of a lost write, submits",
-        "a day after the last report; at most 200",
-    ),
-    KeyKind(
-        "timings",
-        "zset",
-        "agent and skill of `timings:MINUTE`, by the last minute; at most 200",
-        "a day after the last attempt",
-    ),
-    KeyKind(
-        "timings:MINUTE",
-        "hash",
-        "per agent and skill the attempts that ended in one minute (unix time / 60): MessagePack, cell, count, ...",
-        "a day",
-    ),
-    KeyKind(
-        "timings:TOTAL",
-        "hash",
-        "the same counters per agent and skill since the first attempt, and recent running times; at most 201",
-        "30 days after the last attempt; a name as in `timings`",
-    ),
-    KeyKind(
-        "control",
-        "stream",
-        "commands: c command, s signature",
-        "capped at about 10,000 entries",
-        permanent=True,
-        backup=Backup.WITH_COMMANDS,
-    ),
-    KeyKind(
-        "control:records",
-        "stream",
-        "actions without a command: c record, s signature",
-        "capped at about 5000 entries",
-        permanent=True,
-        backup=Backup.WITH_COMMANDS,
-    ),
-    KeyKind(
-        "control:records:refused",
-        "stream",
-        "refused ones of `control:records`: c record, s signature, r reason",
-        "capped at about 1000 entries",
-        permanent=True,
-    ),
-    KeyKind(
-        "control:refused",
-        "stream",
-        "refused commands: c command, s signature, r reason, e entry of `control` if any",
-        "capped at about 1000 entries",
-        permanent=True,
-    ),
-    KeyKind("control:MINUTE", "string", "commands accepted in one minute (unix time / 60)", "2 minutes"),
-    KeyKind(
-        "desired",
-        "hash",
-        "active: per slot 1 (0: ended), its mark, signature, command; `verified:` copies; `seq`, `epoch`, `sessions`",
-        "permanent",
-        permanent=True,
-        backup=Backup.WITH_COMMANDS,
-    ),
-    KeyKind(
-        "desired:revisions",
-        "hash",
-        "per slot of `desired` the `seq` of its last change; `seq`, `pruned` (highest revision that was removed)",
-        "permanent; a slot goes an hour after its command has ended",
-        permanent=True,
-    ),
-    KeyKind("nonce:CMD", "string", "entry of a command and token of its sender", "an hour after it may be accepted"),
-    KeyKind("receipts:CMD", "hash", "per worker or supervisor: ms, word, detail", "7 days"),
-    KeyKind("selection:CMD", "list", "tasks that a job applies to", "until the job is done; at most 7 days"),
-    KeyKind("held", "set", "scopes of the stops that hold ready tasks", "empty = gone", permanent=True),
-    KeyKind(
-        "held:SCOPE",
-        "zset",
-        "ready tasks of a stopped session or skill; same score as the queue",
-        "empty = gone",
-        permanent=True,
-    ),
-    KeyKind(
-        "schedules",
-        "zset",
-        "schedules by next fire time in ms; paused and finished ones at infinity",
-        "empty = gone",
-        permanent=True,
-    ),
-    KeyKind(
-        "schedule:NAME",
-        "hash",
-        "definition and history of one schedule",
-        "until it is deleted",
-        permanent=True,
-        backup=Backup.KEPT,
-    ),
-    KeyKind(
-        "board:DATE",
-        "zset",
-        "tasks that succeeded on this day (UTC), per agent",
-        "8 days after the day",
-        backup=Backup.UNTIL,
-    ),
-    KeyKind("leader", "string", "id of the leading supervisor", "`supervisor.leader_lease_s`"),
-    KeyKind(
-        "leader:format",
-        "hash",
-        "id and format of the leader; an `unknown` leader without them, and `until_ms`, when its lease would end",
-        "a day after its last use",
-    ),
-    KeyKind(
-        "supervisors",
-        "zset",
-        "supervisors that run: id, format and version, by the ms at which the entry ends without another request",
-        "a day after its last use",
-    ),
-    KeyKind(
-        "supervisors:requests",
-        "hash",
-        "number of the last request for the leader's lease, per supervisor that runs",
-        "a day after its last use",
-    ),
-    KeyKind(
-        "format", "string", "floor: the lowest format of a program that the pool admits", "permanent", permanent=True
-    ),
-)
-
-_DAY: Final = "a day after its last use"
-_WORKSPACE: Final = "`workspace.ttl_s` after the last change, `workspace.life_s` after the first"
-SCOPE_KEYS: Final = (
-    KeyKind("lock:N", "string", "owner of the named lock: fence:nonce:owner, or `next`", "that of the lock"),
-    KeyKind(
-        "lock:N:waiters",
-        "zset",
-        "waiters of the lock, by the ms until which they wait",
-        "a minute after the last one gives up",
-    ),
-    KeyKind("lock:N:wake", "list", "one token for the client that has blocked the longest", "5 s"),
-    KeyKind("exec", "string", "exclusive execution of the scope: fence:task:generation:nonce", "agent's lease"),
-    KeyKind(
-        "exec:fence",
-        "hash",
-        "per task highest generation, and the fence while it holds `exec:ID`; `live`: fence of the owner of `exec`; "
-        "`kept`: ms since which no task has taken `exec`, which was kept for one",
-        _DAY + "; about 100 tasks that hold no lock",
-    ),
-    KeyKind("exec:awaited", "set", "tasks that the holder waits for", "as long as the lock is held; at most a day"),
-    KeyKind("exec:line", "zset", "tasks that wait for the lock, by arrival in us: task:pool", _DAY),
-    KeyKind("exec:waiters", "zset", "as `lock:N:waiters`", "as `lock:N:waiters`"),
-    KeyKind("exec:wake", "list", "as `lock:N:wake`", "5 s"),
-    KeyKind("exec:ID", "string", "the attempt of a task that may change the scope: as `exec`", "agent's lease"),
-    KeyKind(
-        "fence",
-        "string",
-        "highest fence issued: at least the server's time in us",
-        "30 days, sliding",
-        backup=Backup.KEPT,
-    ),
-    KeyKind("locks", "zset", "locks by expiry in ms", _DAY),
-    KeyKind(
-        "meta",
-        "hash",
-        "rev, born, fresh, dies, items, bytes, floor, top, tail, noted, places",
-        _WORKSPACE,
-        backup=Backup.KEPT,
-    ),
-    KeyKind("ws:doc", "hash", "shared document: path -> version agent JSON", _WORKSPACE, backup=Backup.KEPT),
-    KeyKind("ws:json", "ReJSON-RL", "the same as a JSON document, if `workspace.json_projection`", _WORKSPACE),
-    KeyKind("ws:task", "hash", "state machines: id -> version agent state JSON", _WORKSPACE, backup=Backup.KEPT),
-    KeyKind(
-        "ws:parts", "hash", "versions of logs, sets, scratches and inboxes by suffix", _WORKSPACE, backup=Backup.KEPT
-    ),
-    KeyKind("ws:log:L", "list", "one log: number ms agent JSON", _WORKSPACE, backup=Backup.KEPT),
-    KeyKind("ws:set:S", "set", "one set", _WORKSPACE, backup=Backup.KEPT),
-    KeyKind(
-        "ws:ev",
-        "stream",
-        "changes: k kind, r revision, a agent, c changes, MessagePack",
-        _WORKSPACE + "; capped at about `workspace.max_events` and at `workspace.max_bytes`",
-        backup=Backup.KEPT,
-    ),
-    KeyKind("dir", "zset", "agents of the session by the ms at which their lease ends", _WORKSPACE),
-    KeyKind("dir:info", "hash", "their published info, JSON", _WORKSPACE),
-    KeyKind(
-        "inbox:A",
-        "stream",
-        "directives for an agent: k kind, a sender, d JSON; removed when acknowledged",
-        _WORKSPACE,
-        backup=Backup.KEPT,
-    ),
-    KeyKind("agent:A:kv", "hash", "scratch of one agent: as `ws:doc`", _WORKSPACE, backup=Backup.KEPT),
-    KeyKind(
-        "usage:MS",
-        "string",
-        "cost that a limit counts in a window of MS ms: the sum, then first us, last us, sum of up to 65 sub-windows",
-        "window + 1 s",
-        backup=Backup.UNTIL,
-    ),
-    KeyKind("usage:MS:ops", "hash", "up to 1000 op ids of the window -> MessagePack", "twice the window"),
-    KeyKind("usage:MS:ops:before", "hash", "older op ids", "the window"),
-    KeyKind(
-        "window:MS",
-        "zset",
-        "the same below the version floor: one member `op:number` per unit, by us",
-        "window + 1 s",
-    ),
-    KeyKind(
-        "day:DATE",
-        "zset",
-        "scores of the members of a board on this day (UTC)",
-        "8 days after the last change",
-        backup=Backup.UNTIL,
-    ),
-    KeyKind(
-        "state",
-        "hash",
-        "published state of an agent: field -> JSON",
-        "7 days after the last change",
-        backup=Backup.KEPT,
-    ),
-    KeyKind(
-        "ops",
-        "hash",
-        "replies to recent changes of the scope: op id -> MessagePack",
-        "20 minutes; of a workspace twice `workspace.dedup_s`",
-    ),
-    KeyKind("ops:before", "hash", "older replies", "10 minutes; of a workspace `workspace.dedup_s`"),
-)
-"""The keys of a scope: a session, an agent, a limit, a board, or the locks of a pool."""
-SCOPES: Final = ("session", "agent", "locks", "limit", "board")
-"""The kinds of scopes. `locks` holds the locks of a pool, in another hash slot than its tasks."""
+from orchestrator.store.key_kinds import POOL_KEYS, SCOPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -887,10 +380,26 @@ DOCUMENT: Final = "ws:doc"
 MACHINES: Final = "ws:task"
 PARTS: Final = "ws:parts"
 CHANGES: Final = "ws:ev"
+DIRECTORY: Final = "dir"
 META: Final = "meta"
 AGENT_STATE: Final = "state"
+CHATS: Final = "chats"
+OUTBOX: Final = "ltm:out"
+PENDING: Final = "sim:pending"
+VECTORS: Final = "emb"
+VECTORS_META: Final = "emb:meta"
+VECTORS_LOG: Final = "emb:log"
+VECTOR_SET: Final = "vec"
+VECTORS_PENDING: Final = "vec:pending"
+CODES: Final = "lshrev"
+PLACES: Final = "places"
 """Suffixes without a name in them."""
 _LOCK, _LOG, _SET = "lock:", "ws:log:", "ws:set:"
+
+
+GLOBAL: Final = "global"
+GLOBAL_ID: Final = "all"
+"""Kind and id of the one scope that all programs of a prefix share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -910,6 +419,11 @@ class ScopeKeys:
         if self.kind not in SCOPES:
             raise InvalidInput(f"{self.kind!r} is no kind of scope; there are {', '.join(SCOPES)}")
         object.__setattr__(self, "root", f"{self.prefix}:{{{self.kind}:{encode_foreign(self.kind, self.id)}}}")
+
+    @property
+    def words(self) -> str:
+        """The scope for people, as `agent 'ada'`."""
+        return scope_words(self.kind, self.id)
 
     def key(self, suffix: str) -> str:
         """Return the key with a suffix."""
@@ -966,25 +480,59 @@ class ScopeKeys:
         """Return the suffix of a board on one day, as 2026-11-21."""
         return f"day:{date}"
 
+    @staticmethod
+    def chat_part(source: str, part: str) -> str:
+        """Return the suffix of a part (`meta`, `q`, `id`, `sum`, `gone`) of the chat with a source."""
+        return f"chat:{encode_foreign('source', source)}:{part}"
+
+    @staticmethod
+    def tier_part(tier: str, part: str) -> str:
+        """Return the suffix of a part (`rec`, `hdr`, `time`, ...) of a tier of memory."""
+        return f"{tier}:{part}"
+
+    @staticmethod
+    def kind_part(tier: str, kind: str) -> str:
+        """Return the suffix of the records of a kind."""
+        return f"{tier}:kind:{encode_foreign('kind', kind)}"
+
+    @staticmethod
+    def action_part(tier: str, action: str) -> str:
+        """Return the suffix of the records of an action."""
+        return f"{tier}:act:{encode_foreign('action', action)}"
+
+    @staticmethod
+    def subject_part(tier: str, subject: str) -> str:
+        """Return the suffix of the records about a person."""
+        return f"{tier}:subj:{encode_foreign('subject', subject)}"
+
+    @staticmethod
+    def bucket_part(table: int, code: int) -> str:
+        """Return the suffix of a bucket of vectors."""
+        return f"lsh:{table}.{code}"
+
+    @staticmethod
+    def type_part(type_: str, part: str) -> str:
+        """Return the suffix of the `agents` or `states` of a type in a simulation."""
+        return f"type:{encode_foreign('type', type_)}:{part}"
+
+    @staticmethod
+    def place_part(cell: str) -> str:
+        """Return the suffix of the states in a cell of a simulation."""
+        return f"place:{cell}"
+
+    @staticmethod
+    def buffer_part(entity: str) -> str:
+        """Return the suffix of the buffer of an entity in a simulation."""
+        return f"buf:{encode_foreign('entity', entity)}"
+
     def wake(self, lock: str) -> str:
         """Key of the list that wakes a waiter of a lock, by the suffix of the lock."""
         return f"{self.root}:{lock}:wake"
 
 
-def kind_of(suffix: str) -> tuple[KeyKind, str] | None:
-    """Return the kind of a key by its suffix, and the name in it; None for an unknown key."""
-    for kind in POOL_KEYS:
-        if suffix == kind.suffix:
-            return kind, ""
-    if suffix.startswith("agent:") and suffix.endswith(":workers"):
-        return _KINDS["agent:A:workers"], suffix.removeprefix("agent:").removesuffix(":workers")
-    if suffix.startswith("worker:") and suffix.endswith(":notes"):
-        return _KINDS["worker:W:notes"], suffix.removeprefix("worker:").removesuffix(":notes")
-    for kind in POOL_KEYS:
-        stem, _, last = kind.suffix.rpartition(":")
-        if last.isupper() and last != "TOTAL" and suffix.startswith(f"{stem}:") and suffix != f"{stem}:":
-            return kind, suffix.removeprefix(f"{stem}:")
-    return None
+def scope_words(kind: str, id_: str) -> str:
+    """Return a scope for people, as `agent 'ada'`."""
+    return f"the {GLOBAL} scope" if kind == GLOBAL else f"{kind} {id_!r}"
 
 
 def split_key(key: str, *, prefix: str) -> tuple[str, str] | None:
@@ -1007,31 +555,3 @@ def stem_of(prefix: str) -> str:
 def tagged_root(prefix: str, tag: str) -> str:
     """Return the root of the keys with a hash tag."""
     return f"{prefix}:{{{tag}}}"
-
-
-def scope_kind_of(suffix: str) -> tuple[KeyKind, str] | None:
-    """Return the kind of a key of a scope by its suffix, and the name in it; None for an unknown key."""
-    for kind in SCOPE_KEYS:
-        if suffix == kind.suffix:
-            return kind, ""
-    for kind in SCOPE_KEYS:
-        stem, _, end = next(
-            (kind.suffix.partition(f":{word}") for word in _NAMED if f":{word}" in kind.suffix), ("",) * 3
-        )
-        if stem and suffix.startswith(f"{stem}:") and suffix.endswith(end):
-            name = suffix[len(stem) + 1 : len(suffix) - len(end)]
-            if name:
-                return kind, name
-    return None
-
-
-_NAMED: Final = ("MS", "DATE", "ID", "A", "L", "N", "S")
-"""Words in `SCOPE_KEYS` that stand for a name."""
-_KINDS: Final = {kind.suffix: kind for kind in POOL_KEYS}
-
-
-def is_permanent(key: str) -> bool:
-    """Return whether a key of this project may have no time to live."""
-    root, tag_end, suffix = key.partition("}:")
-    found = kind_of(suffix) if tag_end and "{pool:" in root else None
-    return found is not None and found[0].permanent

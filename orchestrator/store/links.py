@@ -182,7 +182,8 @@ class Link:
         if isinstance(reply, hiredis.ReplyError):
             return with_address(translate(reply, what=what, sent=True), self.address)
         if what == "EXEC" and isinstance(reply, list):
-            return [self.to_error(what, part) for part in reply]
+            # The replies to the commands, not what they hold: that may be hundreds of messages.
+            return [self.to_error("", part) for part in reply]
         return reply
 
     async def _exchange(self, packed: bytes, expected: int, *, what: Argument) -> list[Any]:

@@ -65,13 +65,11 @@ class Address:
 
 
 class Locator(Protocol):
-    """Answers the address of a slot, at once and from memory. All stores of a process share one; threads may call it.
+    """Answers the address of a slot, from memory. All stores of a process share one; threads may call it."""
 
-    Attributes:
-        single: the address of all slots, or None while slots have several.
-    """
-
-    single: Address | None
+    @property
+    def single(self) -> Address | None:
+        """The address of all slots, or None while slots have several."""
 
     def address(self, slot: int) -> Address:
         """Return the address of a slot."""

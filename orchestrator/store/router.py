@@ -214,6 +214,15 @@ class Router:
         if not self._shared and slot == self._slot and link is not None and link.address != self._locator.address(slot):
             link.discard(ConnectionError("the slot is at another server"))
 
+    def discard_idle(self) -> None:
+        """Close the connections without an outstanding reply; a later command opens them again."""
+        for address, link in list(self._links.items()):
+            if not link.is_busy:
+                del self._links[address]
+                link.discard()
+                if link is self._link:
+                    self._link = None
+
     async def close(self) -> None:
         """Close all connections; a later command opens them again."""
         if self._timer is not None:

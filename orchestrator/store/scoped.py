@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.core.errors import StoreError
-from orchestrator.core.ids import check_text
+from orchestrator.core.ids import check_name, check_text
+from orchestrator.core.live_settings import LiveSettings
+from orchestrator.store.keys import ScopeKeys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.core.settings import Settings
     from orchestrator.store.calls import Argument, Call
-    from orchestrator.store.keys import ScopeKeys
     from orchestrator.store.store import Store
 
 T = TypeVar("T")
@@ -27,7 +28,12 @@ class ScopedStore:
 
     store: Store
     keys: ScopeKeys
-    settings: Settings
+    live: Settings | LiveSettings
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of now. Read a `Live` one at each use, because a handle may be held for long."""
+        return self.live.current if isinstance(self.live, LiveSettings) else self.live
 
     @property
     def retry_for_s(self) -> float:
@@ -42,20 +48,45 @@ class ScopedStore:
         """Run a command that only reads."""
         return await self.store.read_with_retry(lambda: self.store.execute(*command), retry_for_s=self.retry_for_s)
 
-    async def read_many(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+    async def read_many(self, commands: Sequence[Sequence[Argument]], *, aside: bool = False) -> list[Any]:
         """Run commands that only read; see the function `read_many`."""
-        return await read_many(self.store, commands, retry_for_s=self.retry_for_s)
+        return await read_many(self.store, commands, retry_for_s=self.retry_for_s, aside=aside)
 
 
-async def read_many(store: Store, commands: Sequence[Sequence[Argument]], *, retry_for_s: float) -> list[Any]:
+def bind_scope(store: Store, settings: Settings | LiveSettings, kind: str, id_: str) -> ScopedStore:
+    """Bind a store to one scope.
+
+    Args:
+        store: the store.
+        settings: with the prefix of the scope.
+        kind: kind of scope, as `session` or `agent`.
+        id_: id of the scope.
+
+    Raises:
+        InvalidInput: an unknown kind, or an invalid id.
+    """
+    if kind == "agent":
+        check_name("agent", id_)
+    return ScopedStore(store, ScopeKeys(LiveSettings.of(settings).current.prefix, kind, id_), settings)
+
+
+async def read_many(
+    store: Store, commands: Sequence[Sequence[Argument]], *, retry_for_s: float, aside: bool = False
+) -> list[Any]:
     """Run commands that only read in one round trip, repeated while Redis does not answer.
+
+    Args:
+        store: the store.
+        commands: the commands.
+        retry_for_s: seconds for which they are repeated.
+        aside: send them over links of their own, because they are slow or their replies are large.
 
     Raises:
         StoreError: one of them failed.
     """
 
     async def read() -> list[Any]:
-        replies = await store.pipeline(commands)
+        replies = await (store.pipeline_aside(commands) if aside else store.pipeline(commands))
         for reply in replies:
             # EXEC replies with a list.
             for part in reply if isinstance(reply, list) else (reply,):

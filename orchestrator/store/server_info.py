@@ -11,6 +11,8 @@ WAITAOF_SINCE: Final = (7, 2)
 """The first line whose servers can wait until a write is on their disk."""
 SECTIONS: Final = ("server", "clients", "memory", "persistence", "stats", "replication", "cluster")
 
+COMMAND_SECTIONS: Final = ("commandstats", "latencystats")
+
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
@@ -49,6 +51,39 @@ class ServerInfo:
         """Major and minor version."""
         major, minor, *_ = [*(int(part) for part in self.version.split(".") if part.isdigit()), 0, 0]
         return major, minor
+
+
+@dataclass(frozen=True, slots=True)
+class CommandStats:
+    """Counters of one command at a server, with its calls inside scripts.
+
+    Attributes:
+        calls: calls since the server's start.
+        seconds: time that they took on the server, without waiting and network.
+        p50_s, p99_s: percentiles of that time, or None if the server keeps none.
+    """
+
+    calls: int
+    seconds: float
+    p50_s: float | None = None
+    p99_s: float | None = None
+
+
+def read_command_stats(text: str) -> dict[str, CommandStats]:
+    """Parse the sections `commandstats` and `latencystats` of INFO, by the name of the command, as `xgroup|create`."""
+    facts = dict(line.split(":", 1) for line in text.splitlines() if line.startswith(("cmdstat_", "latency_percent")))
+    found = {}
+    for name, value in facts.items():
+        if name.startswith("cmdstat_"):
+            command, fields = name.removeprefix("cmdstat_"), _fields(value)
+            times = _fields(facts.get(f"latency_percentiles_usec_{command}", ""))
+            p50, p99 = (float(times[key]) / 1e6 if key in times else None for key in ("p50", "p99"))
+            found[command] = CommandStats(int(fields["calls"]), int(fields["usec"]) / 1e6, p50, p99)
+    return found
+
+
+def _fields(value: str) -> dict[str, str]:
+    return dict(field.split("=", 1) for field in value.split(",") if "=" in field)
 
 
 def read_info(text: str) -> ServerInfo:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from weakref import WeakSet
 
 import anyio
+from anyio import to_thread
 
 from orchestrator.core.durability import DEFAULT
 from orchestrator.core.errors import ConfigError, FormatMismatch, ServerFull, ServerRefused, ServerUnavailable
@@ -26,6 +27,7 @@ from orchestrator.core.formats import (
     read_floor,
     unfinished_restore,
 )
+from orchestrator.store.capabilities import CapabilityProbe
 from orchestrator.store.failures import Redirected, ScriptMissing
 from orchestrator.store.hints import Hints
 from orchestrator.store.levels import level_problem
@@ -35,7 +37,7 @@ from orchestrator.store.long_read import LongRead
 from orchestrator.store.retry import repeat, repeat_sync
 from orchestrator.store.router import Router, SyncRouter
 from orchestrator.store.script_files import all_scripts
-from orchestrator.store.server_info import OLDEST, SECTIONS, read_info
+from orchestrator.store.server_info import COMMAND_SECTIONS, OLDEST, SECTIONS, read_command_stats, read_info
 from orchestrator.tracing.active import active
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from orchestrator.store.calls import Argument, Call
     from orchestrator.store.keys import PoolKeys
     from orchestrator.store.locator import Address, Locator
-    from orchestrator.store.server_info import ServerInfo
+    from orchestrator.store.server_info import CommandStats, ServerInfo
 
 T = TypeVar("T")
 
@@ -92,9 +94,13 @@ class Store:
         """Monotonic time of the last call that Redis did not answer or refused because it was full."""
         self.connected: Callable[[], None] = lambda: None
         """Called when a shared connection has been opened, also again after a loss."""
+        self.capabilities = CapabilityProbe(self.execute)
         self._slot = slot_of(keys.root)
         self._routers: WeakSet[Router] = WeakSet()
-        self._router = self._new_router(name, endpoint.command_timeout_s, shared=True)
+        self._router = self._new_router(name, endpoint.command_timeout_s, shared=True, opened=self._tell_connected)
+        self._aside: Router | None = None
+        self._in_turn: Router | None = None
+        self._turn = anyio.Lock()
 
     def _new_router(
         self,
@@ -102,12 +108,10 @@ class Store:
         read_timeout_s: float,
         *,
         shared: bool = False,
+        opened: Callable[[], None] | None = None,
         received: Callable[[str, str], None] | None = None,
         ended: Callable[[], None] | None = None,
     ) -> Router:
-        # The shared links alone carry what `connected` is for.
-        opened = self._tell_connected if shared else None
-
         def open_link(address: Address) -> Link:
             return Link(
                 address,
@@ -247,6 +251,30 @@ class Store:
             self.last_outage_s = time.monotonic()
         return replies
 
+    async def pipeline_aside(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+        """Send slow commands together over links of their own; see `pipeline`.
+
+        While a thread of the server works for a command, as for VADD CAS and VSIM, Redis reads nothing more from its
+        connection: over the shared one, heartbeats and results of the process would wait behind it.
+        """
+        if self._aside is None:
+            self._aside = self._new_router(f"{self._name}:aside", self._endpoint.command_timeout_s, shared=True)
+        if commands:
+            self._check_open(commands[0])
+        return await self._aside.pipeline(commands)
+
+    async def pipeline_in_turn(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+        """Send slow changes together over further links of their own, one caller after the other; see `pipeline`.
+
+        A caller waits before it sends. Behind hundreds of commands of others it would take the server for dead.
+        """
+        if self._in_turn is None:
+            self._in_turn = self._new_router(f"{self._name}:in-turn", self._endpoint.command_timeout_s, shared=True)
+        async with self._turn:
+            if commands:
+                self._check_open(commands[0])
+            return await self._in_turn.pipeline(commands)
+
     async def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
         """Run script calls in one round trip.
 
@@ -281,7 +309,8 @@ class Store:
 
     async def load_scripts(self) -> None:
         """Load the scripts that the server does not know."""
-        scripts = list(all_scripts().values())
+        # The first call reads and compiles all files, for longer than a loop may stand still.
+        scripts = list((await to_thread.run_sync(all_scripts)).values())
 
         async def load() -> None:
             known = await self.execute("SCRIPT", "EXISTS", *[script.sha for script in scripts])
@@ -388,6 +417,11 @@ class Store:
         """Return the same with one command, for a server that `check_server` has found new enough."""
         return read_info((await self.execute("INFO", *SECTIONS)).decode(errors="replace"))
 
+    async def info_with_commands(self) -> tuple[ServerInfo, dict[str, CommandStats]]:
+        """Return the same, and what the server counts of each command since its start."""
+        text = (await self.execute("INFO", *SECTIONS, *COMMAND_SECTIONS)).decode(errors="replace")
+        return read_info(text), read_command_stats(text)
+
     async def run_id(self) -> str:
         """Return the server's run id, which changes with every start."""
         return read_info((await self.execute("INFO", "server")).decode(errors="replace")).run_id
@@ -406,6 +440,9 @@ class Store:
         """Close the shared links; calls in flight are not repeated."""
         self.stop_sending()
         await self._router.close()
+        for router in (self._aside, self._in_turn):
+            if router is not None:
+                await router.close()
 
     async def __aenter__(self) -> Self:
         return self

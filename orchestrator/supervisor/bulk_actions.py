@@ -52,7 +52,10 @@ async def retry(services: Services, job: ActiveCommand, ids: Sequence[str]) -> C
 async def delete(services: Services, job: ActiveCommand, ids: Sequence[str]) -> Counter[str]:  # noqa: ARG001 - same signature as the others
     """Delete ended tasks. For five minutes a stub tells that a task was deleted; then it is unknown."""
     ends: Counter[str] = Counter()
-    for status, _ in await services.store.call(scripts.delete(services.keys, ids=ids)):
+    answers = await services.store.call(scripts.delete(services.keys, ids=ids))
+    deleted = [id_ for id_, (status, _) in zip(ids, answers, strict=True) if status is DeleteStatus.DELETED]
+    await services.payloads.discard_tasks(deleted)
+    for status, _ in answers:
         ends["not-ended" if status is DeleteStatus.REFUSED else status.value] += 1
     return ends
 

@@ -29,9 +29,11 @@ from orchestrator.supervisor.clock_watch import ClockWatch
 from orchestrator.supervisor.controller import Controller
 from orchestrator.supervisor.doorbell import Doorbell
 from orchestrator.supervisor.event_trimmer import EventTrimmer
+from orchestrator.supervisor.housekeeper import Housekeeper
 from orchestrator.supervisor.jobs import Jobs
 from orchestrator.supervisor.leader import Leader
 from orchestrator.supervisor.older_workers import OlderWorkers
+from orchestrator.supervisor.payload_sweeper import PayloadSweeper
 from orchestrator.supervisor.promoter import Promoter
 from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.recoverer import Recoverer
@@ -141,6 +143,7 @@ async def supervise(
     async def work() -> None:
         assign_wakeup, promote_wakeup, schedule_wakeup, repair_requested = Wakeup(), Wakeup(), Wakeup(), Wakeup()
         doorbell = Doorbell(services, assigner=assign_wakeup, promoter=promote_wakeup, scheduler=schedule_wakeup)
+        keys_lost = Wakeup()
         jobs = Jobs(services)
         async with anyio.create_task_group() as loops:
             loops.start_soon(doorbell.run)
@@ -152,7 +155,9 @@ async def supervise(
             loops.start_soon(EventTrimmer(services).run)
             loops.start_soon(OlderWorkers(services).run)
             loops.start_soon(Recoverer(services, repair_requested=repair_requested).run)
-            loops.start_soon(Reconciler(services, repair_requested).run)
+            loops.start_soon(Reconciler(services, repair_requested, keys_lost=keys_lost).run)
+            loops.start_soon(Housekeeper(services, keys_lost).run)
+            loops.start_soon(PayloadSweeper(services).run)
             loops.start_soon(ClockWatch(services).run)
             loops.start_soon(jobs.run)
             loops.start_soon(Controller(services, jobs=jobs).run)

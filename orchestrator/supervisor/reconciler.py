@@ -1,7 +1,7 @@
 """Scans the pool slowly and repairs the damage of data loss and interrupted scripts.
 
-A scan starts when the supervisor begins to lead, after a restart of Redis, when another loop meets data that Redis
-refuses to work with, and every ten minutes.
+A scan starts when the supervisor begins to lead, after a restart of Redis, when Redis evicts keys, when another loop
+meets data that Redis refuses to work with, and every ten minutes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
+from orchestrator.core.wakeups import EVERYTHING
 from orchestrator.repair.scan import KeyLifetimes, PoolScan
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
     from orchestrator.core.settings import Settings
     from orchestrator.core.turns import LoopTurn
     from orchestrator.core.wakeups import Wakeup
     from orchestrator.repair.findings import RepairFinding
-    from orchestrator.services import Services
+    from orchestrator.services import ServerInfo, Services
 
 SHARE: Final = 0.01
 """Largest share of one core of the server that a scan uses; it rests after each step."""
@@ -40,10 +43,10 @@ _log = get_logger(__name__)
 
 
 class Reconciler:
-    """Scans until cancelled; `repair_requested` starts a scan early."""
+    """Scans until cancelled; `repair_requested` starts a scan early. Sets `keys_lost` when Redis may have lost keys."""
 
-    def __init__(self, services: Services, repair_requested: Wakeup) -> None:
-        self._services, self._repair_requested = services, repair_requested
+    def __init__(self, services: Services, repair_requested: Wakeup, *, keys_lost: Wakeup) -> None:
+        self._services, self._repair_requested, self._keys_lost = services, repair_requested, keys_lost
         self._pauses = Pauses()
 
     async def run(self) -> None:
@@ -71,7 +74,7 @@ class Reconciler:
             turn.record()
             await anyio.sleep(min(left_s, POLL_EVERY_S))
 
-    async def _rest(self, server: str, turn: LoopTurn) -> None:
+    async def _rest(self, server: ServerInfo, turn: LoopTurn) -> None:
         """Wait for a reason to scan again."""
         scanned_s = time.monotonic()
         await self._services.live.sleep(sweep_s)
@@ -79,37 +82,62 @@ class Reconciler:
             turn.record()
             if await self._repair_requested.wait(POLL_EVERY_S):
                 return
-            if await self._server() != server:
+            now = await self._server()
+            if now.run_id != server.run_id:
                 _log.info("server_restarted")
+                self._keys_lost.notify(EVERYTHING)
+                return
+            if now.evicted_keys > server.evicted_keys:
+                _log.error("keys_evicted", count=now.evicted_keys - server.evicted_keys, policy=now.eviction)
+                self._keys_lost.notify(EVERYTHING)
                 return
 
-    async def _server(self) -> str:
-        return await self._services.store.run_id()
+    async def _server(self) -> ServerInfo:
+        return await self._services.store.info()
 
     async def _scan(self, turn: LoopTurn) -> None:
         scan = PoolScan(self._services.store, KeyLifetimes.of(self._services.settings), repair=True)
         found: list[RepairFinding] = []
         try:
-            async with aclosing(scan.steps()) as steps:
-                started_s = time.monotonic()
-                taken = 0
-                async for findings in steps:
-                    turn.record()
-                    found += findings
-                    spent_s = time.monotonic() - started_s
-                    rest_s = min(LONGEST_REST_S, spent_s * (1 / SHARE - 1))
-                    await anyio.sleep(max(rest_s, QUIET_REST_S) if taken < QUIET_STEPS else rest_s)
-                    taken += 1
-                    started_s = time.monotonic()
+            await take_steps(scan.steps(), turn, found)
         finally:
-            _report(found, scan)
+            report_findings(found)
+            _log.debug("reconcile_finished", keys=scan.keys_seen, places=scan.places_seen)
+
+
+async def take_steps(
+    steps: AsyncGenerator[list[RepairFinding], None],
+    turn: LoopTurn,
+    found: list[RepairFinding],
+    *,
+    share: float = SHARE,
+) -> None:
+    """Take the steps of a scan, with a rest after each, and collect what they find.
+
+    Args:
+        steps: of the scan.
+        turn: of the loop that scans.
+        found: gets the findings.
+        share: largest share of the time that the scan works.
+    """
+    async with aclosing(steps) as taken:
+        started_s = time.monotonic()
+        count = 0
+        async for findings in taken:
+            turn.record()
+            found += findings
+            spent_s = time.monotonic() - started_s
+            rest_s = min(LONGEST_REST_S, spent_s * (1 / share - 1))
+            await anyio.sleep(max(rest_s, QUIET_REST_S) if count < QUIET_STEPS else rest_s)
+            count += 1
+            started_s = time.monotonic()
 
 
 def _longest_wait_s(settings: Settings) -> float:
     return max(sweep_s(settings), POLL_EVERY_S)
 
 
-def _report(found: list[RepairFinding], scan: PoolScan) -> None:
+def report_findings(found: Sequence[RepairFinding]) -> None:
     """Log each kind of damage with a few examples."""
     counts = Counter((finding.code, finding.repaired) for finding in found)
     for (code, repaired), count in sorted(counts.items()):
@@ -124,4 +152,3 @@ def _report(found: list[RepairFinding], scan: PoolScan) -> None:
             _log.warning(
                 "damage_repaired", code=code, count=count, examples=examples, found=damage.found, done=damage.repair
             )
-    _log.debug("reconcile_finished", keys=scan.keys_seen, places=scan.places_seen)

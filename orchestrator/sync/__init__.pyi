@@ -1,23 +1,47 @@
 # Generated from the asynchronous classes by `make generate`; do not edit.
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import date, datetime
-from typing import Any, Generic, Self, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
 from orchestrator.agents.skills import SkillInfo, SkillSummary
 from orchestrator.agents.stats import AttemptStats, By
 from orchestrator.boards.boards import Standing
+from orchestrator.chat.accounts import ChatUsage
+from orchestrator.chat.model import AppendedMessages, ChatChange, ChatHead, Hydration, Message, Position, StoredMessage
 from orchestrator.client.shared_config import ConfigChange
 from orchestrator.control.commands import Command
 from orchestrator.control.receipts import Receipts
 from orchestrator.core.durability import Durability
 from orchestrator.core.durations import Duration
 from orchestrator.core.settings import Settings
+from orchestrator.embedding.model import Embedder
+from orchestrator.erasure.model import ErasureReport
+from orchestrator.extraction.model import Extraction
 from orchestrator.limits.limits import Decision
 from orchestrator.locks.model import LockInfo
+from orchestrator.memory.forgetting import ForgetPreview, Forgotten, RecordFilter
+from orchestrator.memory.model import (
+    Json,
+    MemoryQuery,
+    Recall,
+    Record,
+    RecordAccess,
+    RecordChange,
+    SimilarRecords,
+    StoredRecord,
+    Tier,
+    Unset,
+    ValueChange,
+)
+from orchestrator.memory.tiers import TransitionReport
+from orchestrator.memory.upkeep import MemoryStats, SweepReport
 from orchestrator.schedules.model import Schedule
 from orchestrator.schedules.plans import ScheduleOptions
+from orchestrator.secondary.model import SecondaryStore
+from orchestrator.simulations.simulation import StateRef
+from orchestrator.subjects.places import Place
 from orchestrator.tasks.ends import EndedTask
 from orchestrator.tasks.families import SessionSummary
 from orchestrator.tasks.model import AnswerStatus, CancelStatus, OutputChunk, RequeueStatus, TaskEvent, TaskState
@@ -33,7 +57,6 @@ from orchestrator.workspace.model import (
     Counted,
     Delete,
     Directive,
-    Json,
     LogEntry,
     Patched,
     Replay,
@@ -51,14 +74,19 @@ __all__ = [
     "Agents",
     "Board",
     "BoardView",
+    "Chat",
     "Lease",
     "Limits",
     "Locks",
+    "Memory",
     "Orchestrator",
     "Schedules",
     "Scratch",
     "Sent",
     "SharedConfig",
+    "Simulation",
+    "StateMemory",
+    "Subjects",
     "TaskHandle",
     "Tasks",
     "Workspace",
@@ -119,6 +147,7 @@ class Orchestrator:
             KeyConflict, QueueFull, LaneBusy, Stopped: the server refused the task; nothing was stored.
             NotDurable: the task was accepted, but its durability was not reached in time.
             ConfigError: the server cannot reach the durability; nothing was stored.
+            PayloadStoreUnavailable: the arguments are large, and the payload store did not take them; nothing was sent.
             FormatMismatch: the pool no longer admits this version of the program.
             ServerUnavailable: Redis did not answer, even after retries. If `outcome_unknown` is true, the task may have
                 been stored; `task_ids` has its id.
@@ -149,7 +178,7 @@ class Orchestrator:
         Held locks are renewed until this client is closed.
 
         Args:
-            scope: `session:S`, `agent:A` or `pool`.
+            scope: `session:S`, `agent:A`, `user:U`, `domain:D`, `global` or `pool`.
             owner: who holds them, for people; host and process by default.
 
         Raises:
@@ -163,6 +192,10 @@ class Orchestrator:
     @property
     def agents(self) -> Agents:
         """Published states of agents, and the agents that are alive."""
+
+    @property
+    def subjects(self) -> Subjects:
+        """People that texts are about: where the texts are, and their erasure."""
 
     def skills(self) -> list[SkillSummary]:
         """Return the skills of the live agents by name."""
@@ -220,6 +253,79 @@ class Orchestrator:
             InvalidInput: that is no session.
         """
 
+    def simulation(self, simulation: str) -> Simulation:
+        """Return the indices of a simulation: its agents, their states, and buffers of its entities.
+
+        Args:
+            simulation: any text of up to 256 bytes.
+
+        Raises:
+            InvalidInput: that is no id.
+        """
+
+    def memory(
+        self, agent: str | None = None, *, user: str | None = None, domain: str | None = None, global_: bool = False
+    ) -> Memory:
+        """Return the memory of an agent, a user, a domain, or of all programs of the prefix: one of these.
+
+        Changes take no lock; those of `under(lease)` present one.
+
+        Args:
+            agent: name of the agent.
+            user: id of the user, any text of up to 256 bytes. The records are about that user, so that
+                `orc.subjects.erase(user, ...)` removes them.
+            domain: name of the domain, any text of up to 256 bytes.
+            global_: True for the global memory, which all programs of the prefix share.
+
+        Raises:
+            InvalidInput: none or several are given, or that is no name.
+        """
+
+    def chat(self, session: str, source: str = ...) -> Chat:
+        """Return a chat of a session: `orc.chat("s-1").append([{"role": "user", "content": "Hello"}])`.
+
+        Changes take no lock and are made once per `op_id`; `under(lease)` returns a chat that presents a lock.
+
+        Args:
+            session: any text of up to 256 bytes.
+            source: name of the chat; a session has one per source.
+
+        Raises:
+            InvalidInput: that is no session or no source.
+        """
+
+    def extract(
+        self, session: str, *, agent: str, source: str = ..., skill: str = ..., subject: str | None = None
+    ) -> TaskHandle[Extraction] | None:
+        """Submit a task that extracts the messages of a chat that the skill has not extracted, into the agent's memory.
+
+        Call it after a turn. While no message is added, it returns the same task, also one that is a dead letter.
+
+        Args:
+            session: session of the chat.
+            agent: agent with the skill, as `Agent.extracts` registers it.
+            source: source of the chat.
+            skill: name of the skill.
+            subject: person that messages are about which name none. Give it for a session that is assigned to a
+                person, so that `erase` finds the records.
+
+        Returns:
+            The handle; None if all messages were extracted.
+
+        Raises:
+            InvalidInput, QueueFull, Stopped, ServerUnavailable: as `submit`.
+        """
+
+    def chat_usage(self) -> ChatUsage:
+        """Return what all chats of the tenant hold: bytes, messages, number of chats.
+
+        The tenant is the third part of the prefix. Clients and workers count their changes every 5 s; this client
+        counts its own first.
+
+        Raises:
+            StoreError: no reply.
+        """
+
     def task(self, id_: str) -> TaskHandle[Any]:
         """Return a handle for a known id, without asking Redis.
 
@@ -272,16 +378,23 @@ class TaskHandle(Generic[T_co]):
 
         Args:
             timeout: seconds or timedelta; None waits as long as it takes, also while Redis is away; 0 asks once. The
-                task goes on when the waiting ends.
+                task goes on when the waiting ends. Loading a result from the payload store is not counted.
             as_: a type that the result is validated as.
 
         Raises:
+            PayloadError: the payload store does not have the result, has another value, or does not answer.
             TaskFailed: it became a dead letter.
             TaskCancelled: it was cancelled.
             TaskExpired: it did not start in time, or its record is gone.
             TimeoutError: it had not ended after `timeout`, or Redis did not answer.
             StoreError: Redis refuses to tell; with a timeout of 0 also that it does not answer.
             InvalidInput: `timeout` is no duration.
+        """
+
+    def stored_result(self, timeout: Duration | None = None) -> bytes:
+        """Wait for the end of the task and return its result as Redis has it: JSON, or a reference to a large value.
+
+        Arguments and errors as of `result`.
         """
 
     def status(self) -> TaskStatus:
@@ -626,15 +739,11 @@ class Schedules:
 class Locks:
     """The named locks of one scope. Locks of different scopes are independent."""
 
-    @property
-    def scope(self) -> str:
-        """`session:S`, `agent:A` or `pool`."""
-
     def within(self, scope: str) -> Locks:
         """Return the locks of another scope, for the same owner.
 
         Args:
-            scope: `session:S`, `agent:A` or `pool`.
+            scope: `session:S`, `agent:A`, `user:U`, `domain:D`, `global` or `pool`.
 
         Raises:
             InvalidInput: not a scope.
@@ -704,7 +813,7 @@ class Lease:
 
     Attributes:
         lock: name of the lock.
-        scope: `session:S`, `agent:A` or `pool`.
+        scope: `session:S`, `agent:A`, `user:U`, `domain:D`, `global` or `pool`.
         token: random, unique to this ownership.
         fence: number of this ownership, higher than every earlier one. Pass it to the resource that the lock protects
             outside of Redis, which must refuse a lower fence than the highest it has seen.
@@ -713,8 +822,6 @@ class Lease:
 
     @property
     def lock(self) -> str: ...
-    @property
-    def scope(self) -> str: ...
     @property
     def token(self) -> str: ...
     @property
@@ -1277,10 +1384,15 @@ class Workspace(WorkspaceView):
             InvalidInput: no agent, or no directive.
         """
 
-    def clear(self, *, op_id: str | None = None) -> int:
+    def clear(self, *, events: bool = False, op_id: str | None = None) -> int:
         """Empty the workspace, with scratches, directory and directives, and return the revision.
 
-        Stored events stay until they are trimmed or expire. Versions continue to rise.
+        Versions, revisions and ids of events continue to rise.
+
+        Args:
+            events: remove the stored events too, with the previous values in them; the event of this call remains. By
+                default they stay until they are trimmed or expire.
+            op_id: id of the change.
         """
 
 class Scratch:
@@ -1318,3 +1430,926 @@ class Scratch:
 
     def delete(self, *paths: str, op_id: str | None = None) -> Patched:
         """Delete paths; a missing path is not an error."""
+
+class Chat:
+    """Reads and changes one chat of a session: `orc.chat(session)` for any program, `ctx.chat` for an attempt.
+
+    A change of `ctx.chat` presents the attempt's lock, so that an attempt that lost its task changes nothing. One of
+    `orc.chat` takes no lock. Both wait while a task with `lock="session"` holds the session alone.
+
+    Attributes:
+        session: id of the session.
+        name: source of the chat; a session has one chat per source.
+    """
+
+    @property
+    def session(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    def source(self, name: str) -> Chat:
+        """Return the chat of the session with another source; its changes present the same lock.
+
+        Raises:
+            InvalidInput: not text of 1 to 256 bytes.
+        """
+
+    def under(self, lock: Lease, *, agent: str = "", wait: Duration = ...) -> Chat:
+        """Return the chat with changes that present a lock that the caller holds.
+
+        Args:
+            lock: a lease of this session, as `ctx.locks.hold(...)` returns; after its loss every change is refused.
+            agent: agent in whose name the changes are made.
+            wait: seconds or timedelta that a change waits while another owner holds the session alone.
+
+        Raises:
+            InvalidInput: `wait` is not a duration.
+        """
+
+    def kept_in(self, store: SecondaryStore) -> Chat:
+        """Return the chat with a copy in a second storage, which outlives the chat in Redis.
+
+        Every change of the returned handle saves what was not yet saved. `hydrate` restores messages that Redis has
+        lost, or that have expired. If the storage fails, a change is nevertheless made, `chat_not_saved` is logged, and
+        a later change saves it. A chat has one copy: use the same storage everywhere.
+
+        Args:
+            store: `SqliteStore`, `JsonLinesStore`, or your own `SecondaryStore`.
+        """
+
+    def save(self, store: SecondaryStore | None = None) -> int:
+        """Save what has changed since the last save, for handles without a copy. Return the number of saved messages.
+
+        Args:
+            store: where to; by default that of `kept_in`.
+
+        Raises:
+            SecondaryStoreError, StoreError: a later save does it.
+            InvalidInput: there is no storage.
+        """
+
+    def rehydrate(self, store: SecondaryStore | None = None, *, last: int = ...) -> Hydration:
+        """Restore messages from a second storage, and read the chat.
+
+        What the chat holds stays; messages are added before its first one, as far as its caps allow. One program at a
+        time restores a chat, the others wait for it.
+
+        Args:
+            store: where from; by default that of `kept_in`.
+            last: maximum number of messages to return.
+
+        Raises:
+            SecondaryStoreError: the storage cannot be read.
+            LockBusy: another program restores the chat for more than 10 s.
+            InvalidInput, Fenced, Occupied, StoreError: as `append`.
+        """
+
+    def append(
+        self, messages: Sequence[Mapping[str, Any] | Message], *, op_id: str | None = None, turn: str | None = None
+    ) -> AppendedMessages:
+        """Append messages; those whose ids the chat holds are not stored again.
+
+        Args:
+            messages: 1 to 500 JSON objects, or `Message` for those with an id, a length or a turn of their own.
+            op_id: id of the call; repeated, the messages are appended once. Messages without an id get one from it, as
+                `op_id.1`, so that this holds as long as they are stored; one of more than 252 bytes gives a digest.
+            turn: turn that they belong to, any text of up to 256 bytes.
+
+        Raises:
+            InvalidInput: a message that cannot be stored; nothing was appended.
+            ChatFull: the session has `chat.max_sources` chats.
+            TenantFull: the chats of the tenant have reached `chat.tenant_max_bytes` or `chat.tenant_max_chats`.
+            Fenced, Occupied: the attempt lost its task; another task holds the session alone. Nothing was appended.
+            SubjectErased: the person that a message is about was erased less than 20 minutes ago; nothing was appended.
+            StoreError: Redis did not do it; a repeat with the same `op_id` is made once.
+        """
+
+    def upsert(
+        self, id_: str, message: Mapping[str, Any] | Message, *, version: int, op_id: str | None = None
+    ) -> ChatChange:
+        """Store a message unless the chat holds this version of it or a newer one. It keeps its place.
+
+        Args:
+            id_: id of the message; a new one is appended.
+            message: the whole message.
+            version: its version, a whole number from 1 on that its writers raise.
+            op_id: id of the change; repeated within ten minutes, it is made once.
+
+        Raises:
+            InvalidInput, ChatFull, Fenced, Occupied, StoreError: as `append`.
+        """
+
+    def patch(
+        self, id_: str, message: Mapping[str, Any] | Message, *, if_version: int, op_id: str | None = None
+    ) -> ChatChange:
+        """Replace a message that has a version. It keeps its place, and its version rises by 1.
+
+        Args:
+            id_: id of the message.
+            message: the whole message.
+            if_version: version that it must have.
+            op_id: as in `upsert`.
+
+        Raises:
+            ChatConflict: it has another version, or is not there; nothing was changed.
+            InvalidInput, ChatFull, Fenced, Occupied, StoreError: as `append`.
+        """
+
+    def set_meta(
+        self, fields: Mapping[str, Any], *, newer_than: int | None = None, op_id: str | None = None
+    ) -> ChatChange:
+        """Write fields of the chat in one change, all or none. Other fields stay; None removes a field.
+
+        Args:
+            fields: JSON values of at most 16 KiB each; a chat has up to 100.
+            newer_than: version that these fields become; they are not written unless it is higher than the stored one.
+                By default each change raises the version by 1.
+            op_id: as in `upsert`.
+
+        Raises:
+            ChatFull: too many fields, or chats in the session.
+            TenantFull: as `append`; removals are made nevertheless.
+            InvalidInput, Fenced, Occupied, StoreError: as `append`.
+        """
+
+    def set_summary(self, text: str, *, upto: int, version: int, op_id: str | None = None) -> ChatChange:
+        """Store the summary of the oldest messages unless the chat has this version or a newer one.
+
+        It outlives the messages by `chat.summary_ttl_s`.
+
+        Args:
+            text: the summary.
+            upto: number of the last message that it covers.
+            version: its version, a whole number from 1 on that its writers raise.
+            op_id: as in `upsert`.
+
+        Raises:
+            TenantFull: the chat is new, and the tenant has `chat.tenant_max_chats`.
+            InvalidInput, ChatFull, Fenced, Occupied, StoreError: as `append`.
+        """
+
+    def pop(self, expect: str | None = None) -> StoredMessage | None:
+        """Remove the last message and return it; None if the chat is empty. Reads it first: two round trips.
+
+        A damaged message, whose JSON cannot be read, goes with it.
+
+        Args:
+            expect: id that the last message must have. If this message is damaged, it alone is removed; its data is
+                None.
+
+        Raises:
+            ChatConflict: another message is the last; nothing was changed.
+            Fenced, Occupied, StoreError: as `append`.
+        """
+
+    def truncate(self, keep: int) -> int:
+        """Remove the oldest messages until `keep` are left; return the number of removed ones.
+
+        Up to 500 go at a time. A kept chat is saved first, so that its copy has them.
+
+        Raises:
+            InvalidInput: `keep` is not a whole number from 1 on; `clear` removes all.
+            SecondaryStoreError: the chat could not be saved; nothing was removed.
+            Fenced, Occupied, StoreError: as `append`; a repeat goes on.
+        """
+
+    def clear(self, *, op_id: str | None = None) -> None:
+        """Remove messages, fields and summary. Numbers continue. The workspace of the session stays as it is.
+
+        Raises:
+            Fenced, Occupied, StoreError: as `append`.
+        """
+
+    def note_extracted(self, by: str, *, upto: int, rev: int) -> int:
+        """Note up to which message a skill has extracted the chat; `head().extracted` has the notes.
+
+        The number never falls, except by a `pop`. It stays before messages that were appended under these numbers after
+        the skill has read them. The note is no change of the chat: it extends no lifetime and raises no revision.
+
+        Args:
+            by: the skill, as `AGENT/SKILL`.
+            upto: number of the last message.
+            rev: highest revision of the messages that were read.
+
+        Returns:
+            The number that the chat has now; 0 if it has ended.
+
+        Raises:
+            InvalidInput, Fenced, Occupied, StoreError: as `append`.
+        """
+
+    def hydrate(
+        self,
+        *,
+        last: int | None = None,
+        turns: int | None = None,
+        max_tokens: int | None = None,
+        known: Hydration | Position | None = None,
+        pair_safe: bool = True,
+        cached: bool = False,
+    ) -> Hydration:
+        """Read the newest messages with fields and summary in one round trip.
+
+        A read in the second half of the lifetime extends it, which is a second round trip.
+
+        Args:
+            last: maximum number of messages; by default 200, or as many as `turns` and `max_tokens` need.
+            turns: maximum number of turns. The result begins with a turn; a turn begins with another `turn`, or with a
+                message of the user where messages have none.
+            max_tokens: maximum of all `tokens`; a message without counts a fourth of its characters. The newest
+                messages that fit are returned, none if the last alone is too long.
+            known: what the caller has. An unchanged chat sends `not_modified` and no messages. If messages were only
+                added, the result has these alone: see `Hydration.after` and `Hydration.updated`.
+            pair_safe: leave out outputs of tools whose call is left out, with all messages before them, and outputs
+                whose call the chat does not hold. A call without an output stays, because it may still run. Calls are
+                recognised in messages of OpenAI and Anthropic, and by `Message.calls` and `Message.answers`.
+            cached: keep what was read in this process, up to 16 MiB of all chats, and read only what is new. The
+                server is asked each time, so that the result is what the chat holds.
+
+        Raises:
+            InvalidInput, StoreError: an invalid number; no reply.
+        """
+
+    def page(self, before: int, n: int = 50) -> tuple[StoredMessage, ...]:
+        """Return the `n` messages before a number, oldest first.
+
+        Args:
+            before: number of the first known message, as `hydration.messages[0].number`.
+            n: maximum number of messages, up to 10,000.
+
+        Raises:
+            InvalidInput, StoreError: an invalid number; no reply.
+        """
+
+    def meta(self) -> Mapping[str, Any]:
+        """Return the fields of the chat."""
+
+    def head(self) -> ChatHead:
+        """Return the counts, times and fields of the chat."""
+
+    def sources(self) -> list[str]:
+        """Return the sources of all chats of the session, sorted."""
+
+class Simulation:
+    """Reads which agents and states a simulation has, and buffers data of its entities.
+
+    An agent enters the indices by storing a record with this simulation: `orc.memory(agent).store(...)`. The indices
+    follow within one round trip; if the program dies in between, the next change of the agent's memory or the repair
+    walk makes up for it. A record that expires or is deleted leaves them.
+
+    Attributes:
+        id: id of the simulation.
+    """
+
+    @property
+    def id(self) -> str: ...
+    def agents(self, *, agent_type: str | None = None, limit: int = 1000) -> dict[str, int]:
+        """Return the agents that have a state, with the last step that each has stored, the most advanced first.
+
+        Args:
+            agent_type: only agents with states of this type; their last step of it.
+            limit: maximum number, 1 to 10,000.
+
+        Raises:
+            InvalidInput, StoreError: an invalid type or limit; no reply.
+        """
+
+    def states(
+        self,
+        lo: int | None = None,
+        hi: int | None = None,
+        *,
+        agent_type: str | None = None,
+        after: StateRef | None = None,
+        limit: int = 1000,
+    ) -> list[StateRef]:
+        """Return the states from step `lo` to `hi`, both included, by step, then by agent.
+
+        Args:
+            lo: first step; None for no bound.
+            hi: last step; None for no bound.
+            agent_type: only states of agents of this type.
+            after: last state of the page before; None for the first page.
+            limit: maximum number, 1 to 10,000.
+
+        Raises:
+            InvalidInput, StoreError: an invalid bound, type or limit; no reply.
+        """
+
+    def of_type(self, agent_type: str, *, limit: int = 1000) -> list[StateRef]:
+        """Return the states of agents of a type, by step, then by agent; see `states`.
+
+        Args:
+            agent_type: type that the agents gave with their states.
+            limit: maximum number, 1 to 10,000.
+        """
+
+    def near(self, x: float, y: float, radius: float, *, limit: int = 100) -> list[StateRef]:
+        """Return the states within a radius of a position, the nearest first.
+
+        Args:
+            x: first coordinate of the centre.
+            y: second coordinate of the centre.
+            radius: greatest distance; the circle touches at most 1024 cells of `memory.cell_size`.
+            limit: maximum number, 1 to 10,000.
+
+        Raises:
+            InvalidInput, StoreError: not finite numbers, a radius of more than 1024 cells; no reply.
+        """
+
+    def push(self, entity: str, *items: Any, cap: int = 1000, op_id: str | None = None) -> int:
+        """Append items to the buffer of an entity, drop the oldest beyond the cap, and return the number kept.
+
+        Args:
+            entity: name of the entity, any text of up to 256 bytes.
+            items: 1 to 500 JSON values of at most `memory.max_record_bytes` each.
+            cap: items that the buffer keeps, 1 to 100,000.
+            op_id: id of the change; repeated within ten minutes, the items are appended once.
+
+        Raises:
+            InvalidInput: invalid items, name or cap; nothing was appended.
+            StoreError: Redis did not do it; a repeat with the same `op_id` is made once.
+        """
+
+    def buffer(self, entity: str, last: int = 100) -> list[Any]:
+        """Return the last items of the buffer of an entity, oldest first.
+
+        Args:
+            entity: name of the entity.
+            last: maximum number, 1 to 10,000.
+
+        Raises:
+            InvalidInput, StoreError: an invalid name or number; no reply.
+        """
+
+class Memory:
+    """Stores and recalls the records of one agent, one user, one domain, or of all programs.
+
+    Changes through `ctx.memory` and `ctx.memory_of(...)` present a lock of the attempt, so that an attempt that lost
+    its task changes nothing. Changes through `orc.memory(...)` take no lock; of two concurrent ones the last wins. Both
+    wait while an exclusive owner holds the scope, as a task with `lock="agent"` its agent, and then raise `Occupied`.
+
+    A record in the memory of a user is about that user: it gets the user as its `subject`.
+
+    Attributes:
+        kind: `agent`, `user`, `domain` or `global`.
+        id: name of the agent, id of the user, name of the domain, or `all`.
+    """
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def id(self) -> str: ...
+    def under(self, lock: Lease, *, wait: Duration = ...) -> Memory:
+        """Return a memory whose changes present a lock that the caller holds.
+
+        Args:
+            lock: a lease of this scope, as `orc.locks("agent:ada").hold(...)` returns; after its loss every change is
+                refused.
+            wait: seconds or timedelta that a change waits while another owner holds the scope alone.
+
+        Raises:
+            InvalidInput: `wait` is not a duration.
+        """
+
+    def with_embedder(self, embedder: Embedder, text: Callable[[Json], str] = ...) -> Memory:
+        """Return a memory that makes the vectors of its records and questions itself.
+
+        `store`, `store_many` and `update(content=...)` embed the contents before they write, `store_many` all of them
+        in one call of the embedder. A record that brings its `embedding` keeps it. A content whose text has nothing to
+        compare, as an empty one, gets no vector. `similar` also takes a text.
+
+        Every program that stores vectors in one memory uses the same embedder.
+
+        Args:
+            embedder: as `WordLlamaEmbedder()`, `HashedNgrams()` or one of your own; see `Embedder`.
+            text: returns the text of a content. By default, a text is taken as it is, of an object its field `text`,
+                and of anything else its JSON.
+
+        Raises:
+            InvalidInput: not an embedder.
+        """
+
+    def store(self, record: Record, *, tier: Tier = "stm", op_id: str | None = None) -> RecordChange:
+        """Store a record with all its index entries. A record of the same id is replaced, in whichever tier it is.
+
+        Args:
+            record: the record.
+            tier: `stm` or `im`. The oldest short-term records beyond `memory.max_stm_records` move to `im`.
+            op_id: id of the change; repeated within ten minutes, the change is made once.
+
+        Raises:
+            InvalidInput: an invalid value, or an `op_id` of another record; nothing was stored.
+            EmbeddingError: the embedder failed; nothing was stored.
+            MemoryFull: a cap was reached; nothing was stored.
+            Fenced, LockLost: another owner has the lock; nothing was stored.
+            Occupied: another owner holds the scope alone; nothing was stored.
+            SubjectErased: the person that the record is about was erased less than 20 minutes ago; nothing was stored.
+            StoreError: Redis did not do it; a repeat with the same `op_id` is made once.
+        """
+
+    def store_many(
+        self, records: Sequence[Record], *, tier: Tier = "stm", op_id: str | None = None
+    ) -> list[RecordChange]:
+        """Store many records in order, up to 100 of them and 1 MiB in a round trip; see `store`.
+
+        A round trip stores all of its records or none.
+
+        Args:
+            records: the records.
+            tier: as in `store`.
+            op_id: id of the change. After an error, a repeat with the same records stores each of them once.
+
+        Raises:
+            InvalidInput, MemoryFull, Fenced, LockLost, Occupied, StoreError: as `store`. An invalid record refuses all
+                of them; after another error, the first ones may have been stored.
+        """
+
+    def update(
+        self,
+        id_: str,
+        *,
+        importance: float | None = None,
+        content: Json | Unset = ...,
+        embedding: Sequence[float] | bytes | None = None,
+        newer_than: int | None = None,
+        op_id: str | None = None,
+    ) -> RecordChange:
+        """Change the importance, the content or the vector of a record, which keeps its place and its deadline.
+
+        New content without a vector leaves the record without one, because the old vector is not that of the content.
+        A memory with an embedder makes the vector of new content.
+
+        Args:
+            id_: id of the record.
+            importance: new importance.
+            content: new content.
+            embedding: vector of the content; see `Record`.
+            newer_than: write this number as the version, only if the stored version is lower. The same number again
+                returns `duplicate`.
+            op_id: as in `store`.
+
+        Raises:
+            NotFound: no such record, or it was deleted or has expired; it is not made again.
+            InvalidInput, EmbeddingError, MemoryFull, Fenced, LockLost, Occupied, StoreError: as `store`.
+        """
+
+    def touch(self, *ids: str, op_id: str | None = None) -> int:
+        """Count an access to each of up to 500 records, with its time; their content is not rewritten.
+
+        Args:
+            *ids: ids of the records.
+            op_id: as in `store`.
+
+        Returns:
+            The number of these records that exist.
+
+        Raises:
+            InvalidInput, Fenced, LockLost, Occupied, StoreError: as `store`.
+        """
+
+    def delete(self, *ids: str, op_id: str | None = None) -> int:
+        """Delete up to 500 records with all their index entries.
+
+        Args:
+            *ids: ids of the records.
+            op_id: as in `store`.
+
+        Returns:
+            The number of records that existed.
+
+        Raises:
+            InvalidInput, Fenced, LockLost, Occupied, StoreError: as `store`.
+        """
+
+    def supersede(self, old: str, by: str | None, *, op_id: str | None = None) -> RecordChange:
+        """Take a record out of all recalls because another one replaces it. `get` returns it with `superseded_by`.
+
+        It stays out of recalls when the other record is deleted or expires: `supersede(old, None)` puts it back.
+
+        Args:
+            old: id of the record.
+            by: id of the record that replaces it, which is not replaced itself; None puts the record back.
+            op_id: as in `store`.
+
+        Raises:
+            NotFound: one of the two records does not exist.
+            InvalidInput: both are the same, or the other one is replaced itself; nothing was changed.
+            Fenced, LockLost, Occupied, StoreError: as `store`.
+        """
+
+    def preview_forget(self, wanted: RecordFilter, *, limit: int = ...) -> ForgetPreview:
+        """Select the records that match a filter, and return their number and some of them.
+
+        `forget` takes the preview within an hour; it removes the selected records, not those that match later.
+
+        Args:
+            wanted: the filter.
+            limit: maximum number of records, up to 100,000.
+
+        Raises:
+            InvalidInput, StoreError: an invalid condition; no reply.
+        """
+
+    def forget(self, what: ForgetPreview | RecordFilter, *, limit: int = ...) -> Forgotten:
+        """Remove records with all their index entries, in both tiers and in batches.
+
+        A record that has changed since the preview stays. A repeat with the same preview removes nothing twice, and
+        returns the same result for ten minutes.
+
+        Args:
+            what: a preview, or a filter to select and remove at once.
+            limit: as in `preview_forget`.
+
+        Raises:
+            NotFound: the preview is older than an hour; records that were removed before stay removed.
+            InvalidInput, Fenced, LockLost, Occupied, StoreError: as `store`.
+        """
+
+    def embed_missing(self, *, limit: int = 1000) -> int:
+        """Embed the contents of records that have no vector, as those stored before the memory had an embedder.
+
+        Up to 100 texts are one call of the embedder. A record whose content changes meanwhile is left, and so is one
+        whose text has nothing to compare. Versions stay.
+
+        Args:
+            limit: maximum number of records, up to 100,000.
+
+        Returns:
+            The number of records that have got a vector; less than `limit` once all have been looked at.
+
+        Raises:
+            InvalidInput: the memory has no embedder, or vectors of another one.
+            EmbeddingError: the embedder failed; the records before have their vectors.
+            MemoryFull, Fenced, LockLost, Occupied, StoreError: as `store`.
+        """
+
+    def drop_vectors(self) -> int:
+        """Remove the vectors of all records, which stay as they are, so that another embedder can be used.
+
+        Stop the programs that store with the old embedder first: what they store meanwhile keeps its vector. Then
+        `memory.with_embedder(other).embed_missing()` makes the new vectors.
+
+        Returns:
+            The number of removed vectors.
+
+        Raises:
+            Fenced, LockLost, Occupied, StoreError: as `store`; a repeat removes the rest.
+        """
+
+    def transition(self, *, limit: int = 100) -> TransitionReport:
+        """Move short-term records that are due to the intermediate tier, with a new lifetime.
+
+        A record is due when more than `memory.max_stm_records` are newer, or from the age of `memory.stm_age_s` on if
+        its importance is at least `memory.keep_importance`; less important ones expire. A record with a retention of
+        its own keeps its deadline. The supervisor does this for every memory from time to time, and every `store` for
+        the records beyond the cap.
+
+        Args:
+            limit: maximum number of records, 1 to 1000.
+
+        Raises:
+            InvalidInput, Fenced, LockLost, Occupied, StoreError: as `store`.
+            MemoryFull: the intermediate tier is full; nothing was moved.
+        """
+
+    def offload(self, sink: SecondaryStore, *, older_than: Duration = 0, limit: int = 100) -> int:
+        """Move intermediate records to long-term storage, those that expire first, and return how many it has saved.
+
+        The records move to an outbox, are saved, and leave the outbox. A call that a crash ends loses none and saves
+        none twice: the next call saves what is in the outbox first.
+
+        Args:
+            sink: the storage, as `SqliteStore("memory.sqlite")`.
+            older_than: age of the records, seconds or timedelta.
+            limit: maximum number of records, 1 to 1000.
+
+        Raises:
+            SecondaryStoreError: the storage failed; the records wait in the outbox for `memory.outbox_ttl_s`.
+            InvalidInput, Fenced, LockLost, Occupied, StoreError: as `store`.
+        """
+
+    def offloaded(self, sink: SecondaryStore, *, since: int | None = None) -> Iterator[Record]:
+        """Iterate over the records that `offload` has saved, by step: `for record in memory.offloaded(sink)`.
+
+        `store` brings a record back as a new one: with version 1, no accesses, and the retention of its tier. Records
+        that were superseded are left out; `sink.load` returns them, too. A record has the vector that it was stored
+        with; a memory with an embedder leaves out vectors of another one, so that `store` embeds the content again.
+
+        Args:
+            sink: the storage.
+            since: first step; None for all.
+        """
+
+    def sweep(self, *, cursor: int = 0, budget: int = 200) -> SweepReport:
+        """Remove expired records and index entries without a record, and restore lost entries.
+
+        Every change removes some expired records, and the supervisor sweeps every memory; a sweep of your own makes it
+        sooner. The server decides about each entry in the step that removes it, so that a record that is stored
+        meanwhile is safe.
+
+        Args:
+            cursor: 0, or `cursor` of the last report.
+            budget: entries to look at, 1 to 100,000.
+
+        Raises:
+            InvalidInput, Fenced, LockLost, Occupied, StoreError: as `store`.
+        """
+
+    def stats(self) -> MemoryStats:
+        """Return how many records and bytes the memory holds."""
+
+    def states(self, simulation: str | None = None) -> StateMemory:
+        """Return the states of the agent, by their position relative to the newest one.
+
+        Args:
+            simulation: simulation that new states belong to.
+
+        Raises:
+            InvalidInput: not the memory of an agent.
+        """
+
+    def get(self, *ids: str, tier: Tier | None = None) -> list[StoredRecord | None]:
+        """Return up to 500 records by id, in order; None for each that is missing or has expired.
+
+        Args:
+            *ids: ids of the records.
+            tier: look at this tier alone.
+        """
+
+    def accesses(self, *ids: str) -> dict[str, RecordAccess]:
+        """Return how often and when up to 500 records were touched; those that were not are left out.
+
+        Args:
+            *ids: ids of the records.
+        """
+
+    def recent(self, n: int = 10, *, kind: str | None = None) -> list[StoredRecord]:
+        """Return the newest records, newest first.
+
+        Args:
+            n: number of records, up to 1000.
+            kind: records of this kind alone.
+        """
+
+    def at(self, position: int = 0, *, kind: str | None = None) -> StoredRecord | None:
+        """Return the record at a position relative to the newest one: 0 the newest, -1 the one before it.
+
+        Args:
+            position: 0 or negative.
+            kind: count records of this kind alone.
+        """
+
+    def history(
+        self, steps: int = 5, *, kind: str | None = None, order: Literal["new", "old"] = "old"
+    ) -> list[StoredRecord]:
+        """Return the newest records in the order in which they happened.
+
+        Args:
+            steps: number of records, up to 1000.
+            kind: records of this kind alone.
+            order: `old` returns the oldest of them first, `new` the newest.
+        """
+
+    def changes(self, steps: int = 1, *, kind: str | None = None) -> dict[str, ValueChange]:
+        """Return how the content of the newest record differs from that of an earlier one, by field.
+
+        Args:
+            steps: positions between the two, at least 1.
+            kind: compare records of this kind alone.
+
+        Returns:
+            The difference of each field of the two contents; empty if there is no record that far back.
+        """
+
+    def between(self, lo: int, hi: int, *, kind: str | None = None, limit: int = 100) -> list[StoredRecord]:
+        """Return the records of a range of steps, the oldest first.
+
+        Args:
+            lo: lowest step.
+            hi: highest step.
+            kind: records of this kind alone.
+            limit: maximum number of records, up to 1000.
+        """
+
+    def of_kind(self, kind: str, *, limit: int = 100) -> list[StoredRecord]:
+        """Return the newest records of a kind, newest first.
+
+        Args:
+            kind: the kind.
+            limit: maximum number of records, up to 1000.
+        """
+
+    def of_action(self, action: str, *, limit: int = 100) -> list[StoredRecord]:
+        """Return the newest records about an action, newest first.
+
+        Args:
+            action: the action.
+            limit: maximum number of records, up to 1000.
+        """
+
+    def important(self, threshold: float, *, limit: int = 20) -> list[StoredRecord]:
+        """Return the most important records, the most important first.
+
+        Args:
+            threshold: lowest importance.
+            limit: maximum number of records, up to 1000.
+        """
+
+    def query(self, query: MemoryQuery) -> Recall:
+        """Return the records that meet all conditions, in one round trip.
+
+        The server reads the index with the fewest entries, and looks at most at 10,000 of them; the result says whether
+        that was enough.
+
+        Args:
+            query: the conditions.
+
+        Raises:
+            InvalidInput: an invalid condition.
+        """
+
+    def similar(
+        self,
+        vector: Sequence[float] | bytes | str,
+        k: int = 5,
+        *,
+        where: MemoryQuery | None = None,
+        min_score: float | None = None,
+    ) -> SimilarRecords:
+        """Return the records whose vectors are the most similar to a vector, the most similar first.
+
+        A record that was stored without `embedding` has no vector. A vector that is not that of its record now is never
+        found: neither one of an earlier content, nor one that a task added after it had lost its lock.
+
+        Args:
+            vector: numbers, or 32-bit floats as little-endian bytes; a text, if the memory has an embedder.
+            k: number of records, up to 100.
+            where: conditions that the records must meet; `order` and `limit` do not count.
+            min_score: lowest cosine, from -1 to 1.
+
+        Raises:
+            InvalidInput: an invalid value, or a vector that the stored ones cannot be compared with.
+            EmbeddingError: the embedder failed.
+            ConfigError: `memory.vector_rung` asks for what the server does not have.
+        """
+
+    def near(self, x: float, y: float, radius: float, *, tiers: Sequence[Tier] = ..., limit: int = 50) -> Recall:
+        """Return the records at most `radius` away from a point, the nearest first.
+
+        The server reads the cells that the circle touches, or all records if these are more than 400, and looks at most
+        at 10,000 entries; the result says whether that was enough.
+
+        Args:
+            x: first coordinate of the point.
+            y: second coordinate.
+            radius: largest distance.
+            tiers: tiers to search.
+            limit: maximum number of records, up to 1000.
+
+        Raises:
+            InvalidInput: not finite numbers, or a negative radius.
+        """
+
+class StateMemory:
+    """Remembers the states of one agent, one per step, as records of kind `state`.
+
+    A state is a JSON object. Reads add its metadata: `state_id`, `agent_id`, `simulation_id`, `step_number` and
+    `stored_at` (Unix seconds). Positions count back from the newest state: 0 is the newest, -1 the one before it. They
+    reach the newest `memory.relative_states` states, at most `memory.max_stm_records`; older ones remain records of
+    the memory until they expire.
+
+    Args:
+        memory: memory of the agent, from `orc.memory(agent)` or `ctx.memory`. None: memory is switched off; nothing is
+            stored, and reads return None or an empty list.
+        simulation: simulation that the states belong to, unless a call names another one. Reads return the states of
+            this simulation alone; without one, all states.
+    """
+
+    def store_agent_state(
+        self,
+        state_data: Mapping[str, Json],
+        step_number: int,
+        *,
+        simulation_id: str | None = None,
+        ttl: Duration | None = None,
+        op_id: str | None = None,
+    ) -> str | None:
+        """Store the state of a step, in place of an earlier one of the same step, and return its id.
+
+        The mapping is not changed. `position_x` and `position_y` place the state in the plane, `agent_type` lists it
+        under that type in the simulation.
+
+        Args:
+            state_data: JSON object; a field with the name of metadata is replaced.
+            step_number: a whole number of at most 2^40.
+            simulation_id: simulation that the state belongs to.
+            ttl: retention, seconds or timedelta. None: that of short-term records, then of intermediate ones.
+            op_id: id of the change; repeated within ten minutes, the change is made once.
+
+        Returns:
+            The name of the agent and the step, as `ed-7`, and the simulation if there is one, as `ed-7@run 1`: a
+            step of one simulation replaces none of another. None if memory is switched off.
+
+        Raises:
+            InvalidInput: JSON cannot hold the state, or it is too large; nothing was stored.
+            MemoryFull, Fenced, LockLost, Occupied, StoreError: as `Memory.store`.
+        """
+
+    def get_current_state(self) -> dict[str, Json] | None:
+        """Return the newest state, or None if there is none."""
+
+    def get_previous_state(self) -> dict[str, Json] | None:
+        """Return the state before the newest one, or None if there is none."""
+
+    def get_state_at_relative_position(self, relative_position: int) -> dict[str, Json] | None:
+        """Return the state at a position: 0 the newest, -1 the one before it. None if there is none.
+
+        Args:
+            relative_position: 0 or negative.
+
+        Raises:
+            InvalidInput, StoreError: a positive position; no reply.
+        """
+
+    def get_state_history(self, steps: int = 5) -> list[dict[str, Json]]:
+        """Return the newest states in the order of their steps, in one round trip.
+
+        Args:
+            steps: number of states, at least 1; positions bound it as they bound all reads.
+
+        Raises:
+            InvalidInput, StoreError: not a number; no reply.
+        """
+
+    def calculate_state_changes(self, steps: int = 1) -> dict[str, dict[str, Any]] | None:
+        """Compare the newest state with the one `steps` positions before it, field by field, without metadata.
+
+        Args:
+            steps: positions between the two, at least 1.
+
+        Returns:
+            Per field, for two numbers `previous`, `current`, `change` and `percent_change`: the change in percent of
+            the previous number without its sign, None if that is 0. For other values `previous`, `current` and
+            `changed`. A field that only one of the states has also gets `added` or `removed`. None if there is no state
+            that far back.
+
+        Raises:
+            InvalidInput, StoreError: not a number; no reply.
+        """
+
+class Subjects:
+    """Finds and erases what is stored about people: `orc.subjects`.
+
+    A subject is the id of a person, as `Record.subject` and `Message.subject` name it: any text of up to 256 bytes.
+    """
+
+    def assign(self, subject: str, *, session: str) -> None:
+        """Assign a session to a person as a whole, so that `erase` empties it: workspace, chats and tasks of this pool.
+
+        Call it before the first text is written, and again when the session is used for more than a year.
+
+        Raises:
+            SubjectErased: the person was erased less than 20 minutes ago.
+            InvalidInput, StoreError: not an id; no reply.
+        """
+
+    def digest(self, subject: str) -> str:
+        """Return the hash of a person's id that the records of erasures have.
+
+        Raises:
+            InvalidInput: not an id.
+        """
+
+    def places(self, subject: str) -> list[Place]:
+        """List the places that may hold text about a person, at most 500.
+
+        Raises:
+            InvalidInput, StoreError: not an id; no reply.
+        """
+
+    def erase(
+        self,
+        subject: str,
+        *,
+        asked_by: str,
+        reason: str = "",
+        stores: Sequence[SecondaryStore] = ...,
+        actor: str | None = None,
+    ) -> ErasureReport:
+        """Remove all text about a person: records, messages, summaries, assigned sessions, copies in second storage.
+
+        Two records of the action name who asked, what was removed and a hash of the person's id. Text about the person
+        is refused with `SubjectErased` for 20 minutes. A repeat is safe, and goes on after a crash.
+
+        Args:
+            subject: id of the person.
+            asked_by: who asked for it, as a ticket or a person in charge.
+            reason: for the record.
+            stores: second storages that may have copies.
+            actor: user and host of this process by default.
+
+        Raises:
+            InvalidInput: not an id, or the record would contain it.
+            CommandRefused: the action could not be recorded; nothing was removed.
+            SecondaryStoreError, PayloadStoreUnavailable, StoreError: a call failed; a repeat goes on.
+        """

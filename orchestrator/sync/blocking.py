@@ -18,16 +18,22 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from orchestrator.agent_state.states import Agents
 from orchestrator.boards.boards import Board, BoardView
+from orchestrator.chat.chat import Chat
 from orchestrator.client.admin import Admin, Sent
 from orchestrator.client.client import Orchestrator
 from orchestrator.client.handle import TaskHandle
 from orchestrator.client.shared_config import SharedConfig
 from orchestrator.client.tasks import Tasks
 from orchestrator.core.errors import InvalidInput, NotDurable, OrchestratorError, SubmitRefused
+from orchestrator.erasure.subjects import Subjects
 from orchestrator.limits.limits import Limits
 from orchestrator.locks.named import Lease, Locks
+from orchestrator.memory.memory import Memory
+from orchestrator.memory.states import StateMemory
+from orchestrator.payloads.reference import is_reference
 from orchestrator.schedules.api import Schedules
 from orchestrator.services import resolve_settings
+from orchestrator.simulations.simulation import Simulation
 from orchestrator.sync.loop_thread import LoopThread
 from orchestrator.workspace.scratch import Scratch
 from orchestrator.workspace.workspace import Workspace, WorkspaceView
@@ -44,13 +50,13 @@ EXIT_TIMEOUT_S: Final = 2.0
 
 WRAPPED: Final = (
     Orchestrator, TaskHandle, Admin, Sent, Schedules, Locks, Lease, Limits, Agents, Tasks, SharedConfig, BoardView,
-    Board, WorkspaceView, Workspace, Scratch,
+    Board, WorkspaceView, Workspace, Scratch, Chat, Simulation, Memory, StateMemory, Subjects,
 )  # fmt: skip
 """Classes with calls that are awaited. A base comes before the classes that derive from it."""
 
 INTERNAL: Final = frozenset({
     "ended", "exclusive_value", "give", "hold_scope", "lose", "note_durability", "proof", "reacquire",
-    "services", "set_renewal", "submit_one", "waiter", "waiting_in",
+    "scope", "services", "set_renewal", "submit_one", "waiter", "waiting_in",
 })  # fmt: skip
 """Members for worker code, the command line and the modules of a feature."""
 WORKER_ARGUMENTS: Final = frozenset({"parent"})
@@ -124,7 +130,10 @@ class BlockingHandle(Blocking):
         if handle.outcome is None or handle._told:  # noqa: SLF001 - here and below: the halves of result()
             self._thread.call(handle._end, timeout)  # noqa: SLF001
         # A type of the caller may run any code.
-        return handle._unpack(as_)  # noqa: SLF001
+        data = handle._result_data()  # noqa: SLF001
+        if is_reference(data):
+            data = self._thread.call(handle._services.payloads.load, handle.id, data)  # noqa: SLF001
+        return handle._decode(data, as_)  # noqa: SLF001
 
 
 class BlockingClient(Blocking):

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections import deque
 from collections.abc import AsyncGenerator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, TypeVarTuple
 
 import anyio
@@ -22,6 +24,8 @@ from orchestrator.core.event_loop import run_loop
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from contextlib import AbstractAsyncContextManager
+
+    from anyio.abc import TaskGroup
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -40,6 +44,7 @@ class LoopThread:
         # Held for moments only. What was handed over under it before the end is also run, or cancelled, before the end.
         self._lock = threading.Lock()
         self._open = False
+        self._waiting: deque[tuple[Context, Future[Any], Callable[..., Awaitable[Any]], tuple[Any, ...]]] = deque()
         self._thread = threading.Thread(target=self._run, name="orchestrator-client", daemon=True)
         self._started: Future[None] = Future()
         self._local = threading.local()
@@ -62,12 +67,34 @@ class LoopThread:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._ending = anyio.Event()
-        async with anyio.create_task_group() as self._calls:
+        self._notified = anyio.Event()
+        async with anyio.create_task_group() as calls:
             self._open = True
             self._started.set_result(None)
-            await self._ending.wait()
-            self._calls.cancel_scope.cancel()
+            while True:
+                await self._notified.wait()
+                self._notified = anyio.Event()
+                # Before the calls are taken, because a call may come just before the end.
+                ending = not self._open
+                # In a task: where `sniffio` is installed, anyio refuses to start one from a bare callback of the loop.
+                while self._waiting:
+                    context, future, work, args = self._waiting.popleft()
+                    context.run(self._start, calls, future, work, args)
+                if ending:
+                    break
+            calls.cancel_scope.cancel()
+
+    def _notify(self) -> None:
+        self._notified.set()
+
+    def _start(
+        self,
+        calls: TaskGroup,
+        future: Future[Any],
+        work: Callable[..., Awaitable[Any]],
+        args: tuple[Any, ...],
+    ) -> None:
+        calls.start_soon(self._make, future, work, args)
 
     @property
     def is_foreign(self) -> bool:
@@ -85,7 +112,7 @@ class LoopThread:
         with self._lock:
             if self._open:
                 self._open = False
-                self._loop.call_soon_threadsafe(self._ending.set)
+                self._loop.call_soon_threadsafe(self._notify)
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
 
@@ -196,7 +223,8 @@ class LoopThread:
         with self._lock:
             if not self._open:
                 raise OrchestratorError(CLOSED)
-            self._loop.call_soon_threadsafe(self._calls.start_soon, self._make, future, work, args)
+            self._waiting.append((copy_context(), future, work, args))
+            self._loop.call_soon_threadsafe(self._notify)
 
     async def _make(self, future: Future[Any], work: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
         with anyio.CancelScope() as scope:

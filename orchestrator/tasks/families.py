@@ -104,6 +104,11 @@ async def session_tasks(store: Store, session: str, *, states: Collection[TaskSt
     return await _members(store, _checked(ids)[::-1], int(_checked(dropped) or 0), states, limit)
 
 
+async def listed_tasks(store: Store, session: str) -> list[str]:
+    """Return the ids in the list of a session, oldest first; records of some may have expired."""
+    return [id_.decode() for id_ in await store.execute("LRANGE", store.keys.session(session), 0, -1)]
+
+
 async def children(store: Store, parent: str, *, states: Collection[TaskState] = (), limit: int) -> Members:
     """List the children of a task, in the order of their submits; arguments as of `session_tasks`."""
     keys = store.keys

@@ -1,4 +1,4 @@
-"""Reads an agent's inbox: one blocking XREADGROUP, without writes or read-ahead."""
+"""Reads inboxes of agents: one blocking XREADGROUP, without writes or read-ahead."""
 
 from __future__ import annotations
 
@@ -9,27 +9,41 @@ from orchestrator.store.failures import GroupMissing
 from orchestrator.tasks.model import Delivery
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from orchestrator.store.router import Router
 
-__all__ = ["GROUP", "GroupMissing", "parse_entries", "read_inbox"]
+__all__ = ["GROUP", "GroupMissing", "parse_entries", "read_inbox", "read_inboxes"]
 
 GROUP = "workers"
 _log = get_logger(__name__)
 
 
+async def read_inboxes(
+    link: Router, keys: Sequence[str], *, worker: str, count: int, block_ms: int | None
+) -> list[tuple[bytes, list[Any]]]:
+    """Read up to `count` new entries of each inbox, waiting up to `block_ms` for the first; None does not wait.
+
+    Returns:
+        Key and entries of each inbox that has some; see `parse_entries`.
+
+    Raises:
+        GroupMissing: a stream or its group does not exist, and nothing was read.
+        ServerUnavailable: no reply; entries may have been delivered (`adopt` with `own` returns them).
+    """
+    block = () if block_ms is None else ("BLOCK", block_ms)
+    reply = await link.execute(
+        "XREADGROUP", "GROUP", GROUP, worker, "COUNT", count, *block, "STREAMS", *keys, *(">",) * len(keys)
+    )
+    return [(key, entries) for key, entries in reply] if reply else []
+
+
 async def read_inbox(
     link: Router, *, inbox_key: str, agent: str, worker: str, count: int, block_ms: int
 ) -> list[Delivery]:
-    """Read up to `count` new entries, waiting up to `block_ms` for the first.
-
-    Raises:
-        GroupMissing: the stream or its group does not exist.
-        ServerUnavailable: no reply; entries may have been delivered (`adopt` with `own` returns them).
-    """
-    reply = await link.execute(
-        "XREADGROUP", "GROUP", GROUP, worker, "COUNT", count, "BLOCK", block_ms, "STREAMS", inbox_key, ">"
-    )
-    return parse_entries(agent, reply[0][1]) if reply else []
+    """Read up to `count` new entries of one inbox; see `read_inboxes`."""
+    found = await read_inboxes(link, [inbox_key], worker=worker, count=count, block_ms=block_ms)
+    return parse_entries(agent, found[0][1]) if found else []
 
 
 def parse_entries(agent: str, entries: list[Any]) -> list[Delivery]:

@@ -30,7 +30,12 @@ MOST_AWAITED: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
-    """Outcome of a task; `state` is None if it has no record."""
+    """Outcome of a task.
+
+    Attributes:
+        state: None if it has no record.
+        result: JSON, or a reference to a value in the payload store.
+    """
 
     state: TaskState | None
     result: bytes | None = None

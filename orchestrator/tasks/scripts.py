@@ -297,6 +297,18 @@ def delete(
     return Call("tasks/delete", args, parse)
 
 
+def unlist_session(keys: PoolKeys, *, session: str, ids: Sequence[str]) -> Call[int]:
+    """Remove up to 500 deleted or expired tasks from the list of a session; return how many tasks it still has.
+
+    Args:
+        keys: of the pool.
+        session: its encoded id.
+        ids: tasks of the list; those that exist stay.
+    """
+    args: Arguments = {"pool": keys.root, "session": session, "rows": pack_rows([(id_,) for id_ in ids])}
+    return Call("tasks/unlist_session", args, int)
+
+
 def retry(
     keys: PoolKeys, *, ids: Sequence[str], token: str, said: str, max_wait_s: int, now_us: str = ""
 ) -> Call[list[tuple[RequeueStatus, TaskState | None]]]:
@@ -646,6 +658,11 @@ def recover(
 def trim_events(keys: PoolKeys, *, oldest: str) -> Call[int]:
     """Remove the entries before `oldest` from the stream of ended tasks, and return their number."""
     return Call("tasks/trim_events", {"pool": keys.root, "oldest": oldest}, int)
+
+
+def drop_replies(keys: PoolKeys, *, rows: Sequence[tuple[str, str]]) -> Call[int]:
+    """Remove up to 500 entries (client, id of the entry) from reply streams, and return their number."""
+    return Call("tasks/drop_replies", {"pool": keys.root, "rows": pack_rows(rows)}, int)
 
 
 class RepairReport(NamedTuple):

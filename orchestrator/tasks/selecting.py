@@ -14,6 +14,7 @@ from orchestrator.core.durations import Duration, instant_ms, to_seconds
 from orchestrator.core.errors import InvalidInput, StoreError
 from orchestrator.core.ids import decode_foreign
 from orchestrator.core.queue_name import QueueName
+from orchestrator.store.paging import PAGE, zset_pages
 from orchestrator.tasks.inbox import GROUP
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.records import TaskRecord, list_records
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from orchestrator.store.store import Store
 
-PAGE: Final = 500
 DEFAULT_LIMIT: Final = 1000
 """Tasks that are selected unless the caller asks for more."""
 
@@ -181,7 +181,7 @@ Page = dict[str, TaskState | None]
 async def _walk(store: Store, states: frozenset[TaskState], queue: str | None) -> AsyncIterator[Page]:
     """Yield pages of tasks that may be in these states. A task may come twice, and its record decides."""
     if TaskState.DEAD in states:
-        async for ids in _zset(store, store.keys.dead, newest_first=True):
+        async for ids in zset_pages(store, store.keys.dead, newest_first=True):
             yield dict.fromkeys(ids)
     if states & (ENDED - {TaskState.DEAD}):
         async for ids in _ended(store, {state.value[0] for state in states}):
@@ -194,7 +194,7 @@ async def _walk(store: Store, states: frozenset[TaskState], queue: str | None) -
         async for page in _inbox(store, agent):
             yield page
     for place in await _places(store, agents, states, queue):
-        async for ids in _zset(store, place):
+        async for ids in zset_pages(store, place):
             yield dict.fromkeys(ids)
 
 
@@ -216,29 +216,8 @@ async def _places(store: Store, agents: Sequence[str], states: frozenset[TaskSta
 async def _lanes(store: Store, lanes: Mapping[str, None]) -> AsyncIterator[Page]:
     """Yield the tasks that wait for the turn of a lane, which are in no queue."""
     for lane in list(lanes):
-        async for ids in _zset(store, store.keys.lane(decode_foreign(lane))):
+        async for ids in zset_pages(store, store.keys.lane(decode_foreign(lane))):
             yield dict.fromkeys(ids)
-
-
-async def _zset(store: Store, key: str, *, newest_first: bool = False) -> AsyncIterator[list[str]]:
-    """Yield a sorted set in pages by score, so that concurrent changes move no page."""
-    edge, at_edge = ("+inf" if newest_first else "-inf"), set[bytes]()
-    end = "-inf" if newest_first else "+inf"
-    while True:
-        # Members with the score at the edge were in the page before, as far as they fitted.
-        count = PAGE + len(at_edge)
-        order = ("REV",) if newest_first else ()
-        flat = await store.execute("ZRANGE", key, edge, end, "BYSCORE", *order, "LIMIT", 0, count, "WITHSCORES")
-        ids, scores = flat[::2], flat[1::2]
-        fresh = [id_ for id_ in ids if id_ not in at_edge]
-        if fresh:
-            yield [id_.decode() for id_ in fresh]
-        if len(ids) < count:
-            return
-        last = scores[-1]
-        at_last = {id_ for id_, score in zip(ids, scores, strict=True) if score == last}
-        at_edge = at_last | at_edge if last.decode() == edge else at_last
-        edge = last.decode()
 
 
 async def _inbox(store: Store, agent: str) -> AsyncIterator[Page]:

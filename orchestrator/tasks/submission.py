@@ -14,6 +14,8 @@ from orchestrator.core.ids import check_name, encode_foreign
 from orchestrator.core.live_settings import LiveSettings
 from orchestrator.core.payload import encode_json
 from orchestrator.core.queue_name import QueueName
+from orchestrator.payloads.payloads import Packed, argument_caps, pack
+from orchestrator.payloads.reference import ARGS
 from orchestrator.store.calls import opaque
 from orchestrator.tasks.model import Envelope, encode_envelope, encode_plain
 from orchestrator.tasks.options import PRIORITIES, TASK_OPTIONS, TaskOptions, without_defaults
@@ -145,7 +147,8 @@ class SubmissionValidator:
         aging_s = settings.queue.aging_s
         self._aging_ms = STRICT_AGING_MS if aging_s is None else round(aging_s * 1000)
         self._ttl_s = round(settings.results.ttl_s)
-        self._max_args_bytes, self._max_depth = settings.queue.max_args_bytes, settings.queue.max_depth
+        self._caps, self._max_depth = argument_caps(settings), settings.queue.max_depth
+        self._max_args_bytes = settings.queue.max_args_bytes
         self._all_unusual = 2 * self._aging_ms != USUAL_RANK or self._ttl_s != USUAL_TTL_S
 
     def row(self, task: Submission, parent: Parent | None = None, *, trace: str = "") -> SubmitRow:
@@ -169,6 +172,7 @@ class SubmissionValidator:
         doubts: list[NamedArguments] | None = None,
         *,
         trace: str = "",
+        large: list[Packed] | None = None,
     ) -> Draft:
         """Check one submission; of many all are checked before any is sent, and the rest is done while they are sent.
 
@@ -177,6 +181,8 @@ class SubmissionValidator:
             parent: the attempt that submits it.
             doubts: gets the names of arguments that `accepts` does not accept.
             trace: the trace context that the task carries; by default that of the parent.
+            large: gets the arguments that must be put into the payload store before the row is sent; without it, such
+                arguments are refused.
 
         Raises:
             InvalidInput: with the field and what it may be.
@@ -186,11 +192,17 @@ class SubmissionValidator:
         skill = task.skill if isinstance(task.skill, str) else task.skill.name
         title = self._titles.get(skill) or self._title(skill)
         values = _mapping(title, task.args)
-        args = encode_json(title, values, max_bytes=self._max_args_bytes, max_depth=self._max_depth)
+        most = self._max_args_bytes if large is None else self._caps.max_bytes
+        args = encode_json(title, values, max_bytes=most, max_depth=self._max_depth)
         if doubts is not None and not self.accepts(skill, values, task.options.get("agent")):
             doubts.append(NamedArguments(skill, values, task.options.get("agent"), task.options.get("key")))
         if not isinstance(task.skill, str):
             _check(task.skill, args)
+        digest = None if "key" not in task.options else _digest(skill, task.options, args)
+        if large is not None and len(args) > self._caps.inline_bytes:
+            packed = pack(ARGS, args, compression=self._settings.payload.compression)
+            large.append(packed)
+            args = packed.stored
         plain = parent is None and not self._all_unusual
         if plain and not trace and not task.options:
             return skill, args
@@ -199,7 +211,9 @@ class SubmissionValidator:
             if not trace:
                 return skill, args
             return SubmitRow("", opaque(encode_envelope(Envelope(skill, args, trace=trace))))
-        return self._unusual(skill, args, options, parent, trace or (parent.trace if parent else ""))
+        return self._unusual(
+            skill, args, options, parent, trace=trace or (parent.trace if parent else ""), digest=digest
+        )
 
     def arguments(self, skill: str, args: Arguments) -> bytes:
         """Return the arguments of a task as JSON.
@@ -213,7 +227,14 @@ class SubmissionValidator:
         return encode_json(title, _mapping(title, args), max_bytes=self._max_args_bytes, max_depth=self._max_depth)
 
     def _unusual(
-        self, skill: str, args: bytes, options: dict[str, Any], parent: Parent | None, trace: str
+        self,
+        skill: str,
+        args: bytes,
+        options: dict[str, Any],
+        parent: Parent | None,
+        *,
+        trace: str,
+        digest: str | None,
     ) -> UnusualRow:
         queue = self._settings.queue
         depth = parent.depth + 1 if parent else 0
@@ -249,7 +270,7 @@ class SubmissionValidator:
             at_ms=values.get("at"),
             start_by_ms=values.get("start_by"),
             idem=values.get("key"),
-            digest=None if key is None else _digest(skill, options, args),
+            digest=None if key is None else digest,
             parent=parent.task_id if parent else None,
             parent_generation=parent.generation if parent else None,
             lane=values.get("lane"),
@@ -301,7 +322,7 @@ def _check_on_busy(options: dict[str, Any]) -> None:
         )
 
 
-def _digest(skill: str, options: dict[str, Any], args: bytes) -> str:
+def _digest(skill: str, options: TaskOptions, args: bytes) -> str:
     # The body is what the task does; when and how urgently it runs may differ between two sends of one request.
     body = hashlib.blake2b(args, digest_size=16, person=b"orc-submission")
     body.update(repr((skill, options.get("agent"), options.get("session"))).encode())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -29,10 +31,12 @@ def temporary_server() -> Iterator[str]:
         ConfigError: no redis-server is installed.
         TimeoutError: the server did not start; the message shows its log.
     """
-    binary = find_server_binary()
+    binary, owner = find_server_binary(), os.getpid()
     # In /tmp, because the path of a socket may have 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="orc-", dir="/tmp") as folder:
-        socket, log = Path(folder, "redis.sock"), Path(folder, "redis.log")
+    folder = Path(tempfile.mkdtemp(prefix="orc-", dir="/tmp"))
+    socket, log = folder / "redis.sock", folder / "redis.log"
+    process: subprocess.Popen[bytes] | None = None
+    try:
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - a program that was found and asked for its version
                 [binary.path, *_OPTIONS, "--dir", folder, "--unixsocket", socket],
@@ -42,18 +46,21 @@ def temporary_server() -> Iterator[str]:
                 start_new_session=True,
                 preexec_fn=end_with_parent(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl and takes no lock
             )
-        try:
-            wait_until(
-                lambda: process.poll() is not None or probe.health(socket) is probe.Health.UP,
-                lambda: f"redis-server to answer; its log:\n{_tail(log)}",
-                _START_TIMEOUT_S,
-            )
-            if process.returncode is not None:
-                raise TimeoutError(f"redis-server ended with code {process.returncode}; its log:\n{_tail(log)}")
-            yield f"unix://{socket}"
-        finally:
-            process.kill()
-            process.wait()
+        wait_until(
+            lambda: process.poll() is not None or probe.health(socket) is probe.Health.UP,
+            lambda: f"redis-server to answer; its log:\n{_tail(log)}",
+            _START_TIMEOUT_S,
+        )
+        if process.returncode is not None:
+            raise TimeoutError(f"redis-server ended with code {process.returncode}; its log:\n{_tail(log)}")
+        yield f"unix://{socket}"
+    finally:
+        # A forked child that ends leaves its copy of this block too, but the server is its parent's.
+        if os.getpid() == owner:
+            if process is not None:
+                process.kill()
+                process.wait()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _tail(log: Path) -> str:

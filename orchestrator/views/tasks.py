@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -117,6 +117,19 @@ async def read_task(services: Services, id_: str, *, reveal: bool = False) -> Ta
     """
     info = await lookup.info(services.store, check_task_id(id_))
     return info if reveal or not await is_redacted(services, info.skill) else without_data(info)
+
+
+async def load_values(services: Services, info: TaskInfo) -> TaskInfo:
+    """Return the task with its large arguments and result from the payload store.
+
+    Raises:
+        PayloadError: the store does not have one of them, has another value, or does not answer.
+    """
+    if info.stored_args is not None:
+        info = replace(info, args=await services.payloads.load(info.id, info.stored_args.packed))
+    if info.stored_result is not None:
+        info = replace(info, result=await services.payloads.load(info.id, info.stored_result.packed))
+    return info
 
 
 async def read_task_status(services: Services, id_: str) -> TaskStatus:

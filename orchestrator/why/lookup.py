@@ -11,6 +11,7 @@ import msgspec
 
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import NotFound, StoreError
+from orchestrator.payloads.reference import is_reference, name_of, unpack_reference
 from orchestrator.tasks.model import TaskState, decode_envelope
 from orchestrator.tasks.queries import version_scopes
 from orchestrator.tasks.records import TaskRecord, read_command, read_record
@@ -18,7 +19,7 @@ from orchestrator.tracing.header import trace_id_of
 from orchestrator.why import scripts
 from orchestrator.why.explanation import explain
 from orchestrator.why.facts import VERSION
-from orchestrator.why.model import TaskInfo, TaskStatus
+from orchestrator.why.model import StoredValue, TaskInfo, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,8 +71,10 @@ async def info(store: Store, id_: str) -> TaskInfo:
         due_at=None if found.due_ms is None else from_instant_ms(found.due_ms),
         ended_at=record.ended_at,
         reason=record.reason,
-        args=envelope.args,
-        result=record.result,
+        args=b"null" if is_reference(envelope.args) else envelope.args,
+        result=b"null" if is_reference(record.result) else record.result,
+        stored_args=_stored(id_, envelope.args),
+        stored_result=_stored(id_, record.result),
         errors=record.errors,
         deaths=tuple(record.numbered("death").values()),
         requeues=tuple(record.numbered("requeue").values()),
@@ -84,6 +87,16 @@ async def info(store: Store, id_: str) -> TaskInfo:
         history=record.history(state, found.worker.id if found.worker else None),
         trace_id=trace_id_of(envelope.trace),
     )
+
+
+def _stored(id_: str, stored: bytes | None) -> StoredValue | None:
+    if stored is None or not is_reference(stored):
+        return None
+    try:
+        reference = unpack_reference(stored)
+    except ValueError:
+        return StoredValue("(unreadable)", 0, "", stored)
+    return StoredValue(name_of(id_, reference.part), reference.size, reference.digest.hex(), stored)
 
 
 async def _find_with_record(store: Store, id_: str) -> tuple[Findings, TaskRecord, tuple[str, ...]]:
@@ -152,6 +165,9 @@ async def export_task(store: Store, id_: str) -> dict[str, Any] | None:
         return None
     exported = asdict(known)
     del exported["why"], exported["worker"]
+    for value in (exported["stored_args"], exported["stored_result"]):
+        if value is not None:
+            del value["packed"]
     exported["args"] = msgspec.Raw(known.args)
     exported["result"] = None if known.result is None else msgspec.Raw(known.result)
     exported["queue"], exported["lane"] = record.queue, record.lane

@@ -131,6 +131,23 @@ class TaskStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredValue:
+    """A value in the payload store.
+
+    Attributes:
+        name: of its object, below the part of the store that belongs to the pool.
+        size: bytes of JSON.
+        sha256: of the object, hexadecimal digits.
+        packed: the reference as Redis has it.
+    """
+
+    name: str
+    size: int
+    sha256: str
+    packed: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class TaskInfo:
     """Everything about one task.
 
@@ -157,6 +174,7 @@ class TaskInfo:
         children: ids of the tasks that it submitted, in order; of more than 1000 the newest.
         children_dropped: number of older children that are not listed.
         trace_id: the trace of its submit, 32 hexadecimal digits; None if the submit was not traced.
+        stored_args: large arguments in the payload store; `args` is then null, like `result` with `stored_result`.
         restored: state in a backup, and the backup, if a restore made it ready again: it may run a second time.
     """
 
@@ -190,3 +208,5 @@ class TaskInfo:
     children_dropped: int = 0
     trace_id: str | None = None
     restored: str = ""
+    stored_args: StoredValue | None = None
+    stored_result: StoredValue | None = None

@@ -100,8 +100,8 @@ def _acknowledge(row: list[Any]) -> tuple[list[Change], dict[str, Any]]:
     return [Change(row[0], 0, None, None)], {"ids": row[1:]}
 
 
-def _clear(_: list[Any]) -> tuple[list[Change], dict[str, Any]]:
-    return [], {}
+def _clear(row: list[Any]) -> tuple[list[Change], dict[str, Any]]:
+    return [], {"events": row[0] == "events"}
 
 
 _CHANGES: Final = {

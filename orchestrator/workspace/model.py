@@ -178,7 +178,8 @@ class WorkspaceEvent:
         agent: agent that made the change, or empty if there is none.
         changes: what changed.
         detail: more, by kind: `first` and `dropped` of an append, `state` and `previous_state` of a transition,
-            `target` of a publish, `joined` of a join, `kind` and `id` of a directive.
+            `target` of a publish, `joined` of a join, `kind` and `id` of a directive, `events` of a clear (whether it
+            removed the events before it).
         at: time of the change.
     """
 
@@ -210,6 +211,27 @@ class Snapshot:
     sets: Mapping[str, frozenset[str]]
     states: Mapping[str, StateEntry]
     event: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceSize:
+    """Size of a workspace.
+
+    Attributes:
+        revision: number of changes so far.
+        items: paths, log entries, members and states, with those of scratches.
+        bytes: their size.
+        events: number of stored events.
+        changed_at: time of the last event; None if all were trimmed.
+        ends_at: time at which it expires.
+    """
+
+    revision: int
+    items: int
+    bytes: int
+    events: int
+    changed_at: datetime | None
+    ends_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.ids import encode_foreign
 from orchestrator.core.payload import decode_json
-from orchestrator.store.keys import CHANGES, DOCUMENT, MACHINES, META, PARTS
+from orchestrator.store.keys import CHANGES, DIRECTORY, DOCUMENT, MACHINES, META, PARTS
 from orchestrator.workspace import scripts
-from orchestrator.workspace.model import AgentEntry, Directive, LogEntry, Snapshot, StateEntry, Versioned
+from orchestrator.workspace.model import AgentEntry, Directive, LogEntry, Snapshot, StateEntry, Versioned, WorkspaceSize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,6 +114,26 @@ async def read_snapshot(scope: ScopedStore) -> Snapshot:
         states=_states(states),
         event=events[0][0].decode() if events else "0-0",
     )
+
+
+async def read_size(scope: ScopedStore) -> WorkspaceSize | None:
+    """Return the size of the workspace; None if nothing is shared in it, as after `clear`."""
+    events_key = scope.keys.key(CHANGES)
+    meta, parts, agents, events, last = await scope.read_many(
+        [
+            ("HMGET", scope.keys.key(META), "rev", "items", "bytes", "dies"),
+            ("HLEN", scope.keys.key(PARTS)),
+            ("ZCARD", scope.keys.key(DIRECTORY)),
+            ("XLEN", events_key),
+            ("XREVRANGE", events_key, "+", "-", "COUNT", 1),
+        ]
+    )
+    revision, items, size, dies_ms = [int(number or 0) for number in meta]
+    # The event of `clear` tells nothing of what was there.
+    if not items and not parts and not agents and events <= 1:
+        return None
+    changed_at = entry_time(last[0][0].decode()) if last else None
+    return WorkspaceSize(revision, items, size, events, changed_at, from_instant_ms(dies_ms))
 
 
 def _paths(flat: Sequence[bytes]) -> dict[str, Versioned]:

@@ -127,9 +127,9 @@ def acknowledge(change: ChangeCall, *, to: str, entries: Sequence[str]) -> Call[
     return _call("acknowledge", change, to=to, rows=pack_rows([(entry,) for entry in entries]))
 
 
-def clear(change: ChangeCall) -> Call[ChangeReply]:
-    """Empty a workspace; its events stay."""
-    return _call("clear", change)
+def clear(change: ChangeCall, *, events: bool) -> Call[ChangeReply]:
+    """Empty a workspace, with its stored events or without them."""
+    return _call("clear", change, events=int(events))
 
 
 def _call(verb: str, change: ChangeCall, **args: Argument) -> Call[ChangeReply]:

@@ -583,10 +583,15 @@ class Workspace(WorkspaceView):
 
     # -------------------------------------------------------------------------------------------------------- clear
 
-    async def clear(self, *, op_id: str | None = None) -> int:
+    async def clear(self, *, events: bool = False, op_id: str | None = None) -> int:
         """Empty the workspace, with scratches, directory and directives, and return the revision.
 
-        Stored events stay until they are trimmed or expire. Versions continue to rise.
+        Versions, revisions and ids of events continue to rise.
+
+        Args:
+            events: remove the stored events too, with the previous values in them; the event of this call remains. By
+                default they stay until they are trimmed or expire.
+            op_id: id of the change.
         """
-        answer = await self._writer.change(scripts.clear, op_id)
+        answer = await self._writer.change(lambda change: scripts.clear(change, events=events), op_id)
         return answer.revision

@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import InvalidInput, WorkspaceFull
 from orchestrator.locks.fenced_writer import WRITE_WAIT_S, FencedWriter
-from orchestrator.store.keys import ScopeKeys
-from orchestrator.store.scoped import ScopedStore
 from orchestrator.workspace.scripts import ChangeCall, pack_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from orchestrator.core.settings import Settings
+    from orchestrator.core.settings import WorkspaceSettings
     from orchestrator.locks.model import WriteGuard
     from orchestrator.locks.waiter import LockWaiter
     from orchestrator.store.calls import Call
-    from orchestrator.store.store import Store
+    from orchestrator.store.scoped import ScopedStore
     from orchestrator.workspace.scripts import ChangeReply
 
 MAX_ROWS: Final = 500
@@ -27,36 +25,30 @@ MAX_INBOX: Final = 1000
 MAX_DIRECTIVE_BYTES: Final = 16 * 1024
 
 
-def session_scope(store: Store, settings: Settings, session: str) -> ScopedStore:
-    """Bind a store to the scope of one session.
-
-    Raises:
-        InvalidInput: not a session id.
-    """
-    return ScopedStore(store, ScopeKeys(settings.prefix, "session", session), settings)
-
-
 class WorkspaceWriter(FencedWriter):
     """Makes the changes of one handle, under one lock and in the name of one agent."""
 
-    __slots__ = ("_limits", "settings")
+    __slots__ = ()
 
     def __init__(
         self,
         scope: ScopedStore,
-        guard: WriteGuard,
+        guard: WriteGuard | None,
         *,
         waiter: LockWaiter,
         enclosing: WriteGuard | None = None,
         agent: str,
         wait_s: float = WRITE_WAIT_S,
     ) -> None:
-        self.settings = scope.settings.workspace
         super().__init__(
             scope, guard, waiter=waiter, enclosing=enclosing, agent=agent, wait_s=wait_s,
-            max_value_bytes=self.settings.max_value_bytes,
+            max_value_bytes=lambda settings: settings.workspace.max_value_bytes,
         )  # fmt: skip
-        self._limits = pack_limits(self.settings)
+
+    @property
+    def settings(self) -> WorkspaceSettings:
+        """The settings of now."""
+        return self.scope.settings.workspace
 
     async def change(self, make_call: Callable[[ChangeCall], Call[ChangeReply]], op_id: str | None) -> ChangeReply:
         """Send a change. The caller handles every status but `fenced`, `occupied` and `full`.
@@ -67,7 +59,9 @@ class WorkspaceWriter(FencedWriter):
             WorkspaceFull: a cap was reached.
             StoreError: Redis did not do it; a repeat with the same `op_id` is made once.
         """
-        reply = await self.send(lambda caller: make_call(ChangeCall(self.scope.keys, caller, self._limits)), op_id)
+        reply = await self.send(
+            lambda caller: make_call(ChangeCall(self.scope.keys, caller, pack_limits(self.settings))), op_id
+        )
         if reply.status == "full":
             raise self._full(reply.rest[0].decode())
         return reply

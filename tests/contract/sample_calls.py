@@ -15,9 +15,13 @@ import msgspec
 
 import orchestrator
 from orchestrator.agents.model import AgentSpec, SkillTerms, SkillVersion
+from orchestrator.chat import scripts as chat_scripts
+from orchestrator.chat.scripts import ChatCall
 from orchestrator.core.rates import Rate
-from orchestrator.core.settings import WorkspaceSettings
+from orchestrator.core.settings import MemorySettings, Settings, WorkspaceSettings
 from orchestrator.locks.fenced_writer import CallerRow
+from orchestrator.memory.scripts import MemoryChange
+from orchestrator.memory.scripts import pack_limits as pack_memory_limits
 from orchestrator.store.calls import Call, opaque
 from orchestrator.store.keys import PoolKeys, ScopeKeys
 from orchestrator.tasks.model import Verdict, VerdictKind
@@ -42,6 +46,14 @@ _VALUES: Final[dict[Any, Any]] = {
         "ed", frozenset({"s"}), rate=Rate(1, 2), terms={"s": SkillTerms(3, 2)}, versions={"s": SkillVersion("d")}
     ),
     ChangeCall: ChangeCall(SCOPE, CallerRow("o", "exec:t", "1:t:1:0", "ed"), pack_limits(WorkspaceSettings())),
+    MemoryChange: MemoryChange(
+        ScopeKeys("a:b:c", "agent", "ed"),
+        CallerRow("o", "exec:t", "1:t:1:0", "ed"),
+        pack_memory_limits(MemorySettings()),
+    ),
+    ChatCall: ChatCall(
+        SCOPE, CallerRow("o", "exec:t", "1:t:1:0", "ed"), chat_scripts.pack_limits(Settings()), source="main"
+    ),
     Verdict: Verdict(
         VerdictKind.INVALID, b"\xff", reason="r", version="d", names=("n",), began_ago_ms=7, timed_out=True
     ),

@@ -6,7 +6,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from orchestrator.doctor.acl import ROLES, acl_file, acl_rules
-from orchestrator.store.keys import POOL_KEYS, PoolKeys
+from orchestrator.store.key_kinds import POOL_KEYS, SCOPES
+from orchestrator.store.keys import PoolKeys, ScopeKeys
 
 ACL_FILE = Path(__file__).parents[2] / "config" / "acl.conf"
 PREFIX = "shop:prod:acme"
@@ -25,6 +26,8 @@ def test_clients_may_write_all_keys_but_those_of_commands() -> None:
     closed = {kind.suffix for kind in POOL_KEYS if not any(_matches(f"{root}:{kind.suffix}", rule) for rule in rules)}
     assert closed == {"control", "desired", "desired:revisions"}
     assert any(_matches(root, rule) for rule in rules)
+    shared = [ScopeKeys(PREFIX, scope, "a").key("x") for scope in SCOPES]
+    assert [key for key in shared if not any(_matches(key, rule) for rule in rules)] == []
     assert len(rules) <= 12
 
 

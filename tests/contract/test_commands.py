@@ -8,7 +8,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 # Walks over everything, on request or slowly in the background; `orc bench` and the kit remove what they have made.
 BENCH, REPAIR, KIT = "orchestrator/bench", "orchestrator/repair", "orchestrator/testing"
-BACKUP = "orchestrator/backup"
+SIMULATIONS = "orchestrator/simulations"  # reads one set of entities in pages
+MEMORY = "orchestrator/memory"  # a sweep walks over the records in one hash
+VECTORS = "orchestrator/vectors"  # reads all vectors of a memory in pages, once
 TABLE = "orchestrator/doctor"  # lists the commands that others send
 
 
@@ -22,9 +24,9 @@ def senders(pattern: str) -> set[str]:
     }
 
 
-def test_keys_are_searched_by_repair_and_backup_alone() -> None:
-    """A request reads an index. Only the repair and the backup use SCAN; no code uses KEYS."""
-    assert senders(r'"[HSZ]?SCAN"|scan_iter') - {KIT, TABLE} == {BENCH, REPAIR, BACKUP}
+def test_keys_are_searched_by_repair_alone() -> None:
+    """A request reads an index. Only the repair searches for keys, also for backups and `orc bench`."""
+    assert senders(r'"[HSZ]?SCAN"|scan_iter') - {KIT, TABLE} == {BENCH, REPAIR, MEMORY, SIMULATIONS, VECTORS}
     assert senders(r'\("KEYS"|\.keys\(f?"') <= {KIT}
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.errors import InvalidInput
-from orchestrator.store.keys import POOL_KEYS, SCOPE_KEYS, SCOPES, Backup, PoolKeys, ScopeKeys, is_permanent
+from orchestrator.store.key_kinds import POOL_KEYS, SCOPE_KEYS, SCOPES, Backup, Loss, is_permanent
+from orchestrator.store.keys import PoolKeys, ScopeKeys
 
 PAGE = (Path(__file__).parents[2] / "docs/internals/data-model.md").read_text(encoding="utf-8")
 
@@ -21,7 +22,7 @@ def test_permanent() -> None:
 
 
 def test_names_of_the_sources() -> None:
-    """Each name that a source document gives to a key stands beside a key of the tables, or is not built."""
+    """Each name that a source document gives to a key stands beside a key of the tables, or says that there is none."""
     section = PAGE.partition("## Names in the source documents\n")[2].partition("\n## ")[0]
     rows = dict(re.findall(r"^\| `([^`]+)` \| (.+?) \|", section, re.MULTILINE))
     assert set(rows) == {
@@ -37,18 +38,80 @@ def test_names_of_the_sources() -> None:
         "ratelimit:tasks:A:1min",
         "ratelimit:api:IP:1min",
         "memory:session-S",
+        "{session-S}:lock",
+        "agent:status-changed",
         "app:env:tenant:session:S:mem",
-        "agent:A:stm:E",
-        "agent:A:im:E",
+        "agent:A:stm",
+        "agent:A:im",
+        "agent:A:im:M",
+        "agent:A:stm:timeline",
+        "agent:A:im:timeline",
+        "agent:A:stm:type:T",
+        "agent:A:stm:action_type:T",
+        "agent:A:stm:importance",
+        "agent:A:stm:embedding:M",
+        "agent:A:stm:vector_buckets:B",
+        "agent:A:state:ID",
+        "agent:A:state:timeline",
+        "agent:A:state:relative_index",
+        "agent:A:state:spatial_keys",
+        "spatial:C:states",
+        "type:T:agents",
+        "type:T:states",
+        "simulation:X:agents",
+        "simulation:X:states",
+        "simulation:X:timeline",
+        "X:E",
+        "temp:time_range",
+        "temp:result",
+        "temp:importance",
+        "temp:final_result",
     }
     pool, scopes = ({kind.suffix for kind in kinds} for kinds in (POOL_KEYS, SCOPE_KEYS))
     for name, ours in rows.items():
         keys = re.findall(r"`\{(\w+):[\w:]+\}:([\w:]+)`", ours)
-        assert keys or ours == "not built", name
+        assert keys or ours == NO_KEY[name], name
         for scope, suffix in keys:
             assert scope in {"pool", *SCOPES}, name
             windows = re.sub(r"^usage:\d+$", "usage:MS", suffix)
             assert windows in (pool if scope == "pool" else scopes), name
+
+
+NO_KEY = {
+    **dict.fromkeys(("agent:A:stm:embedding:M", "agent:A:stm:vector_buckets:B"), "not built"),
+    **dict.fromkeys(("temp:time_range", "temp:result", "temp:importance", "temp:final_result"), "not needed"),
+}
+"""Names of the sources that no key serves."""
+
+
+def section(title: str) -> str:
+    """Return a section of the page."""
+    found = PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    assert found, title
+    return found
+
+
+def test_fields_of_chats() -> None:
+    """The page names each field that scripts of chats write, each key of a chat, and each column of an entry."""
+    page = section("Fields of a chat")
+    kinds = {kind.suffix: kind for kind in SCOPE_KEYS}
+    for suffix in ("chat:SRC:meta", "chat:SRC:q", "chat:SRC:id", "chat:SRC:sum", "chats"):
+        assert f"`{suffix}`" in page, suffix
+    for suffix in ("chat:SRC:meta", "chat:SRC:sum"):
+        fields = re.sub(r".*?: ", "", kinds[suffix].holds.partition(";")[0]).split(", ")
+        assert [field for field in fields if f"`{field}`" not in page] == [], suffix
+    columns = kinds["chat:SRC:q"].holds.partition(": ")[2].split(", ")
+    assert [column for column in columns if column not in page] == []
+
+
+def test_fields_of_memories() -> None:
+    """The page names each key of a tier and of the way to long-term storage."""
+    page = section("Fields of a memory")
+    suffixes = {
+        re.sub("^(stm|im):", "TIER:", row.suffix) for row in SCOPE_KEYS if re.match("stm:|im:|ltm:|sim:", row.suffix)
+    }
+    assert len(suffixes) >= 14
+    assert [suffix for suffix in sorted(suffixes) if f"`{suffix}`" not in page] == []
 
 
 def test_one_grammar() -> None:
@@ -58,7 +121,7 @@ def test_one_grammar() -> None:
     made |= {f"{PoolKeys('app:env:tenant', 'p').stem}{row.suffix}" for row in POOL_KEYS}
     assert {match[1] for key in made if (match := grammar.fullmatch(key))} == {"pool", *SCOPES}
     assert [key for key in made if not grammar.fullmatch(key)] == []
-    for kind in ("user", "domain", "global", "pool", ""):
+    for kind in ("users", "team", "all", "pool", ""):
         with pytest.raises(InvalidInput, match="no kind of scope"):
             ScopeKeys("app:env:tenant", kind, "x")
 
@@ -72,8 +135,24 @@ NOT_SAVED = {
     *["control:records:refused", "control:refused", "control:MINUTE", "desired:revisions", "nonce:CMD", "receipts:CMD"],
     *["selection:CMD", "leader", "leader:format", "supervisors", "supervisors:requests", "format"],
     *["lock:N", "lock:N:waiters", "lock:N:wake", "exec", "exec:fence", "exec:awaited", "exec:line", "exec:waiters"],
+    *["emb:log", "vec", "vec:new:B", "vec:pending", "lsh:B", "lshrev"],
     *["exec:wake", "exec:ID", "locks", "ws:json", "dir", "dir:info", "usage:MS:ops", "usage:MS:ops:before"],
-    *["window:MS", "ops", "ops:before", "losses"],
+    *[
+        "window:MS",
+        "ops",
+        "ops:before",
+        "losses",
+        "forget:F",
+        "ltm:gone",
+        "chat",
+        "chat:seen",
+        "chat:sizes",
+        "erased",
+        "gone",
+    ],
+    *["chats", "chat:SRC:id"],
+    *[f"{tier}:{part}" for tier in ("stm", "im") for part in ("meta", "time", "imp", "exp")],
+    *[f"{tier}:{part}" for tier in ("stm", "im") for part in ("kind:K", "act:X", "subj:U", "cell:C")],
 }
 """Kinds of keys that no backup has: indexes, who works now, locks, op ids, messages, counters of minutes."""
 
@@ -83,3 +162,15 @@ def test_every_kind_decides_about_backups() -> None:
     kinds = {kind.suffix for kind in (*POOL_KEYS, *SCOPE_KEYS) if kind.backup is Backup.NOT_SAVED}
     assert kinds - NOT_SAVED == set(), "add `backup=` to these kinds in orchestrator/store/keys.py, or list them"
     assert NOT_SAVED - kinds == set()
+
+
+def test_every_kind_says_what_its_loss_means() -> None:
+    """What comes back from a backup is saved, and what other keys have is not; the guide explains each word."""
+    kinds = (*POOL_KEYS, *SCOPE_KEYS)
+    lost = [kind.suffix for kind in kinds if kind.loss is Loss.CHECKPOINTED and kind.backup is Backup.NOT_SAVED]
+    assert lost == [], "no backup has these kinds"
+    twice = [kind.suffix for kind in kinds if kind.loss is Loss.RECONSTRUCTIBLE and kind.backup is not Backup.NOT_SAVED]
+    assert twice == [], "a restore makes these kinds again"
+    guide = (Path(__file__).parents[2] / "docs/guides/repair.md").read_text(encoding="utf-8")
+    section = guide.partition("## What the loss of a key means\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == {loss.value for loss in Loss}

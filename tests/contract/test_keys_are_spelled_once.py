@@ -8,11 +8,11 @@ from pathlib import Path
 
 import orchestrator
 from orchestrator.core import queue_name, slots
-from orchestrator.store import keys
-from orchestrator.store.keys import POOL_KEYS, SCOPE_KEYS
+from orchestrator.store import found_keys, key_kinds, keys
+from orchestrator.store.key_kinds import POOL_KEYS, SCOPE_KEYS
 
 ROOT = Path(orchestrator.__file__).parents[1]
-HOMES = {Path(str(module.__file__)) for module in (keys, queue_name, slots)}
+HOMES = {Path(str(module.__file__)) for module in (found_keys, key_kinds, keys, queue_name, slots)}
 HOMES |= {ROOT / "orchestrator/control/commands.py", ROOT / "orchestrator/core/wakeups.py"}
 """Commands declare their slots as formats; a notification of the doorbell names a queue."""
 OTHERS = {"agent", "skill", "session", "stop", "pause", "drain", "limit", "config", "do", "verified", "pool"}
@@ -26,7 +26,7 @@ SUFFIXES = {kind.suffix for kind in SCOPE_KEYS if ":" in kind.suffix and kind.su
 NO_KEYS = {
     ("orchestrator/schedules/plans.py", "schedule:"),  # the idempotency key that a fired task shows
     ("orchestrator/why/explanation.py", "agent:"),  # how people read an agent's own limit
-    ("workers/runtime/fetcher.py", "inbox:"),  # a name in the server's list of clients
+    ("workers/runtime/inbox_reader.py", "inbox:"),  # a name in the server's list of clients
 }
 PARSERS = {"partition", "rpartition", "removeprefix", "removesuffix", "startswith", "endswith", "split"}
 

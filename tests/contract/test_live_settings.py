@@ -116,7 +116,9 @@ def _changed() -> Settings:
         else:
             value = {
                 "prefix": "a:b:c", "pool": "mail", "level": "error", "format": "json", "durability": "fsync",
-                "relation": "parent",
+                "relation": "parent", "store": "file:///payloads",
+                "endpoint": "https://s3.example.com", "region": "eu-central-1",
+                "compression": "zstd", "vector_rung": "exact", "vector_delete": "mark",
             }[leaf.path[-1]]  # fmt: skip
         node = tree
         for part in leaf.path[:-1]:

@@ -8,7 +8,12 @@ from typing import Final
 from orchestrator.repair.findings import DAMAGE_KINDS
 from orchestrator.store.script_files import all_scripts
 
-SCRIPTS: Final = ("tasks/repair", "tasks/check_inbox", "tasks/check_keys", "agents/repair", "schedules/repair")
+_OF_TASKS: Final = ("tasks/repair", "tasks/check_inbox", "tasks/check_keys", "agents/repair", "schedules/repair")
+SCRIPTS: Final = (
+    *_OF_TASKS,
+    *sorted(name for name in all_scripts() if name.startswith("repair/")),
+    "memory/check_vectors",
+)
 
 
 def test_the_scripts_know_the_same_codes() -> None:

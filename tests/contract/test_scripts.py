@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from orchestrator.schedules import scripts as schedule_scripts
-from orchestrator.store.keys import POOL_KEYS, SCOPE_KEYS
+from orchestrator.store.key_kinds import POOL_KEYS, SCOPE_KEYS
 from orchestrator.store.script_files import ScriptFile, all_scripts
 from orchestrator.tasks import scripts as task_scripts
 from orchestrator.tasks.inbox import parse_entries
@@ -32,11 +32,23 @@ from tests.helpers.cases import each_case
 
 LUA = Path(__file__).parents[2] / "lua"
 INCLUDES = sorted((LUA / "includes").glob("*.lua"))
-READ_ONLY = {"locks/peek", "tasks/why", "workspace/present", "workspace/tail"}
+READ_ONLY = {
+    "chat/page",
+    "chat/since",
+    "locks/peek",
+    "memory/narrow",
+    "memory/near",
+    "memory/query",
+    "tasks/why",
+    "workspace/present",
+    "workspace/tail",
+}
 READ_ONLY |= {name for name in all_scripts() if name.startswith("monitoring/")}
-_SHARED_STATE = {name for name in all_scripts() if name.startswith("workspace/")} - READ_ONLY
-_SHARED_STATE |= {"agent_state/change", "boards/add"}
+_SHARED_STATE = {name for name in all_scripts() if name.startswith(("workspace/", "chat/"))} - READ_ONLY
+_SHARED_STATE |= {"agent_state/change", "boards/add", "subjects/note", "simulations/index", "simulations/push"}
+_SHARED_STATE |= {"memory/embed", "memory/select", "memory/store", "memory/supersede", "memory/touch", "memory/update"}
 _SHARED_STATE -= {"workspace/clear", "workspace/acknowledge"}  # they make room
+_SHARED_STATE -= {"chat/clear", "chat/erase", "chat/pop", "chat/truncate", "chat/touch", "chat/saved"}
 FULL_SERVER_REFUSES = {
     "agents/count",
     "agents/describe",
@@ -269,7 +281,10 @@ def test_lock_suffixes() -> None:
 
 def test_workspace_suffixes() -> None:
     """The same for workspaces, whose keys lie in the slot of their session."""
-    others = ("exec", "lock", "fence", "usage", "window", "day", "state")
+    others = (
+        *("exec", "lock", "fence", "usage", "window", "day", "state", "chat", "stm", "im", "ltm", "sim", "forget"),
+        *("emb", "vec", "lsh", "agents", "type", "place", "of", "gone", "counts", "buf", "erased"),
+    )
     known = {f":{_stem(kind.suffix)}" for kind in SCOPE_KEYS if not kind.suffix.startswith(others)}
     text = "\n".join(script.text for script in all_scripts().values() if script.name.startswith("workspace/"))
     # What excludes changes is a lock.

@@ -29,6 +29,7 @@ OTHERS = {
     b"cache:1",
 }
 """Keys of other pools, other prefixes and other programs."""
+RAW_FIGURES = ("raw_submit_one_by_one", "raw_submit_many", "raw_drain", "raw_server_us_per_task")
 FIGURES = ("submit_one_by_one", "submit_100_at_once", "submit_many", "drain", "latency_p50_ms", "latency_p99_ms")
 
 
@@ -57,11 +58,15 @@ def client(shared: RedisServer) -> Iterator[redis.Redis]:
 @pytest.mark.slow
 def test_on_a_server_of_its_own(terminal: Terminal) -> None:
     """Without a URL it starts a server that is gone afterwards, with all processes; every figure is there."""
-    done = terminal.process("bench", "--tasks", "200", "--processes", "1", "-o", "json", timeout_s=90)
+    done = terminal.process(
+        "bench", "--tasks", "200", "--processes", "1", "--payload", "10kB", "-o", "json", timeout_s=90
+    )
     assert done.code == 0, done
     found = done.json()
     assert all(found[name] > 0 for name in FIGURES)
     assert found["latency_p50_ms"] <= found["latency_p99_ms"]
+    assert all(found[name] > 0 for name in RAW_FIGURES)
+    assert found["bytes_per_queued_task"] > found["payload_bytes"] == 10_000
     assert found["redis"].endswith("embedded, over a socket")
     assert not terminal.processes()
     assert not (terminal.folder / "data").exists()
@@ -101,9 +106,34 @@ def test_a_server_that_is_no_good(terminal: Terminal, shared: RedisServer, clien
 
 def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     """People get one figure a line, with its unit, and hear what the figures are."""
-    show(Figures("a machine", "8.2.3 embedded", 2, 7055, 37678, 52815, 37325, 0.71, 0.9), Globals())
+    show(
+        Figures(
+            "a machine",
+            "8.2.3 embedded",
+            2,
+            7055,
+            37678,
+            52815,
+            37325,
+            0.71,
+            0.9,
+            0,
+            25.1,
+            420,
+            300,
+            9000,
+            99000,
+            None,
+            8.1,
+        ),
+        Globals(),
+    )
     printed, told = capsys.readouterr()
     assert "submit, 100 at once  37,678 tasks/s\n" in printed
+    assert "submit_many          52,815 tasks/s (99,000)\n" in printed
+    assert "drain                37,325 tasks/s\n" in printed
+    assert "server, per task     25.1 µs of CPU (8.1)\n" in printed
+    assert "memory, per task     420 bytes queued, 300 ended\n" in printed
     assert "submit to result     p50 0.71 ms, p99 0.90 ms, at rest\n" in printed
     assert "The tasks do nothing" in told
 
@@ -112,3 +142,5 @@ def test_usage(terminal: Terminal) -> None:
     """Numbers that cannot be meant are refused."""
     assert terminal.orc("bench", "--tasks", "5").code == 2
     assert terminal.orc("bench", "--processes", "0").code == 2
+    for size in ("10mB", "201kB", "-1"):
+        assert terminal.orc("bench", f"--payload={size}").code == 2

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-AGENTS = ("my_agents:agent", "rate_limited:agent", "parent_children:team", "outbox:agent")
+AGENTS = ("my_agents:agent", "rate_limited:agent", "parent_children:team", "outbox:agent", "support_agent:agent")
 ORC = str(Path(sys.executable).with_name("orc"))
 
 
@@ -27,7 +27,7 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
     environ = {name: value for name, value in os.environ.items() if not name.startswith("ORC_")}
     environ["ORC_DATA_DIR"] = str(tmp_path_factory.mktemp("examples") / "data")
     with ActorProcess([ORC, "up", *AGENTS], name="orc-up", env=environ, cwd=EXAMPLES) as up:
-        for agent in ("greeter", "oracle", "planner", "counter", "warehouse"):
+        for agent in ("greeter", "oracle", "planner", "counter", "warehouse", "support"):
             up.wait_output(agent, timeout_s=20)
         yield environ
         up.terminate()
@@ -54,6 +54,34 @@ def test_rate_limited(terminal: dict[str, str]) -> None:
     found = re.fullmatch(r"15 answers in (\d+\.\d) s; the last one: question 14: yes\n", printed)
     assert found, printed
     assert float(found[1]) >= 2.0
+
+
+def test_support_agent(terminal: dict[str, str]) -> None:
+    """The agent learns the documentation, answers from it, and knows what a further question is about."""
+    ask = (ORC, "tasks", "submit", "answer", "--session", "ada", "--wait", "-a")
+    assert int(run(terminal, ORC, "tasks", "submit", "learn", "--wait")) > 80
+    assert "textwrap.wrap: " in run(terminal, *ask, "question=How do I wrap text with textwrap?")
+    assert "textwrap.dedent: " in run(terminal, *ask, "question=And how do I dedent it?")
+    assert "And how do I dedent it?" in run(terminal, ORC, "chat", "show", "ada")
+
+
+def test_support_agent_with_the_manual(terminal: dict[str, str]) -> None:
+    """The agent learns this project's manual, and answers a customer from it."""
+    learned = run(terminal, ORC, "tasks", "submit", "learn_manual", "--wait")
+    assert re.fullmatch(r'"\d{3,} sections, embedded by WordLlamaEmbedder\(\)"\n', learned)
+    question = "question=How do I take a backup?"
+    answered = run(terminal, ORC, "tasks", "submit", "answer_customer", "--session", "bob", "--wait", "-a", question)
+    assert "guides/backup.md, " in answered
+
+
+@pytest.mark.slow
+def test_support_agent_in_one_command(terminal: dict[str, str]) -> None:
+    """The file starts all that it needs, says which embedder it uses, and answers."""
+    printed = run(terminal, sys.executable, "support_agent.py", "What is a dead letter?")
+    first, _, question, place, *_ = printed.splitlines()
+    assert re.fullmatch(r"\d{3,} sections, embedded by WordLlamaEmbedder\(\)", first)
+    assert question == "What is a dead letter?"
+    assert re.fullmatch(r"(README|guides|tutorial|reference)\S+, .* \(0\.\d\d\)", place)
 
 
 def test_parent_children(terminal: dict[str, str]) -> None:
@@ -86,9 +114,9 @@ def test_two_editors(terminal: dict[str, str]) -> None:
 
 
 def test_examples_have_no_file_without_test() -> None:
-    """Each example is run above; that of a test file by `test_pytest_plugin`."""
+    """Each example is run above; those of test files by `test_pytest_plugin`."""
     run_above = {agent.partition(":")[0] for agent in AGENTS} | {"two_editors"}
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == run_above | {"test_my_agents"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == run_above | {"test_my_agents", "test_support_agent"}
 
 
 def test_readme_shows_the_example() -> None:

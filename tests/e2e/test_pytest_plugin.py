@@ -60,11 +60,11 @@ def project(tmp_path: Path) -> Project:
 
 
 def test_the_example_passes(project: Project) -> None:
-    """examples/test_my_agents.py beside the agent that it tests, and nothing else."""
-    for name in ("my_agents.py", "test_my_agents.py"):
+    """The examples with tests, beside the agents that they test, and nothing else."""
+    for name in ("my_agents.py", "test_my_agents.py", "support_agent.py", "test_support_agent.py"):
         shutil.copy(ROOT / "examples" / name, project.folder)
     code, output = project.run()
-    assert (code, "4 passed" in output) == (0, True), output
+    assert (code, "8 passed" in output) == (0, True), output
 
 
 def test_what_a_test_may_do(project: Project) -> None:

@@ -43,8 +43,8 @@ async def test_another_type_in_the_keys_of_one_agent(
             else:
                 stuck = await orc.submit("stamp")
             for n in range(20):
-                assert await (await orc.submit("echo", {"n": n})).result(timeout=4) == n
-            await wait_for(lambda: f"{suffix} not a " in caplog.text, "the key to be named", 20)
+                assert await (await orc.submit("echo", {"n": n})).result(timeout=15) == n
+            await wait_for(lambda: f"{suffix} not a " in caplog.text, "the key to be named", 40)
             team.direct.delete(key)
             stuck = stuck or await orc.submit("stamp")
             assert await stuck.result(timeout=15) == "stamped"

@@ -30,8 +30,7 @@ LINKS = {
     "heartbeat:listener",
     "supervisor:control",
     "supervisor:doorbell",
-    "worker:inbox:clerk",
-    "worker:inbox:scribe",
+    "worker:inboxes",
 }
 """What is opened last; the rest is there by then."""
 

@@ -53,7 +53,7 @@ async def test_what_the_last_read_swallowed_goes_back_before_a_worker_leaves(mak
         async with team.open_client() as orc:
             assert await (await orc.submit("echo", {"n": 1})).result(timeout=4) == 1
             lost = leaving.proxy.fail_reply(named("XREADGROUP"), nth="every", how="swallow")
-            await wait_for(lambda: lost.seen >= 2, "a read of each inbox whose answer will be lost")
+            await wait_for(lambda: lost.seen, "a read whose answer will be lost")
             handle = await orc.submit("echo", {"n": 2})
             await wait_for(
                 lambda: team.direct.xpending_range(team.keys.inbox("scribe"), "workers", "-", "+", 10),

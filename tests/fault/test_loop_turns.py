@@ -59,7 +59,7 @@ async def test_loops_turn_with_and_without_redis(prefix: str) -> None:
         "event_trimmer",
         "older_workers",
     }  # without a fault they turn every 15 s or less often
-    loops = {*SUPERVISOR_LOOPS, "fetcher:scribe", "heartbeat", "event_loop"}
+    loops = {*SUPERVISOR_LOOPS, "fetcher", "heartbeat", "event_loop"}
     with RedisServer() as server:
         settings = local_settings(
             server.url, prefix, supervisor__sweep_s=0.1, supervisor__leader_lease_s=60, worker__heartbeat_s=0.1
@@ -96,7 +96,7 @@ async def test_worker_with_a_silent_loop_is_not_recorded_as_turning() -> None:
     """The event loop runs, but a fetcher hangs: the watchdog gets no turns. Twin: it gets them while that turns."""
     turns, watchdog = LoopTurns(), LoopWatchdog(60.0)
     probe = LoopProbe(asyncio.get_running_loop(), watchdog, turns, silent_after_s=30.0)
-    fetcher = turns.loop("fetcher:scribe", silent_after_s=30.0)
+    fetcher = turns.loop("fetcher", silent_after_s=30.0)
 
     async def silent_s() -> float:
         """Ask the event loop, and return for how long the watchdog has had no turn."""

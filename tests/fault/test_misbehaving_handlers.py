@@ -17,7 +17,7 @@ from tests.helpers.team import make_settings
 from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
     from orchestrator.core.settings import Settings
@@ -45,13 +45,15 @@ ATTEMPTS = {"dies": 2}
 
 @asynccontextmanager
 async def misbehaving_team(
-    settings: Settings, attempt_log: AttemptLog
+    settings: Settings, attempt_log: AttemptLog, env: Mapping[str, str] | None = None
 ) -> AsyncIterator[tuple[Orchestrator, ActorProcess]]:
-    """A supervisor, a host with one worker process, and a client."""
+    """A supervisor, a host with one worker process, and a client; `env`: more variables of the host."""
     with ExitStack() as stack:
         stack.enter_context(subprocesses.supervisor(settings))
         host = stack.enter_context(
-            subprocesses.host(settings, attempt_log, processes=1, agents="tests.fault.misbehaving_agents:misbehaving")
+            subprocesses.host(
+                settings, attempt_log, processes=1, agents="tests.fault.misbehaving_agents:misbehaving", env=env
+            )
         )
         async with Orchestrator(settings=settings) as orc:
             await wait_for(
@@ -89,7 +91,8 @@ async def test_a_stuck_worker_is_killed_and_replaced(
 ) -> None:
     """Its host sees that its loop stands still; the task has a death that says so, and other work goes on."""
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0, stuck_after_s=1.0, heartbeat_s=0.2)
-    async with misbehaving_team(settings, attempt_log) as (orc, _):
+    # On a busy machine the host takes longer than the short lease of these agents, whose end would be a death, too.
+    async with misbehaving_team(settings, attempt_log, {"NASTY_LEASE_S": "30"}) as (orc, _):
         before = await (await orc.submit("pid")).result(timeout=10)
         handle = await orc.submit("stuck", {"how": how})
         with pytest.raises(TaskFailed, match="deaths"):

@@ -254,15 +254,24 @@ async def supervise_schedules(services: Services) -> None:
 
 
 @pytest.fixture
-async def stepped(tmp_path: Path, prefix: str) -> AsyncIterator[tuple[SteppingClock, Services, Services]]:
-    """A server whose clock the test steps, and two processes' worth of services."""
+def clocked_server(tmp_path: Path) -> Iterator[tuple[SteppingClock, RedisServer]]:
+    """A server whose clock the test steps."""
     clock = SteppingClock(tmp_path)
     with RedisServer(env=clock.env) as server:
-        settings = make_settings(server.url, prefix, **TIMINGS)
-        async with open_services(settings, name="one") as one, open_services(settings, name="two") as two:
-            yield clock, one, two
-            keys = await one.store.execute("KEYS", "*")
-            await one.store.execute("UNLINK", "-", *keys)
+        yield clock, server
+
+
+@pytest.fixture
+async def stepped(
+    clocked_server: tuple[SteppingClock, RedisServer], prefix: str
+) -> AsyncIterator[tuple[SteppingClock, Services, Services]]:
+    """A clock that the test steps, and two processes' worth of services on the server that has it."""
+    clock, server = clocked_server
+    settings = make_settings(server.url, prefix, **TIMINGS)
+    async with open_services(settings, name="one") as one, open_services(settings, name="two") as two:
+        yield clock, one, two
+        keys = await one.store.execute("KEYS", "*")
+        await one.store.execute("UNLINK", "-", *keys)
 
 
 HOUR_S: Final = 3600

@@ -24,8 +24,9 @@ LEASE_S = 4.0
 
 
 def reads(agent: str) -> Callable[[Command], bool]:
-    """Match the inbox reads of one agent."""
-    return lambda command: command.name == "XREADGROUP" and command.arguments[-2].endswith(f":{agent}".encode())
+    """Match the reads that cover the inbox of one agent."""
+    suffix = f":inbox:{agent}".encode()
+    return lambda command: command.name == "XREADGROUP" and any(one.endswith(suffix) for one in command.arguments)
 
 
 @pytest.mark.parametrize(

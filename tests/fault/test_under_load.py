@@ -30,13 +30,21 @@ TASKS = 1000
 
 
 @asynccontextmanager
-async def again_and_again(harm: Callable[[], object], *, every_s: float) -> AsyncIterator[list[object]]:
-    """Do harm every now and then, in a thread, beside what the block does; gives what `harm` returned each time."""
+async def again_and_again(
+    harm: Callable[[], object], *, every_s: float, progress: Callable[[], object] = object
+) -> AsyncIterator[list[object]]:
+    """Do harm every now and then, in a thread, beside what the block does; gives what `harm` returned each time.
+
+    Before harm is done again, `progress` must have changed, so that a slow machine gets on, too.
+    """
     done: list[object] = []
 
     async def run() -> None:
         while True:
+            before = progress()
             await anyio.sleep(every_s)
+            while progress() == before:  # noqa: ASYNC110 - what changes has no event
+                await anyio.sleep(every_s)
             done.append(await anyio.to_thread.run_sync(harm))
 
     async with anyio.create_task_group() as background:
@@ -98,7 +106,12 @@ async def test_connections_of_one_actor_are_cut_under_load(actor: str, make_team
         worker = await team.start_worker()
         proxy = {"client": team.client, "supervisor": team.supervisor, "worker": worker.proxy}[actor]
         ways = itertools.cycle([False, True])
-        async with team.open_client() as orc, again_and_again(lambda: proxy.cut(reset=next(ways)), every_s=0.03):
+        async with (
+            team.open_client() as orc,
+            again_and_again(
+                lambda: proxy.cut(reset=next(ways)), every_s=0.03, progress=lambda: team.attempt_log.size_bytes
+            ),
+        ):
             handles = await submit_all(orc)
             await wait_for_all(handles)
         await worker.drain()
@@ -111,7 +124,12 @@ async def test_scripts_are_flushed_under_load(make_team: Callable[..., Team]) ->
     async with make_team(lease_s=15.0) as team:
         await team.start_supervisor()
         worker = await team.start_worker()
-        async with team.open_client() as orc, again_and_again(team.direct.script_flush, every_s=0.02) as flushed:
+        async with (
+            team.open_client() as orc,
+            again_and_again(
+                team.direct.script_flush, every_s=0.02, progress=lambda: team.attempt_log.size_bytes
+            ) as flushed,
+        ):
             handles = await submit_all(orc)
             await wait_for_all(handles)
         await worker.drain()
@@ -136,7 +154,11 @@ async def test_redis_is_killed_and_restarted_under_load(
             await team.start_supervisor()
             worker = await team.start_worker()
             restart = partial(server.restart, clean=clean)
-            async with team.open_client() as orc, again_and_again(restart, every_s=0.1) as restarts:
+
+            async with (
+                team.open_client() as orc,
+                again_and_again(restart, every_s=0.1, progress=lambda: attempt_log.size_bytes) as restarts,
+            ):
                 handles = await submit_all(orc)
                 await wait_for_all(handles)
             await worker.drain()

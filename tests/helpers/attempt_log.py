@@ -33,6 +33,11 @@ class AttemptLog:
         finally:
             os.close(descriptor)
 
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file: it grows with each note."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
     def notes(self, what: str | None = None, *, task: str | None = None) -> list[Note]:
         """Read all notes in order, or those of one kind, of one task."""
         if not self.path.exists():

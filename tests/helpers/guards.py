@@ -9,7 +9,7 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.store.keys import is_permanent
+from orchestrator.store.key_kinds import is_permanent
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -30,6 +30,7 @@ class LoopWatch:
     def __init__(self) -> None:
         self._looks = 0
         self._stack = ""
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread_id: int | None = None
         self._native_id = 0
         self._starved_s = 0.0
@@ -39,7 +40,7 @@ class LoopWatch:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Watch this loop, which runs in the calling thread, until `stop`."""
-        self._stack = ""
+        self._stack, self._loop = "", loop
         self._thread_id, self._native_id = threading.get_ident(), threading.get_native_id()
         self._beat(loop)
 
@@ -60,7 +61,10 @@ class LoopWatch:
 
     def _look(self) -> None:
         while not self._stopped.wait(_BEAT_S):
-            thread_id = self._thread_id
+            thread_id, loop = self._thread_id, self._loop
+            if loop is None or not loop.is_running():
+                self._looks = 0  # a fixture without a loop may take its time
+                continue
             self._looks = self._looks + 1 if thread_id is not None else 0
             if thread_id is not None and self._looks > BLOCKED_S / _BEAT_S:
                 starved_s = _starved_s(self._native_id) - self._starved_s

@@ -158,3 +158,8 @@ def greet_in_process(name: str) -> str:
 def greet_politely_in_process(name: str, polite: str = "") -> str:
     """Greet; the version after it."""
     return f"{'good day' if polite else 'hi'} {name}"
+
+
+def shout_twice(text: str) -> str:
+    """Return a text twice in upper case."""
+    return text.upper() * 2

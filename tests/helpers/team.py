@@ -156,7 +156,7 @@ class Team:
                 self._supervisor_ended.set()
 
         self._tasks.start_soon(run)
-        await wait_for(lambda: self.direct.exists(self.keys.leader), "a supervisor that leads")
+        await wait_for(lambda: self.direct.exists(self.keys.leader), "a supervisor that leads", 20)
 
     async def stop_supervisor(self) -> None:
         """Stop it as a signal does."""

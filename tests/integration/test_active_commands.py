@@ -273,9 +273,9 @@ async def test_the_log_level_follows(team: LocalTeam) -> None:
     try:
         order = await team.orc.admin.set_log_level("error")
         await says(team, order.id, worker.id, "done")
-        await wait_for(lambda: root.level == logging.ERROR, "the level")
+        await wait_for(lambda: root.level == logging.ERROR, "the level", timeout_s=20)
         await team.orc.admin.reset_log_level()
-        await wait_for(lambda: root.level == logging.INFO, "the usual level")
+        await wait_for(lambda: root.level == logging.INFO, "the usual level", timeout_s=20)
     finally:
         root.setLevel(before)
 

@@ -13,14 +13,26 @@ import anyio
 import msgspec
 import pytest
 
-from orchestrator import Agent, FormatMismatch, Orchestrator, Reject, RestoreRefused, Snooze, Stopped, TaskContext
-from orchestrator.backup import restoring, saving, servers
+from orchestrator import (
+    Agent,
+    FormatMismatch,
+    Message,
+    Orchestrator,
+    Record,
+    Reject,
+    RestoreRefused,
+    Snooze,
+    Stopped,
+    TaskContext,
+)
+from orchestrator.backup import restoring, saving
 from orchestrator.backup import target as targets
 from orchestrator.backup.files import BackupFile, BackupReader
 from orchestrator.backup.rows import KeyRow, SavedTask
 from orchestrator.control.desired import read_desired
 from orchestrator.control.signing import signer_of
 from orchestrator.core.errors import ConfigError, DamagedBackup, ServerRefused, ServerUnavailable
+from orchestrator.repair import servers
 from orchestrator.repair.scan import KeyLifetimes, PoolScan
 from orchestrator.services import open_services
 from orchestrator.store import scanning
@@ -846,3 +858,76 @@ async def test_the_floor_rises_during_a_backup(settings: Settings, tmp_path: Pat
     assert reader.header.floor == 2
     view = (await open_backup(tmp_path / "a")).view
     assert view.floor == 3
+
+
+@pytest.mark.both_servers
+async def test_chats_and_memories(
+    team: LocalTeam, tmp_path: Path, target: Settings, other_server: RedisServer, redis_client: redis.Redis
+) -> None:
+    """On the other version line all reads give the same; the file has no index of them, and the restore makes each."""
+
+    async def read(orc: Orchestrator) -> list[Any]:
+        chats = [orc.chat(SESSION, source) for source in ("main", "a b")]
+        memory, run = orc.memory("ada"), orc.simulation("run")
+        return [
+            *[await chat.hydrate() for chat in chats],
+            sorted(await chats[0].sources()),
+            *[[(one.id, one.step, one.content, one.version) for one in found] for found in (
+                await memory.recent(50), await memory.of_kind("plan"), await memory.of_action("look"),
+                await memory.important(3.0), await memory.near(5, 1, 3), await memory.between(3, 9),
+            )],
+            await run.states(), await run.near(2.0, 2.0, 5), await run.buffer("wolf"),
+        ]  # fmt: skip
+
+    orc = team.orc
+    for source, count in (("main", 700), ("a b", 3)):
+        for first in range(0, count, 100):
+            size = min(100, count - first)
+            messages = [
+                Message({"role": "user", "content": "\u00fc" * 50, "n": n}, turn="t", tokens=n) for n in range(size)
+            ]
+            await orc.chat(SESSION, source).append(messages)
+    await orc.chat(SESSION).set_meta({"title": "\u00fc"})
+    await orc.chat(SESSION).set_summary("what was", upto=10, version=1)
+    await orc.chat(SESSION).note_extracted("ada/extract", upto=5, rev=2**53 - 1)
+    memory = orc.memory("ada")
+    for tier in ("stm", "im"):
+        await memory.store_many(
+            [
+                Record(
+                    id=f"{tier}{n}", step=n % 40, kind=("plan", "see it")[n % 2], content={"n": n}, importance=n / 10,
+                    action="look", position=(n, 1.0), subject="eve", simulation="run",
+                )
+                for n in range(90)
+            ],
+            tier=tier,
+        )  # fmt: skip
+    await memory.touch("stm3")
+    await orc.simulation("run").push("wolf", 1, 2)
+    before = await read(orc)
+    path = tmp_path / "pool.orc"
+    saved = await save_pool(team.services, path, compress=False)
+    assert saved.skipped == ()
+    text = path.read_text()
+    assert [
+        part
+        for part in ('"stm:time"', '"im:imp"', '"stm:kind:', '"stm:exp"', '"chat:main:id"', '"chats"')
+        if part in text
+    ] == []
+    report = await restore(path, target)
+    assert report.corrected == {}
+    async with run_local_team(target, supervised=False) as copy:
+        assert await check_keys(copy.services) == []
+        assert await read(copy.orc) == before
+        assert (await copy.orc.chat(SESSION).head()).extracted == {"ada/extract": 5}
+        with other_server.client() as client:
+            copied, original = keys_of(client, target.prefix), keys_of(redis_client, team.settings.prefix)
+            suffixes = [{key.partition("}:")[2] for key in keys} for keys in (original, copied)]
+            assert {
+                one for one in suffixes[0] - suffixes[1] if one.startswith(("chat", "stm", "im", "ltm", "buf"))
+            } == set()
+        assert (
+            await copy.orc.chat(SESSION).append([Message({"role": "user"}, id=before[0].messages[0].id)])
+        ).added == 0
+        await copy.orc.memory("ada").store(Record(step=3, kind="plan", content=1))
+        assert await check_keys(copy.services) == []

@@ -31,6 +31,7 @@ STAND_IN = Peer(
     worker=(APP,),
     app=APP,
     remaining=lambda meter: int(meter.get(list_peer_app.LEFT) or 0),
+    result_ttl_s=60,
     drain_share=1.0,
     trip_share=1.0,
 )

@@ -10,16 +10,17 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from orchestrator import Agent, Submission, TaskFailed
+from orchestrator import Agent, RuleExtractor, Submission, TaskFailed
 from orchestrator.tasks.model import TaskState
 from tests.helpers.local_team import run_local_team
 from tests.helpers.terminal import Done, Terminal
 from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
+    from orchestrator import Fact, Turn
     from orchestrator.client.handle import TaskHandle
     from orchestrator.core.settings import Settings
     from tests.helpers.local_team import LocalTeam
@@ -349,3 +350,29 @@ async def test_what_cannot_be_meant(orc: Orc, typed: str) -> None:
     """What makes no sense is exit code 2, before anything is sent."""
     done = await orc(*typed.split())
     assert (done.code, done.out) == (2, ""), done
+
+
+async def test_an_extraction_that_failed(team: LocalTeam, orc: Orc) -> None:
+    """It is a dead letter as any other task: shown with its error, and run again by hand."""
+
+    class Failing(RuleExtractor):
+        failing = True
+
+        async def extract(self, turns: Sequence[Turn]) -> list[Fact]:
+            if Failing.failing:
+                raise ConnectionError("the model is away")
+            return await super().extract(turns)
+
+    agent = Agent("ed")
+    agent.extracts(Failing(), max_attempts=1)
+    await team.work(agent)
+    await team.orc.chat("s").append([{"role": "user", "content": "My name is Ann."}])
+    handle = await team.orc.extract("s", agent="ed")
+    assert handle is not None
+    with pytest.raises(TaskFailed):
+        await handle.result(5)
+    assert (await orc("dead", "list", "-o", "id")).out.split() == [handle.id]
+    assert "the model is away" in (await orc("dead", "show", handle.id)).out
+    Failing.failing = False
+    assert (await orc("dead", "retry", handle.id)).code == 0
+    assert (await handle.result(5)).records == 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 import pytest
 
+from orchestrator.store.keys import ScopeKeys
 from tests.helpers.local_team import run_local_team
 from tests.helpers.terminal import Done, Terminal
 
@@ -108,8 +109,46 @@ async def test_report(team: LocalTeam, terminal: Terminal) -> None:
     assert (await orc(terminal, "keys", "report", "-o", "id")).out.split() == list(rows)
 
 
+async def test_report_of_scopes(team: LocalTeam, terminal: Terminal, redis_client: redis.Redis) -> None:
+    """Sessions and agents by size; what needs a look is said on standard error."""
+    async with team.orc.workspace("large").edit() as shared:
+        await shared.set("plan", "x" * 5000)
+    await team.orc.agents.set_state("ada", {"status": "busy"})
+    done = await orc(terminal, "keys", "report", "--by", "scope", "-o", "json")
+    rows = done.json()["items"]
+    assert [row["scope"] for row in rows] == ["session:large", "agent:ada"]
+    assert rows[0]["bytes"] > 5000
+    assert done.err == ""
+    key = ScopeKeys(team.settings.prefix, "agent", "ada").key("state")
+    redis_client.persist(key)
+    done = await orc(terminal, "keys", "report")
+    assert "have no lifetime" in done.err
+    redis_client.expire(key, 100)
+
+
 async def test_report_of_nothing(terminal: Terminal, redis_client: redis.Redis, team: LocalTeam) -> None:
     """An empty pool is no failure."""
     redis_client.delete(team.services.keys.format)
     done = await orc(terminal, "keys", "report", "--pool", "empty", "-o", "json")
     assert done.code == 0
+
+
+async def test_rebuild(team: LocalTeam, terminal: Terminal, redis_client: redis.Redis) -> None:
+    """What it would do is shown, and done when confirmed; another scope is left alone."""
+    for session in ("a b", "other"):
+        async with team.orc.workspace(session).edit() as shared:
+            await shared.append("log", 1, 2)
+        redis_client.delete(ScopeKeys(team.settings.prefix, "session", session).key("ws:parts"))
+    done = await orc(terminal, "keys", "rebuild", "--scope", "session:a b")
+    assert done.code == 4
+    assert "unlisted-part  1" in done.out
+    done = await orc(terminal, "keys", "rebuild", "--scope", "session:a b", "--yes")
+    assert (done.code, done.err) == (0, "1 repaired\n")
+    done = await orc(terminal, "keys", "rebuild", "-o", "json", "--yes")
+    assert [(row["code"], row["count"], row["repaired"]) for row in done.json()["items"]] == [
+        ("unlisted-part", 1, True)
+    ]
+    assert (await orc(terminal, "keys", "rebuild")).err == "no damage found\n"
+    done = await orc(terminal, "keys", "rebuild", "--scope", "team:x")
+    assert done.code == 2
+    assert "no kind of scope" in done.err

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator import Agent, Standing, TaskContext
+from orchestrator import Agent, Record, Standing, TaskContext
 from orchestrator.core.errors import ServerRefused
 from tests.faultkit.servers import cluster_server
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
@@ -43,6 +43,7 @@ async def test_everything_that_is_shared(team: LocalTeam) -> None:
         await ctx.scratch.set("draft", 1)
         await ctx.workspace.publish("draft")
         await ctx.agent_state.set({"status": "busy"})
+        await ctx.memory.store(Record(step=1, kind="state", content=ctx.session))
         async with ctx.locks.hold("report"):
             assert (await ctx.limits.check("api", 3, 60)).allowed
         return await ctx.agent_state.bump("done")
@@ -56,6 +57,9 @@ async def test_everything_that_is_shared(team: LocalTeam) -> None:
     assert await orc.agents.states(NAMES, "status") == {
         "ada": {"status": "busy"}, "bob": {"status": "idle"}, "eve": {},
     }  # fmt: skip
+    recalled = await orc.memory("ada").recent()
+    assert sorted(record.content for record in recalled) == sorted(f"s {name}" for name in NAMES)
+    assert await orc.memory("ada").get(*[record.id for record in recalled]) == recalled
     assert list(await orc.agents.active()) == ["ada"]
     assert await orc.board().top() == [Standing(1, "ada", 3)]
     await orc.board("mine").add("bob", 2)

@@ -9,7 +9,8 @@ import pytest
 
 from orchestrator import Agent, Reject, TaskContext
 from orchestrator.core.errors import InvalidInput, TaskFailed
-from orchestrator.store.keys import POOL_KEYS, PoolKeys
+from orchestrator.store.key_kinds import POOL_KEYS
+from orchestrator.store.keys import PoolKeys
 from orchestrator.tasks.submission import Submission
 from tests.helpers.guards import keys_of
 from tests.helpers.local_team import TIMEOUT_S

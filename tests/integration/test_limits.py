@@ -226,6 +226,7 @@ async def test_starts_are_spread_as_the_window_allows(team: LocalTeam) -> None:
     assert gaps[4] < 130_000
 
 
+@pytest.mark.blocks_loop  # fifty workers share one loop, and their fifty heartbeat threads its interpreter
 async def test_fifty_workers_keep_one_limit(team: LocalTeam) -> None:
     """Fifty workers of one agent with room for hundreds start no more in any window than the rate allows."""
     starts_us: list[int] = []

@@ -41,13 +41,22 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counted
 
 
-async def register(team: LocalTeam, number: int, *, slots: int = 4, backlog: int = 0) -> None:
-    """Register the worker of one agent as its process would."""
+AT_ONCE = 100
+
+
+def registration(team: LocalTeam, number: int, *, slots: int = 4, backlog: int = 0) -> Call[Any]:
+    """The call with which the worker of one agent registers."""
     spec = AgentSpec(f"agent-{number}", frozenset({"lone"}))
-    call = registry.register(
+    return registry.register(
         team.services.keys, worker=f"w{number}", spec=spec, slots=slots, backlog=backlog, about={}, alive_s=600
     )
-    await team.services.store.call(call)
+
+
+async def register_all(team: LocalTeam, agents: int) -> None:
+    """Register the workers of so many agents."""
+    for first in range(0, agents, AT_ONCE):
+        some = range(first, min(first + AT_ONCE, agents))
+        await team.services.store.call_all([registration(team, number) for number in some])
 
 
 async def run_lone_task(team: LocalTeam) -> str:
@@ -70,8 +79,7 @@ async def run_lone_task(team: LocalTeam) -> str:
 @pytest.mark.parametrize("agents", [20, pytest.param(10_000, marks=pytest.mark.slow)])
 async def test_a_lone_task_costs_three_calls(team: LocalTeam, calls: Counter[str], agents: int) -> None:
     """Submit, dispatch, finish: for any number of agents; and equal agents get equal shares."""
-    for number in range(agents):
-        await register(team, number)
+    await register_all(team, agents)
     await run_lone_task(team)
     await wait_for(
         lambda: not calls.pop("tasks/assign", 0), "the supervisor to have looked at each agent", 30, poll_s=0.2
@@ -84,20 +92,22 @@ async def test_a_lone_task_costs_three_calls(team: LocalTeam, calls: Counter[str
     assert len(shares) >= min(agents, 99)
     # The clean-up of the test removes all keys in one command.
     keys = team.services.keys
-    for number in range(agents):
-        name = f"agent-{number}"
-        of_agent = keys.agent(name), keys.agent_workers(name), keys.inbox(name), keys.leases(name), keys.offers(name)
-        await team.services.store.execute("UNLINK", *of_agent, keys.worker(f"w{number}"))
+    for first in range(0, agents, AT_ONCE):
+        gone: list[str] = []
+        for number in range(first, min(first + AT_ONCE, agents)):
+            name = f"agent-{number}"
+            gone += keys.agent(name), keys.agent_workers(name), keys.inbox(name), keys.leases(name), keys.offers(name)
+            gone.append(keys.worker(f"w{number}"))
+        await team.services.store.execute("UNLINK", *gone)
 
 
 async def test_a_changed_agent_costs_two_calls(team: LocalTeam, calls: Counter[str]) -> None:
     """A registration with other slots and another backlog is followed by one `assign`, whatever agents there are."""
-    for number in range(50):
-        await register(team, number)
+    await register_all(team, 50)
     await run_lone_task(team)
     calls.clear()
     for number in range(30):
-        await register(team, 0, slots=4 + number % 3, backlog=number % 2)
+        await team.services.store.call(registration(team, 0, slots=4 + number % 3, backlog=number % 2))
     await run_lone_task(team)
     assert calls["agents/register"] == 30
     assert calls["tasks/assign"] <= 30 + 5
@@ -105,8 +115,7 @@ async def test_a_changed_agent_costs_two_calls(team: LocalTeam, calls: Counter[s
 
 async def test_damaged_data_of_one_agent_delays_no_other(team: LocalTeam, redis_client: redis.Redis) -> None:
     """Redis refuses to dispatch while the inbox of an idle agent is a string; the others get the tasks one by one."""
-    for number in range(3):
-        await register(team, number)
+    await register_all(team, 3)
     await run_lone_task(team)
     keys = team.services.keys
     damaged = [keys.inbox(f"agent-{number}") for number in (0, 1)]

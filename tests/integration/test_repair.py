@@ -12,7 +12,8 @@ import anyio.to_thread
 import pytest
 
 from orchestrator import Agent, Retry, Snooze, TaskContext
-from orchestrator.store.keys import PoolKeys, kind_of
+from orchestrator.store.key_kinds import kind_of
+from orchestrator.store.keys import PoolKeys
 from orchestrator.supervisor import reconciler
 from orchestrator.tasks.queries import counters
 from orchestrator.tasks.submission import Submission
@@ -268,16 +269,19 @@ async def test_every_kind_of_key_is_known(team: LocalTeam, redis_client: redis.R
     assert kind_of("nonsense:x") is None
 
 
-async def test_a_restarted_server_is_looked_through_at_once(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_restarted_server_is_looked_through_at_once(
+    prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The reconciler walks as soon as the server was started anew, and finds what it lost; twin: not before."""
     monkeypatch.setattr(reconciler, "POLL_EVERY_S", 0.05)
     monkeypatch.setattr(reconciler, "QUIET_REST_S", 0.0)
+    caplog.set_level("DEBUG", logger="orchestrator")
     with RedisServer(options={"appendonly": "yes", "appendfsync": "always"}) as server:
         settings = local_settings(server.url, prefix, supervisor__sweep_s=0.2)
         async with run_local_team(settings) as team:
             await team.orc.submit("nobody")
             queue = team.services.keys.queue("skill:nobody")
-            await anyio.sleep(0.5)  # the first walk
+            await wait_for(lambda: "reconcile_finished" in caplog.text, "the first walk", timeout_s=15)
             with server.client() as direct:
                 direct.delete(queue)
                 await anyio.sleep(0.5)
@@ -285,6 +289,27 @@ async def test_a_restarted_server_is_looked_through_at_once(prefix: str, monkeyp
             await anyio.to_thread.run_sync(server.restart)
             with server.client() as direct:
                 await wait_for(lambda: direct.exists(queue) == 1, "the walk after the restart", timeout_s=15)
+
+
+async def test_evicted_keys_start_a_walk(
+    prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When Redis evicts keys, the supervisor says so, and walks at once."""
+    monkeypatch.setattr(reconciler, "POLL_EVERY_S", 0.05)
+    monkeypatch.setattr(reconciler, "QUIET_REST_S", 0.0)
+    caplog.set_level("DEBUG", logger="orchestrator")
+    with RedisServer() as server, server.client() as direct:
+        async with run_local_team(local_settings(server.url, prefix, supervisor__sweep_s=0.2)) as team:
+            await team.orc.submit("nobody")
+            queue = team.services.keys.queue("skill:nobody")
+            await wait_for(lambda: "reconcile_finished" in caplog.text, "the first walk", timeout_s=15)
+            direct.set("filler", b"x" * 1_000_000, px=60_000)
+            direct.delete(queue)
+            direct.config_set("maxmemory-policy", "volatile-ttl")
+            direct.config_set("maxmemory", direct.info("memory")["used_memory"] - 500_000)
+            await wait_for(lambda: "keys_evicted" in caplog.text, "the evicted keys in the log", timeout_s=15)
+            direct.config_set("maxmemory", 0)
+            await wait_for(lambda: direct.exists(queue) == 1, "the walk after the eviction", timeout_s=15)
 
 
 async def test_a_lost_lane_is_made_again(team: LocalTeam) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,9 @@ from orchestrator import Agent, ConfigError, FormatMismatch, InvalidInput, Orche
 from orchestrator.core.errors import UpgradeUnfinished
 from orchestrator.core.formats import FORMAT, OLDEST_FORMAT, Feature
 from orchestrator.services import open_services, resolve_settings
+from orchestrator.store import store
 from orchestrator.store.keys import PoolKeys
+from orchestrator.store.script_files import all_scripts
 from orchestrator.store.store import Endpoint, Store
 from orchestrator.supervisor.daemon import run_supervisor
 from orchestrator.testing.waiting import wait_for
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator.core.settings import Settings
+    from orchestrator.store.script_files import ScriptFile
     from orchestrator.store.server_info import ServerInfo
     from tests.helpers.local_team import LocalTeam
 
@@ -52,6 +56,20 @@ async def test_without_any_server_the_error_says_what_to_type(tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ServerUnavailable, match="orc up"):
         await Orchestrator().open()
+
+
+async def test_opening_reads_the_scripts_in_a_thread(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop of the program goes on while all files are read and compiled."""
+    threads: set[int] = set()
+
+    def in_thread() -> dict[str, ScriptFile]:
+        threads.add(threading.get_ident())
+        return all_scripts()
+
+    monkeypatch.setattr(store, "all_scripts", in_thread)
+    async with open_services(settings, name="s"):
+        assert threads
+        assert threading.get_ident() not in threads
 
 
 async def test_a_client_that_could_not_open_opens_later() -> None:

@@ -399,6 +399,10 @@ def test_ctrl_c_in_result(settings: Settings) -> None:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             print(handle.cancel(), orc.task(handle.id).status().state)
+        # Idle threads of the event loop hear of its end, and then end too.
+        deadline = time.monotonic() + 5
+        while threading.active_count() > 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
         print(threading.active_count(), "threads")
     """
     with run_script(settings, script) as process:
@@ -506,3 +510,12 @@ def test_a_script_that_forgets_to_close_ends(prefix: str, server_is: str) -> Non
             assert time.monotonic() - began_s < 3
             assert process.output.split() in (["forgotten"], ["forgotten", "OrchestratorError"])
             server.process.thaw()
+
+
+def test_sniffio_may_be_installed(settings: Settings) -> None:
+    """Where `sniffio` is installed, anyio asks it for the event loop; calls from a thread start all the same."""
+    sniffio = pytest.importorskip("sniffio")
+    with pytest.raises(sniffio.AsyncLibraryNotFoundError):
+        sniffio.current_async_library()
+    with Orchestrator(settings=settings) as orc:
+        assert orc.submit("sum", {"numbers": [1]}).id

@@ -162,3 +162,23 @@ def test_boards_limits_agents_and_configuration(orc: Orchestrator) -> None:
     orc.admin.publish_config("greeting", ["hello"])
     assert orc.config.get("greeting") == ["hello"]
     assert [change.key for change in orc.config.changes("0-0", block=0)] == ["greeting"]
+
+
+def test_chats(orc: Orchestrator) -> None:
+    """A script appends, changes and reads a chat, alone and under a lock that it holds."""
+    chat = orc.chat("101")
+    assert chat.append([{"role": "user", "content": "a"}], op_id="one").numbers == (1,)
+    assert chat.append([{"role": "user", "content": "a"}], op_id="one").duplicate
+    with orc.locks("session:101").hold("turn") as lease:
+        locked = chat.under(lease).source("web")
+        locked.append([{"role": "user", "content": "b"}])
+    with pytest.raises((LockLost, NotHeld)):
+        locked.append([{"role": "user", "content": "c"}])
+    chat.set_meta({"topic": "x"})
+    held = chat.hydrate(cached=True)
+    assert (held.data, held.meta) == ([{"role": "user", "content": "a"}], {"topic": "x"})
+    assert chat.hydrate(known=held).not_modified
+    assert chat.sources() == ["main", "web"]
+    popped = chat.pop()
+    assert popped is not None
+    assert popped.id == "one.1"

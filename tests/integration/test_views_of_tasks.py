@@ -148,7 +148,7 @@ async def test_damage_is_counted(team: LocalTeam, redis_client: redis.Redis) -> 
     group = groups["lost-ready"]
     assert (group.count, group.repaired, group.harmless, len(group.examples)) == (7, False, False, 5)
     assert seen
-    kinds = {kind.kind: kind.keys for kind in await count_keys(team.services)}
+    kinds = {kind.kind: kind.keys for kind in (await count_keys(team.services)).kinds}
     assert kinds["task:ID"] == 7
     repaired = {one.code: one for one in await check_keys(team.services, repair=True)}
     assert repaired["lost-ready"].repaired

@@ -207,6 +207,12 @@ async def test_draining_agent(team: LocalTeam) -> None:
     running = await team.orc.submit("hold")
     await holder.runs(1)
     worker.stop()
+
+    async def drains() -> bool:
+        return bool(await team.services.store.execute("HGET", team.services.keys.agent("editor"), "slots") == b"0")
+
+    # What is submitted before the registry knows may go into the inbox; the next sweep takes it out.
+    await wait_for(drains, "the worker to drain", TIMEOUT_S)
     addressed, open_ = await team.orc.submit("hold", agent="editor"), await team.orc.submit("hold")
     found = await comes_to(addressed, Cause.AGENT_DRAINING)
     assert found.text == "agent 'editor' takes nothing new, its worker drains; start one with `orc worker run`"

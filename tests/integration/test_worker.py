@@ -316,7 +316,7 @@ async def test_a_skill_that_is_gone_is_given_back_unburnt(team: LocalTeam) -> No
 
 
 async def test_several_agents_share_one_worker(team: LocalTeam) -> None:
-    """Each agent has an inbox and one blocking connection of its own; all else is shared."""
+    """One blocking read over one connection covers the inboxes of all agents."""
     agents = [Agent(name) for name in ("one", "two", "three")]
     for agent in agents:
 
@@ -333,7 +333,7 @@ async def test_several_agents_share_one_worker(team: LocalTeam) -> None:
         names = [re.search(r" name=(\S*)", client) for client in clients if " cmd=xreadgroup " in client]
         return sorted(name[1].rpartition(":")[2] for name in names if name)
 
-    async def one_each() -> bool:
-        return [name for name in await blocking() if name in {"one", "two", "three"}] == ["one", "three", "two"]
+    async def one_for_all() -> bool:
+        return [name for name in await blocking() if name == "inboxes"] == ["inboxes"]
 
-    await wait_for(one_each, "one blocking read for each agent")
+    await wait_for(one_for_all, "one blocking read for all agents")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.store.keys import is_permanent
+from orchestrator.store.key_kinds import is_permanent
 
 if TYPE_CHECKING:
     from orchestrator.store.router import SyncRouter
@@ -57,6 +57,8 @@ def _contents(link: SyncRouter, name: str) -> Any:
             return set(link.execute("SMEMBERS", name))
         case b"stream":
             return _entries(link, name), _pending(link, name)
+        case b"vectorset":
+            return set(link.execute("VRANDMEMBER", name, link.execute("VCARD", name)))
         case b"none":  # its time was over meanwhile
             return None
         case other:

@@ -168,9 +168,11 @@ def play_families(pool: Pool) -> None:
     for first in range(0, len(children), 500):
         pool.put(*children[first : first + 500])
     pool.cancel(*[each.id for each in children])
+    assert pool.call(task_scripts.drop_replies(pool.keys, rows=[("none", "5-0")])) == 0
     assert pool.call(task_scripts.trim_events(pool.keys, oldest=pool.entries(pool.keys.events)[1][0])) == 1
     pool.end(held)
     pool.delete(children[-1].id)
+    assert pool.call(task_scripts.unlist_session(pool.keys, session="s", ids=[held.task_id])) == 999
 
 
 def play_suspects(pool: Pool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -11,13 +11,24 @@ from orchestrator.agent_state import scripts as agent_state_scripts
 from orchestrator.agent_state.scripts import FieldRow
 from orchestrator.agents.model import AgentSpec
 from orchestrator.boards import scripts as board_scripts
+from orchestrator.chat import scripts as chat_scripts
+from orchestrator.chat.scripts import ChatCall, ChatReply, MessageRow
 from orchestrator.core.errors import InvalidInput, ServerRefused
 from orchestrator.core.ids import check_name, decode_foreign, encode_foreign
+from orchestrator.core.settings import Settings, WorkspaceSettings
 from orchestrator.limits import scripts as limit_scripts
 from orchestrator.locks.fenced_writer import CallerRow
+from orchestrator.repair import scripts as repair_scripts
+from orchestrator.simulations import scripts as simulation_scripts
+from orchestrator.simulations.scripts import ListingRow
 from orchestrator.store.calls import Call
-from orchestrator.store.keys import POOL_KEYS, PoolKeys
+from orchestrator.store.key_kinds import POOL_KEYS
+from orchestrator.store.keys import PoolKeys
 from orchestrator.store.script_files import all_scripts
+from orchestrator.subjects import scripts as subject_scripts
+from orchestrator.subjects.scripts import PlaceRow
+from orchestrator.workspace import scripts as workspace_scripts
+from orchestrator.workspace.scripts import ChangeCall, pack_limits
 from tests.faultkit.servers import cluster_server
 from tests.helpers.cases import each_case
 from tests.lua.pool import Pool, row
@@ -25,7 +36,7 @@ from tests.lua.scenario import every_script, play
 from tests.lua.scope import Scope, task_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.faultkit.servers import RedisServer
 
@@ -116,10 +127,85 @@ def use_limits(scope: OneScope) -> None:
             assert scope.call(call).status == status
 
 
+def use_subjects(scope: OneScope) -> None:
+    """Note two places, leave one, and refuse more."""
+    assert scope.call(subject_scripts.note(scope.keys, rows=[PlaceRow("a", 60_000), PlaceRow("b", 60_000)])) == "ok"
+    assert scope.call(subject_scripts.leave(scope.keys, places=["a"])) == 1
+    assert scope.call(subject_scripts.refuse(scope.keys, for_ms=60_000)) == 1
+
+
+def use_simulations(scope: OneScope) -> None:
+    """List a state, move it to another type and cell, remove it, and fill a buffer."""
+    rows = [
+        ListingRow("ed", "a", 1, 1, 5, "%7Bwolf%7D", "0_0", 1.0, 2.0, 1000),
+        ListingRow("ed", "a", 2, 1, 6, "sheep", "1_0", 11.0, 2.0, 1000),
+        ListingRow("ed", "b", 3, 0, 6, "", "", 0.0, 0.0, 0),
+    ]
+    assert scope.call(simulation_scripts.index(scope.keys, rows=rows, ttl_ms=60_000)) == 3
+    for status in ("ok", "duplicate"):
+        call = simulation_scripts.push(scope.keys, op="o", entity="%7Be", texts=[b"1", b"2"], cap=1, ttl_ms=60_000)
+        assert scope.call(call).status == status
+
+
+def use_chats(scope: OneScope) -> None:
+    """Make every change of a chat with a hostile name, and read it."""
+    source = encode_foreign("source", "}:{pool:q} ä")
+
+    def change(wrapper: Callable[..., Call[ChatReply]], **args: Any) -> ChatReply:
+        head = ChatCall(
+            scope.keys, CallerRow(wrapper.__name__, "", "", "ed"), chat_scripts.pack_limits(Settings()), source
+        )
+        reply = scope.call(wrapper(head, **args))
+        assert reply.status == "ok"
+        return reply
+
+    message = MessageRow("a", 1, "null", "-", "-", "null,null", b"{}")
+    rev = change(chat_scripts.append, rows=[message, message._replace(id="b")]).rev
+    assert len(scope.call(chat_scripts.page(scope.keys, source=source, before=3, limit=9))) == 2
+    nobody = CallerRow("", "", "", "")
+    noted = chat_scripts.extracted(scope.keys, caller=nobody, source=source, name="ed/x", upto=2, rev=rev)
+    assert scope.call(noted).rest == (2,)
+    assert change(chat_scripts.pop, number=2, revision=rev).rest == (2,)
+    change(chat_scripts.put, row=message._replace(version=2), mode="newer")
+    change(chat_scripts.meta, fields=[("f", b"1")], version=0, most=9)
+    change(chat_scripts.summarize, text=b'"s"', upto=1, version=1)
+    row = chat_scripts.RestoredRow(1, 1, 1, "c", *message[1:])
+    assert change(chat_scripts.restore, rows=[row], base=0, shift=1, trimmed=0).rest == (1, 0)
+    assert scope.call(chat_scripts.account(scope.keys, rows=[chat_scripts.SizeRow("a", 5, 1, 10**14)])) == (5, 1, 1)
+    assert scope.call(chat_scripts.saved(scope.keys, source=source, upto=rev))
+    assert change(chat_scripts.erase, subject="ann", for_ms=1, after=0).rest[2:] == (0, 1)
+    change(chat_scripts.truncate, keep=1)
+    assert scope.call(chat_scripts.since(scope.keys, source=source, rev=rev, seq=2, last=9)).word == "all"
+    assert scope.call(chat_scripts.touch(scope.keys, source=source, ttl_ms=10**9, life_ms=10**10)) > 0
+    change(chat_scripts.clear)
+
+
+def use_repair(scope: OneScope) -> None:
+    """Repair a workspace and a list of locks whose keys are lost."""
+    value = scope.claim("exec", task_id()).value
+    limits = pack_limits(WorkspaceSettings())
+    for number in range(2):
+        change = ChangeCall(scope.keys, CallerRow(f"op{number}", "exec", value, "ed"), limits)
+        scope.call(workspace_scripts.append(change, log="l", texts=[b"1"], cap=9))
+    for suffix in ("meta", "ws:parts", "locks"):
+        scope.store.execute("UNLINK", scope.keys.key(suffix))
+    scope.call(repair_scripts.check_parts(scope.keys, rows=[(b"ws:log:l", "list")], repair=True))
+    scope.call(repair_scripts.check_workspace(scope.keys, ttl_ms=1000, repair=True))
+    scope.call(repair_scripts.check_locks(scope.keys, rows=[b"exec"], repair=True))
+    scope.call(repair_scripts.check_chat(scope.keys, source="a", first=0, repair=True))
+    scope.call(repair_scripts.check_chats(scope.keys, rows=[b"a"], repair=True))
+    scope.call(repair_scripts.check_records(scope.keys, tier="stm", part="hdr", rows=[b"a"], repair=True))
+    scope.ran = frozenset(name for name in scope.ran if not name.startswith("workspace/"))
+
+
 OTHER_SCOPES = {
+    "chat": ("session", use_chats),
     "agent_state": ("agent", use_agent_state),
     "boards": ("board", use_boards),
     "limits": ("limit", use_limits),
+    "subjects": ("subject", use_subjects),
+    "simulations": ("sim", use_simulations),
+    "repair": ("session", use_repair),
 }
 
 
@@ -143,7 +229,11 @@ def test_scripts_of_other_scopes_stay_in_one_slot(cluster: RedisServer, folder: 
 
 def test_no_folder_is_left_out() -> None:
     """Every script runs in cluster mode: those of pools and of `OTHER_SCOPES` here, the others in their own folders."""
-    own_tests = {"locks": "locks/test_slots.py", "workspace": "workspace/test_keys.py"}
+    own_tests = {
+        "locks": "locks/test_slots.py",
+        "memory": "memory/test_keys.py",
+        "workspace": "workspace/test_keys.py",
+    }
     assert all((Path(__file__).parent / test).exists() for test in own_tests.values())
     folders = {name.partition("/")[0] for name in all_scripts().keys() - every_script()}
     assert folders == OTHER_SCOPES.keys() | own_tests.keys()

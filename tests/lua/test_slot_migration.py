@@ -25,10 +25,11 @@ from tests.faultkit.servers import find_binary_of_line
 from tests.faultkit.slot_moves import slot_moves
 from tests.helpers.end_state import find_violations
 from tests.lua.locks.test_slots import play as use_locks
+from tests.lua.memory.records import Records, use_every_script
 from tests.lua.pool import DEAD_TTL_S, MAX_WAIT_S, Pool, row
 from tests.lua.scenario import every_script, play
 from tests.lua.scope import Scope
-from tests.lua.test_cluster import OTHER_SCOPES
+from tests.lua.test_cluster import OTHER_SCOPES, OneScope
 from tests.lua.workspace.space import Space
 from tests.lua.workspace.test_keys import use as use_workspace
 
@@ -257,7 +258,7 @@ def test_no_script_of_a_pool_starts(
 
 
 def test_no_script_of_a_scope_starts(moves: SlotMoves) -> None:
-    """The same for locks, workspaces, agent state, boards and limits, which have slots of their own."""
+    """The same for locks and shared state, which have slots of their own."""
     refused: set[str] = set()
 
     def run(use: Callable[[Any], object], make: Callable[..., Any], prefix: str, **options: str) -> None:
@@ -269,8 +270,9 @@ def test_no_script_of_a_scope_starts(moves: SlotMoves) -> None:
 
     run(use_locks, Scope, "locks:m:t")
     run(use_workspace, Space, "space:m:t")
+    run(use_every_script, Records, "memories:m:t")
     for folder, (kind, use) in OTHER_SCOPES.items():
-        run(use, Scope, f"{folder}:m:t", kind=kind, id_="ed")
+        run(use, OneScope, f"{folder}:m:t", kind=kind, id_="ed")
     assert refused >= all_scripts().keys() - every_script()
 
 

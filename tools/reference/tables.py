@@ -17,7 +17,7 @@ from orchestrator.core.settings import leaves
 from orchestrator.doctor.findings import TOPICS
 from orchestrator.monitoring.catalogue import METRICS
 from orchestrator.repair.findings import DAMAGE_KINDS
-from orchestrator.store.keys import POOL_KEYS, SCOPE_KEYS
+from orchestrator.store.key_kinds import POOL_KEYS, SCOPE_KEYS
 from orchestrator.tasks.options import REPEATABLE, TASK_OPTIONS, OnBusy
 from orchestrator.tasks.states import STEPS
 from tools.alert_rules import rules
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from orchestrator.core.settings import Leaf
-    from orchestrator.store.keys import KeyKind
+    from orchestrator.store.key_kinds import KeyKind
     from tools.log_events import LogEvent
 
 TYPES: Final[dict[object, str]] = {
@@ -41,7 +41,7 @@ TYPES: Final[dict[object, str]] = {
     OnBusy: "text",
     Level | None: "text",
 }
-KEY_HEAD: Final = ("key", "type", "holds", "lifetime", "permanent", "in a backup")
+KEY_HEAD: Final = ("key", "type", "holds", "lifetime", "permanent", "in a backup", "loss")
 
 
 def settings() -> str:
@@ -120,7 +120,8 @@ def keys() -> str:
     pool = _page(
         "Redis keys",
         "The keys of a pool begin with `prefix:{pool:P}:`. A capital letter stands for a name. "
-        "The [data model](../internals/data-model.md) explains prefixes and the fields of records.",
+        "The [data model](../internals/data-model.md) explains prefixes and the fields of records, "
+        "[repair](../guides/repair.md#what-the-loss-of-a-key-means) the words of the last column.",
         KEY_HEAD,
         _key_rows(POOL_KEYS),
     )
@@ -130,7 +131,15 @@ def keys() -> str:
 
 def _key_rows(kinds: Iterable[KeyKind]) -> list[tuple[str, ...]]:
     return [
-        (f"`{kind.suffix}`", kind.type, kind.holds, kind.lifetime, "yes" if kind.permanent else "", kind.backup.value)
+        (
+            f"`{kind.suffix}`",
+            kind.type,
+            kind.holds,
+            kind.lifetime,
+            "yes" if kind.permanent else "",
+            kind.backup.value,
+            kind.loss.value,
+        )
         for kind in kinds
     ]
 

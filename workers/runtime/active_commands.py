@@ -67,6 +67,10 @@ class WorkerCommands:
         self._changed.set()
         self._changed = anyio.Event()
 
+    async def wait_changed(self) -> None:
+        """Wait for the next `notify_changed`."""
+        await self._changed.wait()
+
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until a condition holds that only `notify_changed` can announce."""
         while not holds():

@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import msgspec
+from anyio import to_thread
+from msgspec.structs import replace
 
-from orchestrator.core.backoff import Backoff
-from orchestrator.core.errors import Fenced, InvalidInput, LeaseLapsed, StoreError, WaitCycle
+from orchestrator.core.backoff import Backoff, Pauses
+from orchestrator.core.errors import Fenced, InvalidInput, LeaseLapsed, PayloadError, StoreError, WaitCycle
 from orchestrator.core.log import get_logger
 from orchestrator.core.redaction import hiding_texts
 from orchestrator.locks.execution import ExecutionLockBusy, ExecutionLockDeadlock
+from orchestrator.payloads.payloads import result_caps
+from orchestrator.payloads.reference import RESULT, is_reference
+from orchestrator.payloads.sizing import is_small
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import LeaseStatus, Verdict, VerdictKind, decode_envelope
 from orchestrator.tasks.queries import awaits, envelope_bytes
@@ -58,6 +63,8 @@ _OUT_OF_CONTACT = "its worker had no contact with Redis, and may not know of a s
 _CANCELLED = Verdict(VerdictKind.CANCELLED, reason="cancelled while it ran")
 BLOCKED_PAUSE_S: Final = 0.05
 """Pause before the worker returns an entry that a stop command covers, because Redis may deliver it again at once."""
+STORE_RESULT_S: Final = 300.0
+"""How long a worker repeats the write of a result that the payload store does not take; then the attempt fails."""
 DEEP_RECHECK_MS: Final = 2000
 """Longest time after which a grandchild looks again for its lock, because the holder may wait for it since."""
 _log = get_logger(__name__)
@@ -133,8 +140,8 @@ class Executor:
         packed = attempt.delivery.envelope
         try:
             step = self._decode(attempt, packed) if packed else await self._fetch(attempt)
-            if step is Next.RUN and announce:
-                step = await self._announce(attempt)
+            if step is Next.RUN and (announce or is_reference(attempt.envelope.args)):
+                step = await self._before_start(attempt, announce=announce)
             if step is Next.RUN:
                 step = self._prepare(attempt)
             if step is Next.RUN and needs_lock(attempt):
@@ -191,6 +198,15 @@ class Executor:
             return _RELEASED
         return Next.BLOCKED if self._is_blocked(attempt) else Next.RUN
 
+    async def _before_start(self, attempt: Attempt, *, announce: bool) -> Next | Verdict:
+        """Load large arguments, and record the start of a task that died before."""
+        step: Next | Verdict = Next.RUN
+        if is_reference(attempt.envelope.args):
+            step = await self._load(attempt)
+        if step is Next.RUN and announce:
+            step = await self._announce(attempt)
+        return step
+
     async def _announce(self, attempt: Attempt) -> Next | Verdict:
         """Record that the task starts now, so that a crash counts as a death of this task, not of those that wait."""
         delivery, services = attempt.delivery, self._parts.services
@@ -200,6 +216,20 @@ class Executor:
         except StoreError as failure:
             return Verdict(VerdictKind.RELEASED, reason=f"Redis did not record its start: {failure}")
         return Next.DROP if status is LeaseStatus.LOST else self._check_start(attempt)
+
+    async def _load(self, attempt: Attempt) -> Next | Verdict:
+        """Load arguments from the payload store. If that fails, the attempt fails, and the task may run again."""
+        envelope = attempt.envelope
+        skill = self._agent.skills.get(envelope.skill)
+        if skill is None:
+            return Next.RUN  # `_prepare` releases it
+        try:
+            args = await self._parts.services.payloads.load(attempt.delivery.task_id, envelope.args)
+        except PayloadError as failure:
+            attempt.skill, attempt.started_s = skill, time.monotonic()
+            return self._failed(attempt, failure) or Next.DROP
+        attempt.envelope = replace(envelope, args=args)
+        return self._check_start(attempt)
 
     def _prepare(self, attempt: Attempt) -> Next | Verdict:
         """Set what the attempt runs: skill, arguments and context. The types of the arguments may run user code."""
@@ -317,7 +347,7 @@ class Executor:
         if attempt.cancel_seen and await self._was_stopped(attempt):
             return self._stopped(attempt, None)
         if isinstance(ended, Returned):
-            return self._succeeded(attempt, ended.value)
+            return await self._succeeded(attempt, ended.value)
         if ended is not None and not attempt.handler_cancelled:
             return self._failed(attempt, ended)
         return self._stopped(attempt, ended)
@@ -372,14 +402,47 @@ class Executor:
 
     # --------------------------------------------------------------------------------------------------- the verdict
 
-    def _succeeded(self, attempt: Attempt, value: Any) -> Verdict:
+    def _encoded(self, attempt: Attempt, value: Any) -> Verdict:
         if isinstance(value, Serialised):
             return Verdict(VerdictKind.SUCCEEDED, value.json)
         try:
-            max_bytes = self._live.current.results.max_bytes
+            max_bytes = result_caps(self._live.current).max_bytes
             return Verdict(VerdictKind.SUCCEEDED, attempt.skill.dump_result(value, max_bytes=max_bytes))
         except InvalidInput as unusable:
             return rejected(str(unusable))
+
+    async def _succeeded(self, attempt: Attempt, value: Any) -> Verdict | None:
+        """Encode the result, in a thread if it is large, and put it into the payload store if it is too large."""
+        if self._parts.services.payloads.store is None:
+            return self._encoded(attempt, value)
+        if isinstance(value, Serialised) or is_small(value):
+            verdict = self._encoded(attempt, value)
+        else:
+            verdict = await to_thread.run_sync(self._encoded, attempt, value)
+        large = len(verdict.payload) > result_caps(self._live.current).inline_bytes
+        return (
+            await self._store_result(attempt, verdict.payload)
+            if large and verdict.kind is VerdictKind.SUCCEEDED
+            else verdict
+        )
+
+    async def _store_result(self, attempt: Attempt, data: bytes) -> Verdict | None:
+        """Put a result into the payload store, and repeat while that fails: the work is done and must not be lost."""
+        delivery, pauses = attempt.delivery, Pauses()
+        part = f"{RESULT}{delivery.generation}"
+        until_s = time.monotonic() + STORE_RESULT_S
+        while True:
+            try:
+                stored = await self._parts.services.payloads.put_result(delivery.task_id, part, data)
+            except PayloadError as failure:
+                if attempt.stop_requested:
+                    return self._stopped(attempt, failure)
+                if time.monotonic() > until_s:
+                    return self._failed(attempt, failure)
+                _log.warning("result_not_stored", task=delivery.task_id, agent=delivery.agent, error=str(failure))
+                await anyio.sleep(pauses.next_s())
+            else:
+                return Verdict(VerdictKind.SUCCEEDED, stored)
 
     def _failed(self, attempt: Attempt, failure: BaseException) -> Verdict | None:
         delivery = attempt.delivery

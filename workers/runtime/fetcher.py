@@ -1,4 +1,4 @@
-"""Fetches tasks: reads the inbox for as many entries as there are free slots, and adopts entries in between.
+"""Fetches tasks for one agent: starts the entries that the inbox reader brings, and adopts entries.
 
 After a read or an adoption whose reply was lost, the worker asks for its own lost entries before it reads again
 (protocol rule 9). It starts an entry only if the reply is fresh (protocol rule 13).
@@ -15,7 +15,7 @@ from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.tasks import scripts
-from orchestrator.tasks.inbox import GroupMissing, read_inbox
+from orchestrator.tasks.inbox import GroupMissing
 from orchestrator.tasks.model import Delivery, LeaseStatus, Verdict, VerdictKind
 from orchestrator.tasks.queries import server_ms
 
@@ -41,8 +41,13 @@ class Fetcher:
     """Fetches tasks for the slots of one agent.
 
     Attributes:
+        name: of the agent.
+        key: of its inbox.
         poll_every_s: longest time between two checks of the inbox.
         on_suspects: called when suspects wait in the pool.
+        on_readable: called when an entry may be read, after a time when none was.
+        adopts: entries may be lost or expired, so that the worker adopts before it reads.
+        paused_until_s: by the monotonic clock; until then its inbox is left alone, after a failure.
     """
 
     def __init__(
@@ -51,123 +56,85 @@ class Fetcher:
         self._agent, self._parts, self._slots, self._register = agent, parts, slots, register
         self._services, self._in_flight, self._completer = parts.services, parts.in_flight, parts.completer
         self._lease_s = agent.lease_ms / 1000
+        self.name, self.key = agent.name, parts.services.keys.inbox(agent.name)
         self.poll_every_s = self._lease_s / POLLS_PER_LEASE
         self.on_suspects: Callable[[], None] = lambda: None
+        self.on_readable: Callable[[Fetcher], None] = lambda _: None
+        slots.on_readable = lambda: self.on_readable(self)
+        self.adopts = True
+        self.paused_until_s = 0.0
         self._adopted_s = 0.0
         """Time of the last check that could adopt entries."""
         self._checked_s = 0.0
         """Time of the last check, also without a free slot."""
-        self._reply_lost = False
         self._pauses = Pauses()
         self._server_ahead_ms = 0.0
-        self._link = parts.services.store.blocking_link(self.poll_every_s, name=f"inbox:{agent.name}")
 
-    async def run(self) -> None:
-        """Fetch until cancelled."""
-        stuck_after_s = self._services.settings.worker.stuck_after_s
-        turn = self._services.watch_loop(f"fetcher:{self._agent.name}", waits_s=stuck_after_s + self.poll_every_s)
-        try:
-            while True:
-                turn.record()
-                try:
-                    await self._turn()
-                except StoreError as failure:
-                    await self._recover(failure)
-        finally:
-            turn.close()
-            await self._link.close()
-
-    async def _recover(self, failure: StoreError) -> None:
-        pause_s = self._pauses.next_s(failure)
-        if isinstance(failure, GroupMissing):
-            _log.warning("inbox_missing", agent=self._agent.name)
-            await self._register()
-        else:
-            _log.warning("fetch_failed", agent=self._agent.name, error=str(failure))
-        await anyio.sleep(pause_s)
-
-    async def _turn(self) -> None:
-        free = self._slots.readable
-        if free == 0:
-            await self._wait_while_full()
-        elif self._parts.commands.outdated:
-            await self._wait_for_commands()
-        elif self._stopped():
-            await self._wait_while_stopped(free)
-        elif self._parts.suspects.closed_s > 0:
-            await self._wait_while_closed()
-        elif self._reply_lost or time.monotonic() - self._adopted_s >= self.poll_every_s:
-            await self._adopt(free)
-        else:
-            await self._read(free)
-            self._pauses.reset()
-
-    async def _wait_while_full(self) -> None:
-        # A busy worker checks the inbox too. If all workers are busy and none did, the gap would look like an outage
-        # and delay adoption. `_adopted_s` stays, so that the next free slot adopts expired entries at once.
-        with anyio.move_on_after(max(0.0, self._checked_s + self.poll_every_s - time.monotonic())):
-            await self._slots.wait_readable()
-            return
-        await self._lost_and_expired(0)
-        self._checked_s = time.monotonic()
+    @property
+    def readable(self) -> int:
+        """Number of entries that may be read now, unless the whole worker starts nothing."""
+        return 0 if self._stopped() else self._slots.readable
 
     def _stopped(self) -> bool:
-        return self._parts.commands.stop_of(self._agent.name) is not None
+        commands = self._parts.commands
+        return bool(commands.desired.active) and commands.stop_of(self._agent.name) is not None
 
-    async def _wait_while_stopped(self, free: int) -> None:
-        # It goes on checking, for the reason above, and because the script requeues lost and expired entries of a
-        # stopped agent instead of handing them out.
-        with anyio.move_on_after(max(0.0, self._adopted_s + self.poll_every_s - time.monotonic())):
-            await self._parts.commands.until(lambda: not self._stopped())
-            return
-        await self._adopt(free)
+    def is_due(self, now_s: float, *, may_start: bool) -> bool:
+        """Return whether the inbox must be checked before its next read."""
+        if self.adopts or now_s - self._checked_s >= self.poll_every_s:
+            return True
+        # A check without a free slot adopted nothing, so the next free slot adopts expired entries at once.
+        return may_start and now_s - self._adopted_s >= self.poll_every_s and self.readable > 0
 
-    async def _wait_for_commands(self) -> None:
-        # Redis may deliver tasks that a stop covers which this worker has not read.
-        with anyio.move_on_after(max(0.0, self._checked_s + self.poll_every_s - time.monotonic())):
-            await self._parts.commands.until(lambda: not self._parts.commands.outdated)
-            return
-        await self._lost_and_expired(0)
-        self._checked_s = time.monotonic()
+    def due_s(self) -> float:
+        """Return when the inbox must be checked, by the monotonic clock."""
+        return 0.0 if self.adopts else self._checked_s + self.poll_every_s
 
-    async def _wait_while_closed(self) -> None:
-        # A task runs alone in this process: others wait for other processes.
-        until_s = min(self._checked_s + self.poll_every_s - time.monotonic(), self._parts.suspects.closed_s)
-        with anyio.move_on_after(max(0.0, until_s)):
-            await self._parts.suspects.wait_left()
-            return
-        await self._lost_and_expired(0)
-        self._checked_s = time.monotonic()
+    async def adopt(self, *, may_start: bool) -> None:
+        """Check the inbox: adopt lost and expired entries, none unless this worker may start them.
 
-    async def _read(self, free: int) -> None:
-        block_s = max(0.001, self.poll_every_s - (time.monotonic() - self._adopted_s))
-        asked_s = time.monotonic()
-        self._reply_lost = True
-        deliveries = await read_inbox(
-            self._link,
-            inbox_key=self._services.keys.inbox(self._agent.name),
-            agent=self._agent.name,
-            worker=self._parts.worker,
-            count=free,
-            block_ms=max(1, int(block_s * 1000)),
-        )
-        if deliveries:
-            if self._agent.limited:
-                deliveries = await self._fresh(deliveries)
-            await self.start(deliveries, asked_s=asked_s)
-        self._reply_lost = False
+        A stopped agent adopts too: the script requeues its lost and expired entries instead of handing them out.
 
-    async def _adopt(self, free: int) -> None:
-        if self._agent.limited:
+        Raises:
+            StoreError: no answer, or a refusal.
+        """
+        limit = self._slots.readable if may_start else 0
+        if limit and self._agent.limited:
             await self._read_server_clock()
         asked_s = time.monotonic()
-        self._reply_lost = True
-        deliveries = await self._lost_and_expired(free)
-        self._adopted_s = self._checked_s = time.monotonic()
+        self.adopts = True
+        deliveries = await self._lost_and_expired(limit)
+        self._checked_s = time.monotonic()
+        if limit:
+            self._adopted_s = self._checked_s
         if deliveries:
-            _log.info("entries_adopted", agent=self._agent.name, count=len(deliveries))
+            _log.info("entries_adopted", agent=self.name, count=len(deliveries))
             await self.start(deliveries, asked_s=asked_s)
-        self._reply_lost = False
+        self.adopts = False
+        self._pauses.reset()
+
+    async def recover(self, failure: StoreError) -> None:
+        """Leave the inbox alone for a while, after a failure that concerns this agent alone."""
+        self.adopts = True
+        pause_s = self._pauses.next_s(failure)
+        if isinstance(failure, GroupMissing):
+            _log.warning("inbox_missing", agent=self.name)
+            await self._register()
+        else:
+            _log.warning("fetch_failed", agent=self.name, error=str(failure))
+        self.paused_until_s = time.monotonic() + pause_s
+
+    async def take(self, deliveries: list[Delivery], *, asked_s: float) -> None:
+        """Start the entries of a read that was sent at `asked_s`, by the monotonic clock.
+
+        Raises:
+            StoreError: the reply came late, and Redis did not say whether the entries are still this worker's.
+        """
+        self.adopts = True
+        if self._agent.limited:
+            deliveries = await self._fresh(deliveries)
+        await self.start(deliveries, asked_s=asked_s)
+        self.adopts = False
 
     async def _lost_and_expired(self, limit: int, *, retry_for_s: float = 0.0) -> list[Delivery]:
         # Every check asks for own lost entries. Redis may deliver an entry to a connection that broke long ago, and no
@@ -176,9 +143,9 @@ class Fetcher:
         call = scripts.adopt(
             self._services.keys,
             worker=self._parts.worker,
-            agent=self._agent.name,
+            agent=self.name,
             lease_ms=self._agent.lease_ms,
-            held=[attempt.delivery.entry for attempt in self._in_flight.of(self._agent.name)],
+            held=[attempt.delivery.entry for attempt in self._in_flight.of(self.name)],
             limit=limit,
             own=True,
             max_deaths={name: skill.options.max_deaths for name, skill in self._agent.skills.items()},
@@ -219,7 +186,7 @@ class Fetcher:
         while deliveries and time.monotonic() - asked_s > self._lease_s * FRESH_SHARE:
             asked_s = time.monotonic()
             rows = [(one.entry, one.task_id, one.generation) for one in deliveries]
-            call = scripts.renew(self._services.keys, worker=self._parts.worker, agent=self._agent.name, rows=rows)
+            call = scripts.renew(self._services.keys, worker=self._parts.worker, agent=self.name, rows=rows)
             _, statuses = await self._services.store.call(call)
             kept = zip(deliveries, statuses, strict=True)
             deliveries = [one for one, status in kept if status is not LeaseStatus.LOST]
@@ -248,7 +215,7 @@ class Fetcher:
 
     def check_for_lost(self) -> None:
         """Ask for own lost entries before the next read."""
-        self._reply_lost = True
+        self.adopts = True
 
     async def release_lost(self, deadline_s: float) -> None:
         """Release the entries of a last read whose reply was lost; for a worker that stops."""
@@ -258,9 +225,9 @@ class Fetcher:
             try:
                 deliveries = await self._lost_and_expired(self._agent.concurrency, retry_for_s=retry_for_s)
             except StoreError as failure:
-                _log.warning("unread_entries_release_failed", agent=self._agent.name, error=str(failure))
+                _log.warning("unread_entries_release_failed", agent=self.name, error=str(failure))
         if limit.cancelled_caught:
-            _log.warning("unread_entries_release_failed", agent=self._agent.name, error="no answer in time")
+            _log.warning("unread_entries_release_failed", agent=self.name, error="no answer in time")
         for delivery in deliveries:
             if self._in_flight.add(delivery) is not None:
                 self._completer.put(delivery, Verdict(VerdictKind.RELEASED, reason="its worker stopped"))

@@ -27,6 +27,7 @@ from orchestrator.core.live_settings import LiveSettings
 from orchestrator.core.log import get_logger, level_in_use
 from orchestrator.core.parent_process import end_with_parent
 from orchestrator.core.secret_environment import agents_environ, secrets_in, settings_environ
+from orchestrator.payloads.payloads import result_caps
 from orchestrator.workers.runtime.handler_process import (
     Begin,
     HandlerReply,
@@ -113,7 +114,7 @@ class HandlerProcesses:
                 qualname=skill.handler.__qualname__,
                 skill=skill.name,
                 args=args,
-                max_bytes=self._live.current.results.max_bytes,
+                max_bytes=result_caps(self._live.current).max_bytes,
                 level=level_in_use(),
                 trace=trace,
                 redact=skill.options.redact,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.agents import scripts as registry
 from orchestrator.agents.descriptions import encode_description
 from orchestrator.core.backoff import Pauses
-from orchestrator.core.errors import StoreError
+from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import bind_context, get_logger
 from orchestrator.services import SyncStore
 from orchestrator.tasks import scripts
@@ -50,6 +50,8 @@ DESCRIBE_EVERY_S: Final = 86_400.0
 DESCRIBE_AGAIN_S: Final = 60.0
 DESCRIBED_AT_ONCE: Final = 50
 """Skills in one call, which has at most 16 KiB of each."""
+AGENTS_AT_ONCE: Final = 50
+"""Agents in one call of a heartbeat, which takes Redis some 20 µs for each."""
 BATCHES_AT_ONCE: Final = 8
 """Batches of counts in one heartbeat: more pairs of agent and skill than a pool counts by name."""
 
@@ -236,26 +238,39 @@ class Heartbeat:
         # Before the leases: no lock may outlive the lease of its attempt (protocol rule 18).
         self._keep_locks(store, early_s=math.inf)
         for agent in self._agents:
-            self._renew(store, agent.name, agent.lease_ms / 1000)
+            try:
+                self._renew(store, agent.name, agent.lease_ms / 1000)
+            except ServerRefused as refusal:
+                # Damaged data of one agent costs the others no lease.
+                _log.warning("renewal_refused", agent=agent.name, error=str(refusal))
         # After the leases: only an attempt that still owns its task may take back a lapsed lock.
         self._keep_locks(store, lapsed=True)
         backlogs = [(agent.name, self._throughputs[agent.name].backlog) for agent in self._agents]
-        call = registry.heartbeat(
-            self._parts.services.keys, worker=self._parts.worker, backlogs=backlogs, alive_s=self._alive_s
-        )
         sent_s = time.monotonic()
-        answer = store.call(call)
-        if not answer.complete:
+        # In several calls, because other clients wait while a script runs.
+        calls = [
+            registry.heartbeat(
+                self._parts.services.keys,
+                worker=self._parts.worker,
+                backlogs=backlogs[first : first + AGENTS_AT_ONCE],
+                alive_s=self._alive_s,
+            )
+            for first in range(0, len(backlogs), AGENTS_AT_ONCE)
+        ]
+        answers = [store.call(call) for call in calls]
+        answer = answers[-1]
+        complete, known = all(one.complete for one in answers), all(one.known for one in answers)
+        if not complete:
             self._loop.call_soon_threadsafe(self._callbacks.forgotten)
         floor = self._parts.services.store.floor
         floor.note(answer.floor)
         if floor.shuts_out:
             self._loop.call_soon_threadsafe(self._callbacks.shut_out)
-        self.listener.check_sequence(answer.seq, known_until_s=sent_s + self._alive_s if answer.known else 0.0)
+        self.listener.check_sequence(answer.seq, known_until_s=sent_s + self._alive_s if known else 0.0)
         self._reachable = True
         self._pauses.reset()
         self._send_timings(store)
-        if not answer.known:
+        if not known:
             self._describe_s = -math.inf  # Redis may have lost the descriptions too
         elif time.monotonic() >= self._describe_s:
             self._describe(store)

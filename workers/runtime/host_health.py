@@ -14,7 +14,7 @@ from orchestrator.monitoring.catalogue import BY_NAME
 from orchestrator.monitoring.checks import Check
 from orchestrator.monitoring.exposition import Page, pool_labels
 from orchestrator.monitoring.loop_lag import READY_BELOW_S
-from orchestrator.monitoring.process_metrics import add_lag, add_process, standard_metrics
+from orchestrator.monitoring.process_metrics import ProcessCounts, add_lag, add_process, standard_metrics
 from orchestrator.monitoring.server import serve_health
 
 if TYPE_CHECKING:
@@ -85,11 +85,15 @@ class HostHealth:
         page = Page(pool_labels(self._settings.prefix, self._settings.pool), self._openings)
         host, cells = self._memory.snapshot()
         stuck = sum(_silent_s(cell) > self._stuck_after_s for cell in cells)
-        reconnects = host.reconnects + sum(cell.reconnects for cell in cells)
-        add_process(page, "worker", silent_loops=stuck, reconnects=reconnects)
+        counts = ProcessCounts(
+            reconnects=host.reconnects + sum(cell.reconnects for cell in cells),
+            cached_bytes=sum(cell.cached_bytes for cell in cells),
+            cache_loads=host.cache_loads + sum(cell.cache_loads for cell in cells),
+        )
+        add_process(page, "worker", silent_loops=stuck, counts=counts)
         lags = [host.lag_counts, *(cell.lag_counts for cell in cells)]
-        counts = [sum(column) for column in zip(*lags, strict=True)]
-        add_lag(page, counts, host.lag_sum_s + sum(cell.lag_sum_s for cell in cells))
+        lag_counts = [sum(column) for column in zip(*lags, strict=True)]
+        add_lag(page, lag_counts, host.lag_sum_s + sum(cell.lag_sum_s for cell in cells))
         states = dict.fromkeys(BY_NAME["orc_host_workers"].values, 0)
         for cell in cells:
             states[_state(cell)] += 1

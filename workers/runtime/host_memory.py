@@ -32,6 +32,8 @@ class WorkerCell(ctypes.Structure):
         ("lag_sum_s", ctypes.c_double),
         ("lag_counts", _LagCounts),
         ("reconnects", ctypes.c_uint64),
+        ("cached_bytes", ctypes.c_uint64),
+        ("cache_loads", ctypes.c_uint64),
         ("held", ctypes.c_uint32),
         ("slots", ctypes.c_uint32),
         ("used", ctypes.c_bool),
@@ -46,6 +48,8 @@ class WorkerCell(ctypes.Structure):
     lag_sum_s: float
     lag_counts: ctypes.Array[ctypes.c_uint64]
     reconnects: int
+    cached_bytes: int
+    cache_loads: int
     held: int
     slots: int
     used: bool
@@ -66,6 +70,7 @@ class HostCell(ctypes.Structure):
         ("lag_sum_s", ctypes.c_double),
         ("lag_counts", _LagCounts),
         ("reconnects", ctypes.c_uint64),
+        ("cache_loads", ctypes.c_uint64),
         ("restarts", ctypes.c_uint64),
         ("changes", ctypes.c_uint64),
         ("stopping", ctypes.c_bool),
@@ -74,6 +79,7 @@ class HostCell(ctypes.Structure):
     lag_sum_s: float
     lag_counts: ctypes.Array[ctypes.c_uint64]
     reconnects: int
+    cache_loads: int
     restarts: int
     changes: int
     stopping: bool
@@ -100,6 +106,7 @@ class HostMemory:
         self.host.changes += 1
         cell.used = False
         self.host.reconnects += cell.reconnects
+        self.host.cache_loads += cell.cache_loads
         self.host.lag_sum_s += cell.lag_sum_s
         for number, count in enumerate(cell.lag_counts):
             self.host.lag_counts[number] += count

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from orchestrator.chat.accounts import ChatAccounts
 from orchestrator.client.worker_client import WorkerClient
 from orchestrator.workers.runtime.active_commands import WorkerCommands
 from orchestrator.workers.runtime.attempt_traces import AttemptTraces
@@ -72,6 +73,7 @@ class WorkerParts:
     completer: Completer
     emitter: Emitter
     locking: Locking
+    accounts: ChatAccounts
     commands: WorkerCommands
     suspects: Suspects
     timings: AttemptTimings
@@ -91,6 +93,7 @@ def make_parts(services: Services, *, worker: str, groups: ProcessGroups | None 
         completer=Completer(services, in_flight, timings, worker=worker),
         emitter=Emitter(services),
         locking=Locking(services, worker=worker),
+        accounts=ChatAccounts(services.store, services.live),
         commands=WorkerCommands(),
         suspects=Suspects(in_flight),
         timings=timings,

@@ -7,16 +7,18 @@ from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
-from orchestrator.agent_state.states import AgentState, agent_scope
+from orchestrator.agent_state.states import AgentState
+from orchestrator.chat.chat import Chat
 from orchestrator.client.shared_config import SharedConfig
 from orchestrator.core.errors import Fenced, OrchestratorError, QuestionChanged
 from orchestrator.limits.limits import Limits
+from orchestrator.memory.memory import Memory
+from orchestrator.services import bind_scope
 from orchestrator.tasks import scripts
 from orchestrator.tasks.records import TaskRecord, numbered_field, once_field, read_record
 from orchestrator.workers.asking import AnswerSource, Asking
 from orchestrator.workers.once import OnceCalls, OnceResults
 from orchestrator.workspace.workspace import Workspace
-from orchestrator.workspace.writer import session_scope
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.client.client import Orchestrator
     from orchestrator.locks.attempt import AttemptLocks
     from orchestrator.locks.execution import LockMode
+    from orchestrator.memory.owner import MemoryOwner
     from orchestrator.services import Services
     from orchestrator.tasks.model import Delivery, Question
     from orchestrator.workers.asking import PendingQuestion
@@ -116,18 +119,34 @@ class Resources:
         Raises:
             OrchestratorError: the task has no session.
         """
+        session, services, locks = self._session("workspace"), self._parts.services, self.locks
+        scope = bind_scope(services.store, services.settings, "session", session)
+        return Workspace(scope, guard=locks.execution.session, agent=self._attempt.delivery.agent, locks=locks.named)
+
+    @cached_property
+    def chat(self) -> Chat:
+        """The chat of the session, changed in the name of the agent.
+
+        Raises:
+            OrchestratorError: the task has no session.
+        """
+        session, services, locks = self._session("chat"), self._parts.services, self.locks
+        return Chat(
+            bind_scope(services.store, services.settings, "session", session),
+            locks=locks.named,
+            guard=locks.execution.session,
+            agent=self._attempt.delivery.agent,
+            cache=services.chat_cache,
+            accounts=self._parts.accounts,
+        )
+
+    def _session(self, what: str) -> str:
         delivery, session = self._attempt.delivery, self._attempt.envelope.session
         if session is None:
             raise OrchestratorError(
-                f"task {delivery.task_id} belongs to no session, so it has no workspace; submit it with session="
+                f"task {delivery.task_id} belongs to no session, so it has no {what}; submit it with session="
             )
-        services, locks = self._parts.services, self.locks
-        return Workspace(
-            session_scope(services.store, services.settings, session),
-            guard=locks.execution.session,
-            agent=delivery.agent,
-            locks=locks.named,
-        )
+        return session
 
     @property
     def limits(self) -> Limits:
@@ -140,8 +159,24 @@ class Resources:
     def agent_state(self) -> AgentState:
         """The state of the agent, changed under the attempt's execution lock."""
         services = self._parts.services
-        scope = agent_scope(services.store, services.settings, self._attempt.delivery.agent)
+        scope = bind_scope(services.store, services.settings, "agent", self._attempt.delivery.agent)
         return AgentState(scope, self.locks.execution.agent, self.locks.named.waiter)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """The memory of the agent, changed under the attempt's execution lock."""
+        services = self._parts.services
+        scope = bind_scope(services.store, services.settings, "agent", self._attempt.delivery.agent)
+        return Memory(
+            scope, self.locks.execution.agent, waiter=self.locks.named.waiter, vector_cache=services.vector_cache
+        )
+
+    def memory_of(self, owner: MemoryOwner) -> Memory:
+        """Return a memory of another scope, changed under the attempt's lock in that scope."""
+        services, locks = self._parts.services, self.locks
+        scope = bind_scope(services.store, services.settings, *owner)
+        lock, waiter = locks.execution.shared(*owner), locks.named.waiter
+        return Memory(scope, lock, waiter=waiter, vector_cache=services.vector_cache)
 
     @property
     def config(self) -> SharedConfig:

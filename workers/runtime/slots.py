@@ -33,6 +33,9 @@ class Slots:
         count: number of slots.
         attempt: runs an attempt.
         unbegun: called with an attempt that was stopped before its handler began, wherever it waited for that.
+
+    Attributes:
+        on_readable: called when an entry may be read, after a time when none was.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Slots:
         self._woken = 0
         self._free = count
         self._freed = anyio.Event()
+        self.on_readable: Callable[[], None] = lambda: None
         self._lent = 0
         self._open = False
         self._returning: list[tuple[int, int, asyncio.Future[None]]] = []
@@ -73,11 +77,6 @@ class Slots:
         while self._free == 0:
             await self._wait_freed()
         return self._free
-
-    async def wait_readable(self) -> None:
-        """Wait until an entry may be read."""
-        while self.readable == 0:
-            await self._wait_freed()
 
     async def _wait_freed(self) -> None:
         self._freed = anyio.Event()
@@ -155,7 +154,7 @@ class Slots:
         """Set whether awaited tasks may arrive, so that entries are read for lent slots too."""
         self._open = expected
         if self.readable:
-            self._freed.set()
+            self.on_readable()
 
     # -------------------------------------------------------------------------------------------- the asyncio tasks
 
@@ -229,8 +228,10 @@ class Slots:
                 turn.set_result(None)
                 return
         self._free += 1
-        if self.readable == 1 or self._free == 1:
+        if self._free == 1:
             self._freed.set()
+        if self.readable == 1:
+            self.on_readable()
 
     def _replace(self) -> None:
         self._missing += 1

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.log import get_logger
 from orchestrator.monitoring.catalogue import LAG_BUCKETS_S
-from orchestrator.services import WAIT_REPORTED_EVERY_S, count_reconnects
+from orchestrator.services import WAIT_REPORTED_EVERY_S, count_cache_loads, count_cached_bytes, count_reconnects
 from orchestrator.workers.runtime.host_memory import HostMemory
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ class LoopWatchdog:
         """In the worker: record the number of attempts that it holds, and whether Redis answers."""
         self.cell.waits_since_s, self.cell.held, self.cell.reachable = 0.0, held, reachable
         self.cell.reconnects = count_reconnects()
+        self.cell.cached_bytes, self.cell.cache_loads = count_cached_bytes(), count_cache_loads()
 
     @property
     def registered(self) -> bool:

@@ -35,6 +35,7 @@ from orchestrator.workers.runtime.attempt import StopCause
 from orchestrator.workers.runtime.executor import Executor
 from orchestrator.workers.runtime.fetcher import Fetcher
 from orchestrator.workers.runtime.heartbeat import Heartbeat, HeartbeatCallbacks
+from orchestrator.workers.runtime.inbox_reader import InboxReader
 from orchestrator.workers.runtime.parts import make_parts
 from orchestrator.workers.runtime.suspect_taker import SuspectTaker
 from orchestrator.workers.runtime.throughput import Throughput
@@ -176,6 +177,7 @@ class Worker:
             )
             for agent in agents
         }
+        self._reader = InboxReader(parts, list(self._fetchers.values()))
         self._takers = [
             SuspectTaker(agent, parts, self._executors[agent.name].slots, self._fetchers[agent.name])
             for agent in agents
@@ -286,6 +288,7 @@ class Worker:
         async with anyio.create_task_group() as whole:
             whole.start_soon(self._parts.completer.run)
             whole.start_soon(self._parts.emitter.run)
+            whole.start_soon(self._parts.accounts.run)
             whole.start_soon(self._parts.waiting.run)
             whole.start_soon(self._register_when_forgotten)
             if self._watchdog is not None and self._services.settings.worker.health is not None:
@@ -307,8 +310,7 @@ class Worker:
                 await self._stay_drained()
                 continue
             async with anyio.create_task_group() as fetchers:
-                for fetcher in self._fetchers.values():
-                    fetchers.start_soon(fetcher.run)
+                fetchers.start_soon(self._reader.run)
                 for taker in self._takers:
                     fetchers.start_soon(taker.run)
                 await self._commands.until(lambda: self._stop.is_set() or self._is_drained())

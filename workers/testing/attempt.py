@@ -1,4 +1,4 @@
-"""Runs one attempt of a skill without a server, the way a worker does, and returns its outcome."""
+"""Runs one attempt of a skill without a team, the way a worker does, and returns its outcome."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from orchestrator.core.durations import Duration, from_instant_ms
 from orchestrator.core.errors import InvalidInput, OrchestratorError
 from orchestrator.core.ids import TaskIds
 from orchestrator.core.payload import decode_json
-from orchestrator.core.settings import Settings
 from orchestrator.tasks.model import Delivery, Envelope, Progress, Question, Verdict, VerdictKind, decode_envelope
 from orchestrator.tasks.questions import unpack_question
 from orchestrator.tasks.submission import Submission, SubmissionValidator
@@ -35,6 +34,7 @@ from orchestrator.workers.testing.recording import WORKER, Recording
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from orchestrator.client.client import Orchestrator
     from orchestrator.services import Services
     from orchestrator.tasks.submission import Arguments, TypedSkill
     from orchestrator.workers.runtime.attempt import Attempt
@@ -117,11 +117,13 @@ async def run_skill(
     children: Children | None = None,
     answers: ScriptedAnswers = (),
     once: Mapping[str, Any] | None = None,
+    orc: Orchestrator | None = None,
 ) -> Outcome[T]:
-    """Run one attempt of a skill without a server, the way a worker does.
+    """Run one attempt of a skill without a team, the way a worker does.
 
     It passes the arguments through JSON and the handler's signature, calls the agent's middleware, applies time limits,
-    serialises the result, and judges exceptions by the rules of workers, with the default settings.
+    serialises the result, and judges exceptions by the rules of workers, with the default settings. Locks and shared
+    state are real: their first use starts a Redis for the tests of this thread, and each call has its own namespace.
 
     Args:
         skill: the skill itself.
@@ -141,18 +143,20 @@ async def run_skill(
             the text. A `TimeoutError` in place of an answer means that the deadline passed. The attempt ends with the
             first question without an answer.
         once: results that earlier attempts have stored with `ctx.once`, by name.
+        orc: open client, such as `team.orc`, whose namespace and settings the attempt uses, so that a test can prepare
+            shared state and read it afterwards.
 
     Raises:
         InvalidInput: `submit` would refuse the arguments or an option.
         AssertionError: the handler awaits a child without a scripted result.
+        ConfigError: the handler uses locks or shared state, and no redis-server is installed.
     """
     __tracebackhide__ = True
     check_event_loop()
     agent = _agent_of(skill)
-    settings = Settings()
-    recording = Recording(settings, children, answers=answers, once=once)
+    recording = Recording(children, orc=orc, answers=answers, once=once)
     # By its name, because with the skill itself the client would refuse invalid arguments before the worker does.
-    row = SubmissionValidator(settings, ids=TaskIds(listens=False)).row(
+    row = SubmissionValidator(recording.services.settings, ids=TaskIds(listens=False)).row(
         Submission(skill.name, args, session=session, key=key, timeout=timeout, max_attempts=max_attempts, tags=tags)
     )
     delivery = Delivery(agent.name, ENTRY, row.id, GENERATION, attempt, deaths, packed_envelope(row))
@@ -160,8 +164,8 @@ async def run_skill(
         if isinstance(state, Lifespan):
             state = None if agent.lifespan is None else await entered.enter_async_context(agent.lifespan(agent))
         verdict, error = await _attempt(agent, delivery, recording, state)
-    if recording.children.misuse is not None:
-        raise recording.children.misuse
+    if recording.misuse is not None:
+        raise recording.misuse
     return _outcome(skill, verdict, error, recording)
 
 
@@ -171,7 +175,8 @@ async def _attempt(
     services = recording.services
     in_flight = InFlight(grace_s=lambda: services.settings.worker.grace_s)
     verdicts = _Verdicts(services, in_flight)
-    executor = _OfflineExecutor(agent, recording.parts(in_flight, verdicts), recording.record)
+    parts = recording.parts(in_flight, verdicts)
+    executor = _OfflineExecutor(agent, parts, recording.record)
     executor.state = state
     watched = executor.caller = _WatchedCaller(agent, settings=services.live)
     running = in_flight.add(delivery)
@@ -193,6 +198,9 @@ async def _attempt(
     finally:
         with anyio.CancelScope(shield=True):
             await watched.close()
+            await parts.locking.close()
+            if recording.throw_away is not None:
+                await recording.throw_away.close()
     if verdict is None:
         raise OrchestratorError("the handler raised Fenced, so its attempt has no verdict") from watched.raised
     return verdict, watched.raised
@@ -262,7 +270,7 @@ class _Verdicts(Completer):
 
 
 class _OfflineExecutor(Executor):
-    """Runs an attempt without a server, so it records no start."""
+    """Runs an attempt without a task in Redis, so there is no start to record, and no earlier attempt to lock out."""
 
     def __init__(self, agent: Agent, parts: WorkerParts, record: ScriptedRecord) -> None:
         super().__init__(agent, parts, Throughput(limited=True, changed=lambda: None))
@@ -273,8 +281,11 @@ class _OfflineExecutor(Executor):
         resources.record = self._scripted
         return resources
 
-    async def _announce(self, attempt: Attempt) -> Next:  # noqa: ARG002 - there is no server
+    async def _announce(self, attempt: Attempt) -> Next:  # noqa: ARG002 - there is no record
         return Next.RUN
+
+    async def _lock(self, attempt: Attempt) -> Next | Verdict:
+        return Next.RUN if attempt.skill.options.lock == "task" else await super()._lock(attempt)
 
 
 class _WatchedCaller(HandlerCaller):
@@ -293,7 +304,7 @@ class _WatchedCaller(HandlerCaller):
 
 
 class RecordedContext(TaskContext):
-    """Context without a server, for functions that take one. `make_context` makes it."""
+    """Context without a team, for functions that take one. `make_context` makes it."""
 
     def __init__(self, delivery: Delivery, envelope: Envelope, *, state: object, recording: Recording) -> None:
         services = recording.services
@@ -334,8 +345,11 @@ def make_context(
     children: Children | None = None,
     answers: ScriptedAnswers = (),
     once: Mapping[str, Any] | None = None,
+    orc: Orchestrator | None = None,
 ) -> RecordedContext:
-    """Make a context without a server, for a function that takes one or a direct call of a handler.
+    """Make a context without a team, for a function that takes one or a direct call of a handler.
+
+    Its locks and its shared state are real; see `run_skill`.
 
     Args:
         agent: name of the agent.
@@ -347,15 +361,15 @@ def make_context(
         children: results of child tasks; see `run_skill`.
         answers: answers to `ctx.ask`; see `run_skill`. A question without an answer raises `Asked`.
         once: stored results of `ctx.once`; see `run_skill`.
+        orc: open client whose namespace has the shared state; see `run_skill`.
 
     Raises:
         InvalidInput: `submit` would refuse an option.
     """
-    settings = Settings()
-    row = SubmissionValidator(settings, ids=TaskIds(listens=False)).row(
+    recording = Recording(children, orc=orc, answers=answers, once=once)
+    row = SubmissionValidator(recording.services.settings, ids=TaskIds(listens=False)).row(
         Submission("skill", session=session, key=key, tags=tags)
     )
     envelope = packed_envelope(row)
     delivery = Delivery(agent, ENTRY, row.id, GENERATION, attempt, 0, envelope)
-    recording = Recording(settings, children, answers=answers, once=once)
     return RecordedContext(delivery, decode_envelope(envelope), state=state, recording=recording)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from orchestrator.chat.accounts import ChatAccounts
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks.model import EmitStatus, Progress
 from orchestrator.testing.offline import offline_services
+from orchestrator.testing.throw_away import ThrowAway
 from orchestrator.workers.runtime.active_commands import WorkerCommands
 from orchestrator.workers.runtime.attempt_traces import AttemptTraces
 from orchestrator.workers.runtime.emitter import Emitter
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from orchestrator.client.client import Orchestrator
-    from orchestrator.core.settings import Settings
     from orchestrator.services import Services
     from orchestrator.tasks.scripts import EmitRow
     from orchestrator.tasks.submission import Submission
@@ -40,8 +41,12 @@ WORKER: Final = "no-worker"
 class Recording:
     """Records the actions of one attempt.
 
+    Args:
+        orc: client whose namespace has locks and shared state; by default a new namespace.
+
     Attributes:
-        services: services without a server.
+        services: services of locks and shared state, which start a Redis at their first use.
+        throw_away: the new namespace without `orc`.
         progress: reported progress, in order.
         output: emitted chunks, as readers get them.
         emitter: records progress and output.
@@ -51,17 +56,23 @@ class Recording:
 
     def __init__(
         self,
-        settings: Settings,
         children: Children | None,
         *,
+        orc: Orchestrator | None = None,
         answers: ScriptedAnswers = (),
         once: Mapping[str, Any] | None = None,
     ) -> None:
-        self.services = offline_services(settings)
+        self.throw_away: ThrowAway | None = None
+        if orc is None:
+            self.throw_away = ThrowAway()
+            self.services = self.throw_away.services
+        else:
+            self.services = orc.services
+        self._offline = offline = offline_services(self.services.settings)
         self.progress: list[Progress] = []
         self.output: list[Any] = []
-        self.emitter = _RecordingEmitter(self.services, self)
-        self.children = ScriptedClient(self.services, children or {})
+        self.emitter = _RecordingEmitter(offline, self)
+        self.children = ScriptedClient(offline, children or {})
         self.record = ScriptedRecord(answers, once or {})
 
     def parts(self, in_flight: InFlight, completer: Completer) -> WorkerParts:
@@ -74,15 +85,22 @@ class Recording:
             in_flight=in_flight,
             completer=completer,
             emitter=self.emitter,
-            locking=OfflineLocking(self.services.settings),
+            locking=OfflineLocking(self.services, worker=WORKER),
+            accounts=ChatAccounts(self.services.store, self.services.live),
             commands=commands,
             suspects=Suspects(in_flight),
             timings=AttemptTimings(),
-            client=_ScriptedChildClient(self.services, self.children),
+            client=_ScriptedChildClient(self.children),
             groups=ProcessGroups(),
-            waiting=Waiting(self.services, worker=WORKER),
+            waiting=Waiting(self._offline, worker=WORKER),
             traces=AttemptTraces(pool=self.services.keys.pool, worker=WORKER, relation="link"),
         )
+
+    @property
+    def misuse(self) -> Exception | None:
+        """Error of the test or of its machine, which a handler may have caught."""
+        no_server = None if self.throw_away is None else self.throw_away.failure
+        return self.children.misuse or no_server
 
     @property
     def submitted(self) -> list[Submission]:
@@ -99,8 +117,8 @@ class Recording:
 
 
 class _ScriptedChildClient(ChildClient):
-    def __init__(self, services: Services, children: ScriptedClient) -> None:
-        super().__init__(services)
+    def __init__(self, children: ScriptedClient) -> None:
+        super().__init__(children.services)
         self._children = children
 
     async def open(self) -> Orchestrator:

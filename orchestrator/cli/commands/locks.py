@@ -20,7 +20,7 @@ commands = Commands(
 )
 app = commands.app
 
-Scope = Annotated[str, positional("SCOPE", help="session:ID, agent:NAME or pool.")]
+Scope = Annotated[str, positional("SCOPE", help="session:ID, agent:NAME, user:ID, domain:NAME, global or pool.")]
 COLUMNS: Final = ("name", "holder", "fence", "left_ms", "waiting")
 
 
@@ -28,7 +28,7 @@ COLUMNS: Final = ("name", "holder", "fence", "left_ms", "waiting")
 async def list_(scope: Scope = "pool", /, *, common: Globals = DEFAULTS) -> None:
     """List the held locks of one scope, with holder, remaining time and number of waiters.
 
-    `exec` is the execution lock of a session or an agent; `exec:TASK` is the write lock of an attempt. Holders renew
+    `exec` is the execution lock of a scope; `exec:TASK` is the write lock of an attempt. Holders renew
     their locks.
     """
     async with common.client() as orc:

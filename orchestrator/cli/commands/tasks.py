@@ -11,12 +11,12 @@ from orchestrator.cli.terminal.failures import error_line
 from orchestrator.cli.terminal.options import DEFAULTS, Globals, TaskId
 from orchestrator.cli.terminal.parsing import Commands, option, positional
 from orchestrator.cli.terminal.reveal import Reveal, may_show
+from orchestrator.cli.terminal.submitted import say_submitted, tell_end
 from orchestrator.cli.terminal.task_options import Arguments, takes_options
-from orchestrator.core.errors import InvalidInput, NotDurable, NotFound, TaskError
+from orchestrator.core.errors import InvalidInput, NotDurable, TaskError
 from orchestrator.tasks.options import TASK_OPTIONS, TaskOptions
 
 if TYPE_CHECKING:
-    from orchestrator.cli.terminal.waiting import Ended
     from orchestrator.why.model import TaskInfo
 
 State = Literal[
@@ -80,12 +80,12 @@ async def submit(
             handle, code = missed.handle, missed.exit_code
             output.say(error_line(str(missed)))
         if not wait:
-            _say_submitted(handle.id, common)
+            say_submitted(handle.id, common)
             return code
         output.hint(f"submitted as {handle.id}; Ctrl-C stops the waiting, not the task")
         async with wait_through_outages(orc, of=handle):
-            end = await wait_for_end(handle, timeout_s)
-    return _tell_end(end, common, timeout)
+            end = await wait_for_end(handle, timeout_s, loads=orc.services.payloads)
+    return tell_end(end, common, timeout)
 
 
 @commands.command("list", "orc tasks list", "orc tasks list --state dead -o id", "orc tasks list --session chat-7")
@@ -131,18 +131,43 @@ async def list_(
 
 
 @commands.command("show", "orc tasks show 0192f0c1-…", "orc tasks show 0192f0c1-… -o json")
-async def show(task: TaskId, /, *, reveal: Reveal = False, common: Globals = DEFAULTS) -> None:
-    """Show a task: what it waits for, its attempts, errors and result."""
-    found, _ = await _info(task, common, reveal=reveal)
+async def show(
+    task: TaskId,
+    /,
+    *,
+    load: Annotated[bool, option("--load")] = False,
+    reveal: Reveal = False,
+    common: Globals = DEFAULTS,
+) -> None:
+    """Show a task: what it waits for, its attempts, errors and result.
+
+    Args:
+        load: Also load large arguments and the result from the payload store.
+    """
+    found, _ = await _info(task, common, reveal=reveal, load=load)
     record = asdict(found) | {"args": output.raw_json(found.args)}
     record["result"] = None if found.result is None else output.raw_json(found.result)
+    for name in ("stored_args", "stored_result"):
+        if record[name] is not None:
+            del record[name]["packed"]
     record["questions"] = task_answer.question_rows(found.questions, table=common.output == "table")
     if common.output == "table":
         record["history"] = history.attempt_lines(found.history)
         record["children"] = history.child_ids(found)
         record["children_dropped"] = found.children_dropped or None
     named = ("why", "worker", "session", "tags", "key", "lane", "parent", "trace_id")
-    optional = (*named, "due_at", "ended_at", "reason", "errors", "deaths", "requeues", "restored")
+    optional = (
+        *named,
+        "stored_args",
+        "stored_result",
+        "due_at",
+        "ended_at",
+        "reason",
+        "errors",
+        "deaths",
+        "requeues",
+        "restored",
+    )
     output.show_record(
         common.output,
         record,
@@ -154,7 +179,7 @@ async def show(task: TaskId, /, *, reveal: Reveal = False, common: Globals = DEF
 @commands.command("result", "orc tasks result 0192f0c1-…", "orc tasks result 0192f0c1-… | jq .text")
 async def result(task: TaskId, /, *, reveal: Reveal = False, common: Globals = DEFAULTS) -> None:
     """Print the result of a task: the JSON that its handler returned, byte for byte."""
-    found, shown = await _info(task, common, reveal=reveal)
+    found, shown = await _info(task, common, reveal=reveal, load=True)
     if found.state == "succeeded":
         if not shown:
             from orchestrator.cli.terminal.failures import CommandAborted
@@ -247,46 +272,15 @@ task_control.add_to(commands)
 task_answer.add_to(commands)
 
 
-async def _info(task: str, common: Globals, *, reveal: bool) -> tuple[TaskInfo, bool]:
-    """Return the task, and whether its data is shown."""
+async def _info(task: str, common: Globals, *, reveal: bool, load: bool = False) -> tuple[TaskInfo, bool]:
+    """Return the task, and whether its data is shown; `load` gets large values from the payload store."""
     from orchestrator.core.ids import check_task_id
-    from orchestrator.views.tasks import read_task
+    from orchestrator.views.tasks import load_values, read_task
 
     check_task_id(task)  # before a server is asked
     async with common.services() as services:
         found = await read_task(services, task)
         shown = await may_show(services, task, found.skill, reveal=reveal)
-        return await read_task(services, task, reveal=True) if shown and reveal else found, shown
-
-
-def _say_submitted(task: str, common: Globals) -> None:
-    match common.output:
-        case "json" | "jsonl":
-            output.write(output.json_text({"id": task}))
-        case _:
-            # The id alone, so that `ID=$(orc tasks submit …)` works in every form.
-            output.hint(f"submitted; `orc tasks wait {task}` waits for it")
-            output.write(f"{task}\n")
-
-
-def _tell_end(end: Ended, common: Globals, timeout: str | None) -> int:
-    """Print the result of a task, or raise the error of its end."""
-    if end.timed_out:
-        where = f" ({end.reason})" if end.reason else ""
-        raise TimeoutError(
-            f"task {end.id} has not ended after {timeout}{where}; wait again with `orc tasks wait {end.id}`"
-        )
-    if end.state is None:
-        raise NotFound(f"task {end.id} {end.reason}")
-    result = b"null" if end.result is None else end.result
-    if common.output in {"json", "jsonl"}:
-        shown = output.raw_json(result) if end.state == "succeeded" else None
-        record = {"id": end.id, "state": end.state, "reason": end.reason, "result": shown}
-        output.show_record(common.output, record, key="id")
-    elif common.output == "id":
-        output.write(f"{end.id}\n")
-    elif end.state == "succeeded":
-        output.write_bytes(output.result_line(result))
-    if end.state != "succeeded":
-        raise TaskError(end.id, f"is {end.state}: {end.reason}; see `orc tasks show {end.id}`")
-    return 0
+        if shown and reveal:
+            found = await read_task(services, task, reveal=True)
+        return await load_values(services, found) if shown and load else found, shown

@@ -41,6 +41,11 @@ def value(text: str) -> Any:
     return json_or_text(_body_text(text)[1]) if text.startswith("@") else json_or_text(text)
 
 
+def text(given: str) -> str:
+    """Return a text as it is; `@-` reads it from standard input."""
+    return _body_text(given)[1] if given == STDIN else given
+
+
 def check_limit(limit: int, most: int = 1_000_000) -> None:
     """Refuse a --limit that is not between 1 and `most`."""
     if not 1 <= limit <= most:

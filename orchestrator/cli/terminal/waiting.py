@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from orchestrator.client.client import Orchestrator
     from orchestrator.client.handle import TaskHandle
+    from orchestrator.payloads.payloads import Payloads
     from orchestrator.tasks.model import TaskState
 
 OUTAGE_MAX_S: Final = 30.0
@@ -113,11 +114,11 @@ def _quiet_client() -> Iterator[None]:
         logger.setLevel(before)
 
 
-async def wait_for_end(handle: TaskHandle[Any], timeout_s: float | None) -> Ended:
-    """Wait for one task and return its outcome."""
-    reason = ""
+async def wait_for_end(handle: TaskHandle[Any], timeout_s: float | None, *, loads: Payloads | None = None) -> Ended:
+    """Wait for one task and return its outcome; a large result is only loaded from a payload store that is given."""
+    reason, result = "", None
     try:
-        await handle.result(timeout=timeout_s)
+        result = await handle.stored_result(timeout=timeout_s)
     except TimeoutError:
         return Ended(handle.id, None, await _whereabouts(handle), timed_out=True)
     except TaskError as without_result:
@@ -126,7 +127,11 @@ async def wait_for_end(handle: TaskHandle[Any], timeout_s: float | None) -> Ende
     assert outcome is not None
     if outcome.state is None:
         return Ended(handle.id, None, "does not exist, or its retention has passed")
-    return Ended(handle.id, outcome.state, outcome.reason or reason, outcome.result)
+    return Ended(handle.id, outcome.state, outcome.reason or reason, await _loaded(handle.id, result, loads))
+
+
+async def _loaded(id_: str, result: bytes | None, payloads: Payloads | None) -> bytes | None:
+    return result if result is None or payloads is None else await payloads.load(id_, result)
 
 
 async def _whereabouts(handle: TaskHandle[Any]) -> str:

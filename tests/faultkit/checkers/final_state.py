@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.core.payload import decode_json
-from orchestrator.store.keys import is_permanent
+from orchestrator.store.key_kinds import is_permanent
 from orchestrator.tasks.model import Envelope, TaskState
 from orchestrator.tasks.records import TaskRecord
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
+import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from orchestrator import Orchestrator
+from orchestrator import Message, Orchestrator, Record
 from orchestrator.core.errors import ServerRefused
 from orchestrator.core.settings_sources import load_settings
 from orchestrator.doctor.acl import ROLES, acl_file
@@ -34,7 +36,8 @@ READING = (
     "tasks list", "tasks list --state succeeded", "tasks show TASK", "tasks show WAITING", "tasks result TASK",
     "tasks wait TASK", "dead list", "events", "stats", "schedules list", "sessions list", "sessions show order-1",
     "skills list", "skills show size", "locks list", "keys check", "keys report", "control list", "config published",
-    "upgrade status", "workspace events order-1", "workspace log order-1 notes",
+    "upgrade status", "workspace events order-1", "workspace log order-1 notes", "chat show order-1",
+    "chat export order-1", "memory list free", "memory show free r1", "memory export free",
 )  # fmt: skip
 DENIED = (
     "FLUSHALL", "FLUSHDB", "KEYS *", "CONFIG GET *", "CONFIG SET save x", "SHUTDOWN", "DEBUG SLEEP 0", "SAVE",
@@ -125,6 +128,9 @@ def test_each_role_can_do_its_work(server: RedisServer, tmp_path: Path) -> None:
         failing = run(client, "tasks submit fail -o id")
         wait_until(lambda: "retry" in actors["worker"].output, actors["worker"].output, 10)
         run(client, f"tasks cancel {failing} --yes")
+        run(client, "chat append order-1 hello --turn t1")
+        asyncio.run(_share(url_of(server, "client")))
+        assert denials(admin) == []
         for line in READING:
             run(viewer, line.replace("TASK", done).replace("WAITING", waiting))
             run(operator, line.replace("TASK", done).replace("WAITING", waiting))
@@ -135,6 +141,9 @@ def test_each_role_can_do_its_work(server: RedisServer, tmp_path: Path) -> None:
             f"tasks cancel {waiting} --reason test", "config publish a.b 1 --reason test",
         ):  # fmt: skip
             run(operator, line)
+        run(client, "chat append order-2 hello")
+        run(operator, "chat clear order-2 --yes --reason test")
+        run(operator, "sessions delete order-1 --yes --reason test")
         # The doctor tries commands that it can do without, such as CONFIG GET, and knows the roles.
         for terminal in (operator, viewer):
             found = {
@@ -148,6 +157,20 @@ def test_each_role_can_do_its_work(server: RedisServer, tmp_path: Path) -> None:
             assert actor.wait_exit(20) == 0, actor.output
         assert denials(admin) == []
         assert "NOPERM" not in actors["worker"].output + actors["supervisor"].output
+
+
+async def _share(url: str) -> None:
+    """Use every kind of shared state from a program that submits."""
+    settings = load_settings(overrides={"redis.url": url, "prefix": PREFIX})
+    async with Orchestrator(settings=settings) as orc:
+        await orc.limits.check("shared", limit=2, window=60)
+        await orc.board("points").add("ann")
+        await orc.agents.set_state("free", {"status": "busy"})
+        await orc.chat("order-1").append([Message({"role": "user", "content": "Hello"}, subject="ann")])
+        record = Record(id="r1", step=1, kind="plan", content="x", subject="ann", simulation="run-1")
+        await orc.memory("free").store(record)
+        async with orc.workspace("order-1").edit() as ws:
+            await ws.set("title", "x")
 
 
 def test_a_replica_follows(server: RedisServer) -> None:
@@ -209,3 +232,19 @@ async def test_client_gives_no_commands(server: RedisServer) -> None:
     with server.client() as admin:
         assert b"stop:all" not in json.dumps(str(admin.hgetall(pool_keys(settings).desired))).encode()
         admin.flushall()
+
+
+def test_rules_for_vector_sets(tmp_path: Path) -> None:
+    """The commands in the file's heading give each user the commands of vector sets, which a newer server takes."""
+    file = _file(tmp_path)
+    typed = re.findall(r"^#\s+(sed .*vsim.*)$", file.read_text(), flags=re.MULTILINE)
+    assert len(typed) == 2
+    for command in typed:
+        subprocess.run(command, shell=True, cwd=tmp_path, check=True)
+    with RedisServer(find_server_binary(), port=0, options={"include": str(file)}) as server:
+        for role in ROLES:
+            with redis.Redis.from_url(url_of(server, role.name)) as client:
+                assert client.execute_command("VCARD", f"{PREFIX}:{{agent:a}}:vec") == 0
+                if role.reads_only:
+                    with pytest.raises(redis.ResponseError, match="no permissions"):
+                        client.execute_command("VREM", f"{PREFIX}:{{agent:a}}:vec", "e")

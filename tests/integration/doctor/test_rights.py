@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orchestrator import Agent, TaskContext
+from orchestrator import Agent, Orchestrator, Record, TaskContext
 from orchestrator.core.formats import FORMAT
 from orchestrator.doctor import compatibility
 from orchestrator.doctor.commands import (
@@ -21,8 +21,10 @@ from orchestrator.doctor.commands import (
     READING,
     SENT,
     TRANSACTION,
+    VECTORS,
     acl_name,
     used_commands,
+    vector_commands,
 )
 from orchestrator.doctor.context import CheckContext
 from orchestrator.doctor.findings import Severity
@@ -124,6 +126,55 @@ async def test_hints_may_be_missing(
     assert (await run_doctor(login))["rights"].severity is Severity.OK
 
 
+@pytest.mark.both_servers
+async def test_vector_sets_may_be_missing(
+    redis_server: RedisServer,
+    redis_client: redis.Redis,
+    settings: Settings,
+    user: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A user without vector sets stores, and finds by comparing all vectors; the fix of the doctor allows them."""
+    old = redis_client.info("server")["redis_version"].startswith("7.")
+    asking = ["+acl|whoami", "+acl|dryrun", "+command|info", "+info", "+multi", "+exec", "+discard"]
+    allow(redis_client, user, f"~{settings.prefix}:*", "-@all", *needed_rules(settings, redis_client), *asking)
+    login = as_user(settings, redis_server, user)
+    async with Orchestrator(settings=login) as orc:
+        memory = orc.memory("ed")
+        for number in range(3):
+            await memory.store(Record(id=f"r{number}", step=1, kind="a", content=1, embedding=[1.0, number]))
+            found = await memory.similar([1.0, number], 1)
+            assert (found[0].record.id, found.rung, found.complete) == (f"r{number}", "exact", True)
+    assert caplog.text.count("vector_sets_refused") == (0 if old else 1)
+    finding = (await run_doctor(login))["vectors"]
+    if old:
+        assert finding.severity is Severity.OK
+        return
+    assert finding.severity is Severity.WARNING
+    run_fix(redis_client, finding)
+    assert (await run_doctor(login))["vectors"].severity is Severity.OK
+    async with Orchestrator(settings=login) as orc:
+        await orc.memory("ed").store(Record(id="r3", step=1, kind="a", content=1, embedding=[1.0, 3.0]))
+        found = await orc.memory("ed").similar([1.0, 0.0], 3)
+        assert (len(found), found[0].record.id) == (3, "r0")
+
+
+async def test_removals_that_may_crash_the_server(redis_client: redis.Redis, settings: Settings) -> None:
+    """`orc doctor` warns of VREM when an agent has a vector set, unless vectors are hidden."""
+    keys = pool_keys(settings)
+    assert (await run_doctor(settings))["vectors"].severity is Severity.OK
+    async with run_local_team(settings) as team:
+        await team.work(Agent("ed"))
+        assert (await run_doctor(settings))["vector-deletes"].severity is Severity.OK
+        await team.orc.memory("ed").store(Record(id="r", step=1, kind="a", content=1, embedding=[1.0, 2.0]))
+        assert redis_client.exists(keys.scope("agent", "ed").key("vec")) == 1
+        finding = (await run_doctor(settings))["vector-deletes"]
+        assert finding.severity is Severity.WARNING
+        assert "memory.vector_delete to mark" in finding.fix
+        hiding = settings.model_copy(update={"memory": settings.memory.model_copy(update={"vector_delete": "mark"})})
+        assert (await run_doctor(hiding))["vector-deletes"].severity is Severity.OK
+
+
 async def test_a_user_whom_nothing_can_be_told(
     redis_server: RedisServer, redis_client: redis.Redis, settings: Settings, user: str
 ) -> None:
@@ -172,7 +223,8 @@ async def test_the_table_is_enough_for_a_team(
 def test_the_table_has_every_command_of_the_scripts() -> None:
     """A command that a script calls and the table lacks would be missed by users with few rights: add it there."""
     calls = re.compile(r"redis\.p?call\('(\w+)'(?:, '([A-Z]+)')?")
-    table = {acl_name(command) for command in used_commands(pool_keys(local_settings("unix:///x", "a:b:c")))}
+    keys = pool_keys(local_settings("unix:///x", "a:b:c"))
+    table = {acl_name(command) for command in (*used_commands(keys), *vector_commands(keys))}
     called = set()
     for script in all_scripts().values():
         for name, sub in calls.findall(script.text):
@@ -246,7 +298,9 @@ def test_the_table_has_every_command_of_the_program(redis_client: redis.Redis) -
                 name = words[0].value if words and isinstance(words[0], ast.Constant) else None
                 if isinstance(name, str) and name in commands:
                     sent[name] = path
-    tables = {command.split(" ")[0] for command in (*SENT, *CALLED, *HINTS, *TRANSACTION, *DURABILITY, *INSPECTION)}
+    tables = {
+        command.split(" ")[0] for command in (*SENT, *CALLED, *VECTORS, *HINTS, *TRANSACTION, *DURABILITY, *INSPECTION)
+    }
     # The doctor tries CONFIG GET and EVAL_RO and can do without; ASKING is for clusters; READONLY is an error.
     tables |= {"CONFIG", "EVAL_RO", "ASKING", "READONLY"}
     assert len(sent) > 20
@@ -255,7 +309,11 @@ def test_the_table_has_every_command_of_the_program(redis_client: redis.Redis) -
 
 def test_reading_commands(redis_client: redis.Redis) -> None:
     """`READING` has each command of the tables that the server takes for reading, and no other."""
-    tables = {command.split(" ")[0] for command in (*SENT, *CALLED) if "KEY" in command or command.startswith("SCAN")}
+    tables = {
+        command.split(" ")[0]
+        for command in (*SENT, *CALLED, *VECTORS)
+        if "KEY" in command or command.startswith("SCAN")
+    }
     found: Any = redis_client.command()
     reading = {name.upper() for name, info in found.items() if "readonly" in info["flags"]}
     assert {name for name in tables - {"XINFO"} if name in reading} == (READING & tables) - {"XINFO"}

@@ -109,11 +109,11 @@ async def test_durability_of_the_pool() -> None:
 
 async def test_permitted_eviction_is_a_warning_and_real_loss_a_problem() -> None:
     """`redis.allow_eviction` turns the problem into a warning, until keys have been evicted."""
-    with RedisServer(options={"maxmemory": "3mb", "maxmemory-policy": "allkeys-lru"}) as running:
+    with RedisServer(options={"maxmemory": "8mb", "maxmemory-policy": "allkeys-lru"}) as running:
         permitted = local_settings(running.url, PREFIX, redis__url=running.url, redis__allow_eviction=True)
         assert (await find_problems(permitted))["redis-eviction"] == "warning"
         with running.client() as client:
-            for number in range(300):
+            for number in range(600):
                 client.set(f"other:{number}", "x" * 20_000, ex=60)
         found = (await run_doctor(permitted))["redis-eviction"]
         assert found.severity is Severity.PROBLEM

@@ -177,6 +177,23 @@ class TestBeat:
         pool.sleep(21_000)
         assert pool.expire() == ["w1"]
 
+    @pytest.mark.parametrize("suffix", ["agent:ed", "agent:ed:workers", "offers:ed", "leases:ed"])
+    def test_damaged_agent(self, pool: Pool, suffix: str) -> None:
+        """A key of another type delays no heartbeat for the other agents; later the worker registers again."""
+        pool.register()
+        pool.register(team=Team(agent="bo"))
+        key = f"{pool.keys.root}:{suffix}"
+        pool.execute("DEL", key)
+        pool.execute("SET", key, "x", "EX", 60)
+        pool.sleep(1000)
+        assert pool.heartbeat("w1", ("ed", 1), ("bo", 1))
+        assert int(pool.execute("ZSCORE", pool.keys.workers, "w1")) == pool.now_ms
+        assert int(pool.execute("ZSCORE", pool.keys.agents, "bo")) == pool.now_ms
+        assert int(pool.execute("ZSCORE", pool.keys.agents, "ed")) == pool.now_ms - 1000
+        assert (pool.agent("bo")["backlog"], pool.execute("GET", key)) == ("1", b"x")
+        pool.execute("DEL", key)
+        assert pool.heartbeat("w1", ("ed", 1), ("bo", 1)) == (suffix in {"offers:ed", "leases:ed"})
+
 
 class TestDeregister:
     """A worker deregisters."""
@@ -313,6 +330,22 @@ class TestExpire:
         pool.heartbeat("w2")
         assert pool.expire() == ["w1"]
         assert pool.agent()["slots"] == "3"
+
+    def test_after_long_neglect_of_many(self, pool: Pool) -> None:
+        """Each agent is looked at once for all workers without a record: a call never blocks Redis for long."""
+
+        def cost(workers: int) -> int:
+            for i in range(100):
+                pool.register(f"w{i % workers}", Team(agent=f"a{i}"))
+            for i in range(workers):
+                pool.execute("DEL", pool.keys.worker(f"w{i}"))
+            pool.sleep(ALIVE_S * 1000 + 1)
+            before = pool.commands()
+            assert len(pool.expire()) == workers
+            return pool.commands() - before
+
+        one, fifty = cost(1), cost(50)
+        assert fifty - one < 50 * 20
 
     def test_unused_agent_whose_workers_rows_are_gone(self, pool: Pool) -> None:
         """An agent leaves no skill behind although its workers' records went before anybody looked."""

@@ -158,9 +158,9 @@ class Space:
         """Remove directives."""
         return self.run(scripts.acknowledge, op=op, who=who, to=to, entries=entries)
 
-    def clear(self, *, op: str | None = None, who: Writer = Writer()) -> ChangeReply:
+    def clear(self, *, events: bool = False, op: str | None = None, who: Writer = Writer()) -> ChangeReply:
         """Empty the workspace."""
-        return self.run(scripts.clear, op=op, who=who)
+        return self.run(scripts.clear, op=op, who=who, events=events)
 
     # The truth --------------------------------------------------------------------------------------------------------
 

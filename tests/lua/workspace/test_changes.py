@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator.core.errors import ServerRefused
+from orchestrator.workspace.replay import replayed
 from tests.helpers.cases import each_case
 from tests.lua.workspace.space import Space, Writer
 
@@ -386,6 +387,25 @@ def test_clear(lived_in: Space) -> None:
     assert lived_in.patch(("there",)).rest == (2, b"")
     assert lived_in.append("l", b"1").rest == (2, 0)
     assert lived_in.transition("job", "open").rest == (2,)
+
+
+def test_clear_with_events(lived_in: Space) -> None:
+    """No event from before stays, and no value; ids and revisions go on, and the events lead to what is stored."""
+    lived_in.patch(("secret", "set", b'"planted"'))
+    lived_in.clear()
+    assert b"planted" in repr(lived_in.execute("XRANGE", lived_in.keys.key("ws:ev"), "-", "+")).encode()
+    before = lived_in.events()
+    assert lived_in.clear(events=True, op="erase").status == "ok"
+    (event,) = lived_in.events()
+    assert (event.kind, event.detail, event.revision) == ("clear", {"events": True}, before[-1].revision + 1)
+    assert [int(part) for part in event.id.split("-")] > [int(part) for part in before[-1].id.split("-")]
+    with lived_in.unchanged():
+        assert lived_in.clear(events=True, op="erase").status == "duplicate"
+    lived_in.patch(("there",))
+    snapshot, complete = replayed(lived_in.events())
+    assert complete
+    assert set(snapshot.paths) == {"there"}
+    assert len(lived_in.execute("HGET", lived_in.keys.key("meta"), "places").split()) == 2
 
 
 def test_previous_values(space: Space) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.embedded.server_binary import find_server_binary
-from orchestrator.store.keys import SCOPE_KEYS
+from orchestrator.store.key_kinds import SCOPE_KEYS
 from orchestrator.store.script_files import all_scripts
 from orchestrator.workspace import scripts
 from tests.faultkit.servers import cluster_server, find_binary_of_line

@@ -232,9 +232,11 @@ class Model:
         _, (version, _) = self.patch([(path, "set", text.encode(), "any", 0)], agent, "")
         return True, (version,)
 
-    def clear(self) -> tuple[bool, tuple[Any, ...]]:
+    def clear(self, *, events: bool = False) -> tuple[bool, tuple[Any, ...]]:
         """lua/workspace/clear.lua."""
         held = self.content
+        if events:
+            held.events.clear()
         held.floor = max(held.floor, held.top)
         held.number_floor = max([held.number_floor, *held.numbers.values()])
         for content in (held.doc, held.scratches, held.logs, held.sets, held.states, held.numbers):
@@ -381,6 +383,17 @@ class Machine(RuleBasedStateMachine):
         """Empty the workspace, now and then."""
         if not sure:
             self._both("clear", "ada", self.space.clear, self.model.clear)
+
+    @rule(sure=st.integers(0, 3))
+    def clear_events(self, sure: int) -> None:
+        """Empty the workspace with its events, now and then."""
+        if not sure:
+            self._both(
+                "clear",
+                "ada",
+                lambda **how: self.space.clear(events=True, **how),
+                lambda: self.model.clear(events=True),
+            )
 
     @rule(dead=st.sampled_from([True, True, False]))
     def taken_over(self, dead: bool) -> None:  # noqa: FBT001 - drawn by Hypothesis

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks import peer as peer_module
-from benchmarks.peer import Peer
+from benchmarks.peer import Package, Peer
 from benchmarks.peers.environment import PeerMissingError, environment_of, first_that_starts, install_all
+from benchmarks.peers.histories import HISTORIES
 from benchmarks.peers.registry import PEERS
 from tests.helpers.cases import each_case
 
@@ -27,7 +28,7 @@ esac
 exit 0
 """
 BROKEN_SHIM = "#!/bin/sh\necho 'command not found' >&2\nexit 127\n"
-SOMEONE = Peer(name="someone", worker=(), app="", remaining=lambda _: 0, pythons=("python3.99",))
+SOMEONE = Peer(name="someone", worker=(), app="", remaining=lambda _: 0, result_ttl_s=60, pythons=("python3.99",))
 
 
 @pytest.fixture
@@ -53,8 +54,8 @@ def _installations(tmp_path: Path) -> int:
     return len((tmp_path / "calls").read_text().splitlines())
 
 
-@each_case("peer", PEERS.values())
-def test_everything_is_pinned(peer: Peer) -> None:
+@each_case("peer", [*PEERS.values(), *HISTORIES.values()])
+def test_everything_is_pinned(peer: Package) -> None:
     """Each requirement of a peer names one exact version, and the peer is among them."""
     lines = [line for line in peer.requirements.read_text().splitlines() if not line.startswith("#")]
     assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []

@@ -30,6 +30,7 @@ def _run(*, comparisons: list[Comparison], missing: list[MissingPeer]) -> Run:
         duration_s=1.0,
         server_version="8.2.3",
         transport="loopback TCP",
+        servers={"embedded": "appendonly no, save off"},
         sizes=asdict(QUICK),
         figures=[figure_of("drain", "1 worker process", "tasks/s", [30_000.0], [24_000.0])],
         failures=[Failure("saq", "TimeoutError: 3 of 500 tasks did not start.")],
@@ -43,8 +44,8 @@ def _run(*, comparisons: list[Comparison], missing: list[MissingPeer]) -> Run:
 def test_table_of_peers() -> None:
     """Each system has a column with its figure and ours as a multiple of it; a gap says that it was not measured."""
     report = as_markdown(_run(comparisons=[COMPARISON], missing=[]))
-    assert "| | ours | raw | arq | saq |" in report
-    assert "| drain, 1 worker process, tasks/s | 30,000 | 24,000 (1.25) | **1,200** (25.00) | - |" in report
+    assert "| | server | ours | raw | arq | saq |" in report
+    assert "| drain, 1 worker process, tasks/s | embedded | 30,000 | 24,000 (1.25) | **1,200** (25.00) | - |" in report
     assert f"arq {ARQ.version}, saq {SAQ.version}" in report
 
 
@@ -77,17 +78,31 @@ def test_figures_go_into_their_part_of_the_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "a\n<!-- figures: begin -->of old<!-- figures: end -->\n"
-        "b\n<!-- shared state: begin --><!-- shared state: end -->\nc\n",
+        "b\n<!-- shared state: begin --><!-- shared state: end -->\nc\n"
+        "<!-- chats and memories: begin -->old too<!-- chats and memories: end -->\n"
+        "<!-- vectors: begin --><!-- vectors: end -->\n",
         encoding="utf-8",
     )
     run = _run(comparisons=[COMPARISON], missing=[])
     write_into_docs(replace(run, figures=[figure_of("locks", "ours", "pairs/s", [7.0])]), page)
     text = page.read_text(encoding="utf-8")
     assert text.startswith("a\n<!-- figures: begin -->of old<!-- figures: end -->\nb\n<!-- shared state: begin -->\n")
-    assert text.endswith("<!-- shared state: end -->\nc\n")
-    assert "| locks | ours | 7 pairs/s |" in text
+    assert text.endswith(
+        "<!-- shared state: end -->\nc\n<!-- chats and memories: begin -->old too<!-- chats and memories: end -->\n"
+        "<!-- vectors: begin --><!-- vectors: end -->\n"
+    )
+    assert "| locks | ours | embedded | 7 pairs/s |" in text
     write_into_docs(run, page)
     both = page.read_text(encoding="utf-8")
-    assert "| drain | 1 worker process | 30,000 tasks/s |" in both
-    assert "| locks | ours | 7 pairs/s |" in both
+    assert "| drain | 1 worker process | embedded | 30,000 tasks/s |" in both
+    assert "| locks | ours | embedded | 7 pairs/s |" in both
     assert "of old" not in both
+    write_into_docs(replace(run, figures=[figure_of("chat", "read", "ms", [0.3])]), page)
+    three = page.read_text(encoding="utf-8")
+    assert three.startswith(both[: both.index("old too")])
+    assert "| chat | read | embedded | 0.3 ms |" in three
+    assert "old too" not in three
+    write_into_docs(replace(run, figures=[figure_of("vectors", "exact, p50", "ms", [0.4])]), page)
+    four = page.read_text(encoding="utf-8")
+    assert "| vectors | exact, p50 | embedded | 0.4 ms |" in four.partition("<!-- vectors: begin -->")[2]
+    assert "| chat | read | embedded | 0.3 ms |" in four

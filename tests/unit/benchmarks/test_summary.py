@@ -16,11 +16,12 @@ PAGE = f"""# Page
 of old
 {END}
 
-| | ours | raw | arq | saq |
-|---|--:|--:|--:|--:|
-| submit, one by one, tasks/s | 7,740 | 9,122 (0.85) | 2,382 (3.25) | **4,824** (1.60) |
-| end to end at rest, p50, ms | 1.05 | 0.645 (1.62) | - | **1.19** (0.88) |
-| commands sent per task, commands | 0.0442 | 4.03 (0.01) | 23 (0.00) | **11.2** (0.00) |
+| | server | ours | raw | arq | saq |
+|---|---|--:|--:|--:|--:|
+| submit, one by one, tasks/s | embedded | 7,740 | 9,122 (0.85) | 2,382 (3.25) | **4,824** (1.60) |
+| end to end at rest, p50, ms | stock | 9.05 | 0.645 (1.62) | - | **1.19** (0.88) |
+| end to end at rest, p50, ms | embedded | 1.05 | 0.645 (1.62) | - | **1.19** (0.88) |
+| commands sent per task, commands | embedded | 0.0442 | 4.03 (0.01) | 23 (0.00) | **11.2** (0.00) |
 
 | another | table |
 """

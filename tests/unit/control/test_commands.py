@@ -49,7 +49,9 @@ COMMANDS: Final[dict[str, tuple[dict[str, Any], tuple[DesiredChange, ...]]]] = {
     "answer": ({"task": TASK, "question": 1}, ()),
     "schedule": ({"action": "pause", "schedule": "nightly"}, ()),
     "release-lock": ({"lock": "l"}, ()),
+    "session": ({"action": "delete", "session": "a b/ü", "detail": "2 tasks"}, ()),
     "finish-upgrade": ({"floor": 3}, ()),
+    "erase": ({"stage": "begun", "person": "0" * 32, "asked_by": "ticket 7"}, ()),
 }
 
 JOBS: Final = {"cancel-tasks", "retry-tasks", "delete-tasks", "purge-queue"}

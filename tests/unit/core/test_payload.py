@@ -56,6 +56,44 @@ def test_awkward_values_come_back(value: Any) -> None:
     assert alike(decode_json(encode(value)), value)
 
 
+@given(json_values())
+def test_decoding_is_that_of_the_standard_library(value: Any) -> None:
+    """JSON of other programs decodes as `json.loads` decodes it."""
+    for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1)):
+        data = text.encode(errors="surrogatepass")
+        assert alike(decode_json(data), json.loads(data))
+
+
+@each_case(
+    "text",
+    [
+        '"\\ud800"',
+        '"\\ud83d\\ude00"',
+        "NaN",
+        "[Infinity, -Infinity]",
+        "1e400",
+        "-0",
+        "1E5",
+        "123456789.123456789123456789",
+        "18446744073709551616",
+        "-9223372036854775809",
+        '{"a": 1, "a": 2}',
+        '"\\u0000"',
+        " [1 , 2]\n",
+    ],
+)
+def test_odd_texts_decode_as_before(text: str) -> None:
+    """What one decoder refuses the other one reads, and numbers keep their types."""
+    assert repr(decode_json(text.encode())) == repr(json.loads(text))
+
+
+def test_invalid_json_is_an_error() -> None:
+    """What is no JSON raises the error of the standard library."""
+    for data in (b"", b"{", b"[1,]", b"tru"):
+        with pytest.raises(json.JSONDecodeError):
+            decode_json(data)
+
+
 def test_tuples_and_subclasses_are_sent_as_what_they_are() -> None:
     """A tuple is a list; an enum, a named text or an ordered dict is its plain value."""
 

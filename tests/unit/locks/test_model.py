@@ -42,7 +42,14 @@ def test_shown() -> None:
 
 @each_case(
     ("scope", "kind", "id_"),
-    [("session:a:b", "session", "a:b"), ("agent:ed", "agent", "ed"), ("pool", "locks", "p")],
+    [
+        ("session:a:b", "session", "a:b"),
+        ("agent:ed", "agent", "ed"),
+        ("pool", "locks", "p"),
+        ("user:a:b", "user", "a:b"),
+        ("domain:d", "domain", "d"),
+        ("global", "global", "all"),
+    ],
 )
 def test_scopes(scope: str, kind: str, id_: str) -> None:
     """Scopes are read as users write them, and written the same way."""
@@ -50,7 +57,7 @@ def test_scopes(scope: str, kind: str, id_: str) -> None:
     assert (keys.prefix, keys.kind, keys.id, scope_name(keys)) == ("x:y:z", kind, id_, scope)
 
 
-@each_case("scope", ["", "session", "session:", "locks:p", "limit:x", "pool:p"])
+@each_case("scope", ["", "session", "session:", "locks:p", "limit:x", "pool:p", "user", "user:", "domain:", "global:x"])
 def test_no_scopes(scope: str) -> None:
     """Anything else is refused."""
     with pytest.raises(InvalidInput):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.embedded.probe import info
-from orchestrator.store.server_info import read_info
+from orchestrator.store.server_info import CommandStats, read_command_stats, read_info
 
 if TYPE_CHECKING:
     from tests.faultkit.servers import RedisServer
@@ -31,3 +31,17 @@ def test_what_a_server_does_not_say_is_not_invented() -> None:
     found = read_info("# Server\r\nredis_version:9\r\nused_memory:much\r\nnonsense\r\n")
     assert (found.version, found.line, found.memory_bytes, found.eviction) == ("9", (9, 0), 0, "?")
     assert read_info("").line == (0, 0)
+
+
+def test_what_a_server_counts_of_commands() -> None:
+    """Calls, time and percentiles of each command; a server that keeps no percentiles is read, too."""
+    found = read_command_stats(
+        "# Commandstats\r\ncmdstat_hset:calls=4,usec=20,usec_per_call=5.00,rejected_calls=0,failed_calls=0\r\n"
+        "cmdstat_xgroup|create:calls=1,usec=7,usec_per_call=7.00,rejected_calls=0,failed_calls=0\r\n"
+        "# Latencystats\r\nlatency_percentiles_usec_hset:p50=4.015,p99=9.023,p99.9=9.023\r\n"
+    )
+    assert found == {
+        "hset": CommandStats(4, 20e-6, 4.015e-6, 9.023e-6),
+        "xgroup|create": CommandStats(1, 7e-6),
+    }
+    assert read_command_stats("") == {}

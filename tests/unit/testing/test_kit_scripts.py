@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import orchestrator.testing
-from orchestrator.store.keys import POOL_KEYS, PoolKeys
+from orchestrator.store.key_kinds import POOL_KEYS
+from orchestrator.store.keys import PoolKeys
 from orchestrator.store.script_files import all_scripts
 from orchestrator.testing import scripts
 from tests.helpers.cases import each_case

@@ -1,11 +1,12 @@
-"""Locks in `run_skill` and `make_context`, where no server is: what is free is got, what is held is busy."""
+"""Locks in `run_skill` and `make_context`: real ones, of an attempt that has no task in Redis."""
 
 from __future__ import annotations
 
 import pytest
 
-from orchestrator import Agent, InvalidInput, LockBusy, OrchestratorError, TaskContext
+from orchestrator import Agent, InvalidInput, LockBusy, TaskContext
 from orchestrator.workers.testing import make_context, run_skill
+from tests.helpers.waiting import wait_for
 
 agent = Agent("ed")
 
@@ -29,7 +30,7 @@ async def edit(ctx: TaskContext) -> list[int | None]:
 
 
 async def test_run_skill() -> None:
-    """A skill with lock="session" runs without a server, and its handler may lock."""
+    """A skill with lock="session" runs without a team, and its handler may lock."""
     outcome = await run_skill(edit, session="s")
     own, lock = outcome.value
     assert own is not None
@@ -70,9 +71,12 @@ async def test_a_held_lock_is_waited_for(wait: float) -> None:
                 pytest.fail("it is held")
 
 
-async def test_shared_state_needs_a_team() -> None:
-    """What is shared needs a server: reading, changing and waiting for more all say what to use."""
+async def test_a_held_lock_is_renewed() -> None:
+    """A lock of a context alone outlives its ttl, because a timer renews it, and the timer ends with the lock."""
     ctx = make_context(session="s")
-    for asked in (ctx.workspace.get(), ctx.workspace.clear(), ctx.agent_state.get(), anext(ctx.workspace.events())):
-        with pytest.raises(OrchestratorError, match=r"run a whole team for this: orchestrator\.workers\.testing\.Team"):
-            await asked
+    async with ctx.locks.hold("n", ttl=0.2) as lease:
+        first = lease.deadline
+        await wait_for(lambda: lease.deadline > first + 0.1, "two renewals")
+        assert lease.held
+    renewer = ctx._resources.locks_in_use.named._renewer  # type: ignore[union-attr]
+    assert renewer._timer is None

@@ -64,3 +64,20 @@ async def scan(
     options = ("MATCH", pattern, "COUNT", KEYS_AT_ONCE)
     async for names in scan_steps(store, ("SCAN",), *options, retry_for_s=retry_for_s, spent=spent):
         yield [name for name in names if name.startswith(stem.encode())]
+
+
+async def scan_hash(store: Store, full: str, *, count: int, retry_for_s: float = 0.0) -> AsyncIterator[list[bytes]]:
+    """Yield the names of the fields of a hash; a name may come twice.
+
+    Args:
+        store: connected to the server.
+        full: the key.
+        count: about how many names one step has.
+        retry_for_s: how long a step is repeated while Redis does not answer.
+
+    Raises:
+        ServerUnavailable: Redis does not answer, or restarts again and again.
+        ServerRefused: the key is of another type.
+    """
+    async for listed in scan_steps(store, ("HSCAN", full), "COUNT", count, retry_for_s=retry_for_s):
+        yield listed[::2]

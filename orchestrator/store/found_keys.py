@@ -8,22 +8,17 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name, check_task_id, decode_foreign
-from orchestrator.store.keys import (
-    META,
-    SCOPES,
-    Backup,
-    KeyKind,
-    kind_of,
-    scope_kind_of,
-    split_key,
-    tag_of_pool,
-    tagged_root,
-)
+from orchestrator.store.key_kinds import SCOPES, Backup, KeyKind, kind_of, scope_kind_of
+from orchestrator.store.keys import CHANGES, DOCUMENT, MACHINES, META, PARTS, split_key, tag_of_pool, tagged_root
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SCOPE: Final = re.compile(rf"({'|'.join(SCOPES)}):(.+)", re.DOTALL)
+_OF_WORKSPACE: Final = frozenset(
+    {META, DOCUMENT, MACHINES, PARTS, CHANGES, "ws:log:L", "ws:set:S", "agent:A:kv", "inbox:A"}
+)
+_OF_MEMORY: Final = frozenset(f"{tier}:{part}" for tier in ("stm", "im") for part in ("hdr", "rec", "acc"))
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 
 
@@ -61,7 +56,27 @@ class FoundKey:
     @property
     def is_part_of_workspace(self) -> bool:
         """True for a key of a workspace."""
-        return self.scope.partition(":")[0] == "session" and not self._is("fence")
+        return self.scope.startswith("session:") and self.kind is not None and self.kind.suffix in _OF_WORKSPACE
+
+    @property
+    def is_chat(self) -> bool:
+        """True for the counts of a chat."""
+        return self._is("chat:SRC:meta")
+
+    @property
+    def is_messages(self) -> bool:
+        """True for the messages of a chat."""
+        return self._is("chat:SRC:q")
+
+    @property
+    def is_headers(self) -> bool:
+        """True for the headers of a tier of memory."""
+        return self._is("stm:hdr") or self._is("im:hdr")
+
+    @property
+    def is_part_of_memory(self) -> bool:
+        """True for the records of a tier of memory, and what goes with them."""
+        return self.kind is not None and self.kind.suffix in _OF_MEMORY
 
     @property
     def is_log(self) -> bool:
@@ -148,6 +163,9 @@ _CHECKS: Final[dict[str, Callable[[str], object]]] = {
     "S": decode_foreign,
     "L": decode_foreign,
     "N": decode_foreign,
+    "SRC": decode_foreign,
+    "T": decode_foreign,
+    "E": decode_foreign,
     "KEY": decode_foreign,
     "MS": _digits,
     "DATE": _date,

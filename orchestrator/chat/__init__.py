@@ -1,0 +1,1 @@
+"""Chats: the messages of a session."""

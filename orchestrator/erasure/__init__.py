@@ -1,0 +1,1 @@
+"""Removes everything about a person from shared state."""

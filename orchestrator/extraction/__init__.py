@@ -1,0 +1,1 @@
+"""Extraction: records of memory from the turns of chats, made by tasks."""

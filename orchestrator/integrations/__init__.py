@@ -1,0 +1,1 @@
+"""Interfaces of agents' frameworks on top of chats and memory."""

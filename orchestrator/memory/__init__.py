@@ -1,0 +1,1 @@
+"""Memory of agents: records in tiers."""

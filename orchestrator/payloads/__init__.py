@@ -1,0 +1,1 @@
+"""Stores large arguments and results outside Redis, in a folder or an S3-compatible store; Redis keeps references."""

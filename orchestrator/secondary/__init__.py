@@ -1,0 +1,1 @@
+"""Second storage for chats and memory, outside of Redis."""

@@ -1,0 +1,110 @@
+"""Reads the chats of a session. A reading view extends no lifetime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping  # noqa: TC003 - as below
+from dataclasses import dataclass
+from datetime import datetime  # noqa: TC003 - public dataclasses keep their types resolvable
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.chat import queries
+from orchestrator.chat.chat import make_hydration
+from orchestrator.chat.model import parse_entries
+from orchestrator.core.durations import from_instant_ms
+from orchestrator.core.errors import NotFound
+from orchestrator.store.scoped import bind_scope
+
+if TYPE_CHECKING:
+    from orchestrator.chat.model import Hydration, StoredMessage
+    from orchestrator.services import Services
+
+PAGE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ChatView:
+    """Counts of a chat.
+
+    Attributes:
+        source: source of the chat.
+        messages: number of stored messages.
+        bytes: their size.
+        tokens: their length, without messages whose caller did not count.
+        trimmed: number of messages that caps, `truncate` and `clear` have removed from the beginning.
+        gap: number of messages that are known to be missing.
+        summary_upto: number of the last message that the summary covers; None if there is no summary.
+        last_message_at: time of the last message; None if there is none.
+        ends_at: time at which the messages expire; None if they have.
+        extracted: number of the last message that a skill has extracted, by `AGENT/SKILL`.
+    """
+
+    source: str
+    messages: int
+    bytes: int
+    tokens: int
+    trimmed: int
+    gap: int
+    summary_upto: int | None
+    last_message_at: datetime | None
+    ends_at: datetime | None
+    extracted: Mapping[str, int]
+
+
+async def list_chats(services: Services, session: str) -> tuple[ChatView, ...]:
+    """Read the chats of a session that hold anything, by source.
+
+    Raises:
+        InvalidInput: that is no session.
+    """
+    scope = bind_scope(services.store, services.settings, "session", session)
+    found = [await _read(services, session, source, 1) for source in await queries.find_sources(scope)]
+    return tuple(view for view, hydration in found if not hydration.empty)
+
+
+async def read_chat(services: Services, session: str, source: str, *, last: int) -> tuple[ChatView, Hydration]:
+    """Read a chat and its newest messages.
+
+    Raises:
+        InvalidInput: that is no session or no source.
+        NotFound: the session has no such chat.
+    """
+    view, hydration = await _read(services, session, source, last)
+    if hydration.empty:
+        others = ", ".join(repr(chat.source) for chat in await list_chats(services, session)) or "none"
+        raise NotFound(f"session {session!r} has no chat {source!r}; its chats: {others}")
+    return view, hydration
+
+
+async def read_whole_chat(services: Services, session: str, source: str) -> tuple[Hydration, list[StoredMessage]]:
+    """Read a chat and all its messages, in pages.
+
+    Raises:
+        InvalidInput, NotFound: as `read_chat`.
+    """
+    _, hydration = await read_chat(services, session, source, last=PAGE)
+    scope = bind_scope(services.store, services.settings, "session", session)
+    pages = [hydration.messages]
+    while pages[-1] and pages[-1][0].number > hydration.base + 1:
+        pages.append(await queries.read_page(scope, source, pages[-1][0].number, PAGE))
+    return hydration, [message for page in reversed(pages) for message in page]
+
+
+async def _read(services: Services, session: str, source: str, last: int) -> tuple[ChatView, Hydration]:
+    scope = bind_scope(services.store, services.settings, "session", session)
+    found = await queries.read_all(scope, source, last)
+    head = queries.parse_head(found.fields)
+    hydration = make_hydration(found, parse_entries(found.entries))
+    newest = hydration.messages[-1] if hydration.messages else None
+    view = ChatView(
+        source=source,
+        messages=found.length,
+        bytes=head.bytes,
+        tokens=head.tokens,
+        trimmed=head.trimmed,
+        gap=hydration.gap,
+        summary_upto=None if hydration.summary is None else hydration.summary.upto,
+        last_message_at=None if newest is None else newest.at,
+        ends_at=from_instant_ms(head.dies_ms) if head.dies_ms else None,
+        extracted=head.extracted,
+    )
+    return view, hydration
