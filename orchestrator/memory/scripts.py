@@ -290,10 +290,27 @@ def settle(keys: ScopeKeys, *, rows: Sequence[tuple[bytes, int]]) -> Call[int]:
     return Call("memory/settle", {"scope": keys.root, "rows": packed}, int)
 
 
-def settle_vectors(keys: ScopeKeys, *, rows: Sequence[tuple[bytes, str]]) -> Call[int]:
-    """Remove up to 500 notes about changes (`add` or `rem`) of the vector set. Return how many are left."""
+class SettledVectors(NamedTuple):
+    """What is left to change in the vector set.
+
+    Attributes:
+        left: number of notes.
+        lacking: the notes, of those in the call, about vectors that Redis said it had added and has dropped.
+    """
+
+    left: int
+    lacking: list[bytes]
+
+
+def settle_vectors(keys: ScopeKeys, *, rows: Sequence[tuple[bytes, str]]) -> Call[SettledVectors]:
+    """Remove up to 500 notes about changes (`add` or `rem`) of the vector set."""
     packed = pack_rows([(opaque(note), change) for note, change in rows])
-    return Call("memory/settle_vectors", {"scope": keys.root, "rows": packed}, int)
+    return Call("memory/settle_vectors", {"scope": keys.root, "rows": packed}, _settled_vectors)
+
+
+def _settled_vectors(reply: Any) -> SettledVectors:
+    left, *lacking = reply
+    return SettledVectors(int(left), lacking)
 
 
 class VectorFinding(NamedTuple):

@@ -120,6 +120,22 @@ async def _make(scope: ScopedStore, changes: Sequence[_Change]) -> int:
     Raises:
         StoreError: Redis refused one, whose note stays; the others are made.
     """
+    left, lacking, refusals = await _send(scope, changes)
+    if lacking:
+        again = [
+            change._replace(command=[part for part in change.command if part != "CAS"])
+            for change in changes
+            if change.element in lacking
+        ]
+        left, _, more = await _send(scope, again)
+        refusals += more
+    for refusal in refusals:
+        raise refusal
+    return left
+
+
+async def _send(scope: ScopedStore, changes: Sequence[_Change]) -> tuple[int, list[bytes], list[StoreError]]:
+    """Make changes; return how many notes are left, the vectors that the set lacks all the same, and the refusals."""
     replies: list[object] = []
     for first in range(0, len(changes), _IN_A_TURN):
         part = [change.command for change in changes[first : first + _IN_A_TURN]]
@@ -129,11 +145,8 @@ async def _make(scope: ScopedStore, changes: Sequence[_Change]) -> int:
         for change, reply in zip(changes, replies, strict=True)
         if not isinstance(reply, StoreError)
     ]
-    left = await scope.call(scripts.settle_vectors(scope.keys, rows=made))
-    for reply in replies:
-        if isinstance(reply, StoreError):
-            raise reply
-    return left
+    settled = await scope.call(scripts.settle_vectors(scope.keys, rows=made))
+    return settled.left, settled.lacking, [reply for reply in replies if isinstance(reply, StoreError)]
 
 
 async def _read(scope: ScopedStore, grace_us: int) -> list[_Change]:

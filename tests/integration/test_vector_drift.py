@@ -221,6 +221,23 @@ async def test_a_vector_that_arrives_behind_its_deletion(
         assert differences(redis_client, keys) == []
 
 
+async def test_a_vector_that_redis_drops(
+    settings: Settings, redis_server: RedisServer, redis_client: redis.Redis, orc: Orchestrator
+) -> None:
+    """A vector that Redis said it had added, and dropped with the last element of the set, is added again."""
+    keys = orc.memory("ed").scope.keys
+
+    def drop(_: Command) -> None:
+        redis_client.delete(keys.key(VECTOR_SET))
+        lost.stop()
+
+    async with FaultProxy(redis_server.url) as proxy, client_of(settings, proxy) as client:
+        lost = proxy.watch(SETTLE, drop)
+        await client.memory("ed").store(note(1))
+        assert lost.fired == 1
+    assert differences(redis_client, keys) == []
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_concurrent_changes(  # noqa: C901
     settings: Settings, redis_server: RedisServer, redis_client: redis.Redis, orc: Orchestrator, seed: int

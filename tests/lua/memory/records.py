@@ -220,7 +220,7 @@ class Records(Scope):
         """Remove notes."""
         return self.call(scripts.settle(self.keys, rows=rows))
 
-    def settle_vectors(self, *rows: tuple[bytes, str]) -> int:
+    def settle_vectors(self, *rows: tuple[bytes, str]) -> tuple[int, list[bytes]]:
         """Remove notes about the vector set."""
         return self.call(scripts.settle_vectors(self.keys, rows=rows))
 
@@ -335,8 +335,8 @@ def use_every_script(records: Records, shown: Shown = Shown()) -> None:
         assert records.erase_outbox("other", shown=shown).rest == (0, b"")
         vectors = record("v", vector=bytes(8), codes=bytes(4), space="2:", indexed=1)
         assert records.store_rows(vectors, tier="im", shown=shown).vectors_pending
-        made = [(note.encode(), change) for note, change in records.vector_notes().items()]
-        assert records.settle_vectors(*made) == 0
+        made = [(note.encode(), "rem") for note in records.vector_notes()]
+        assert records.settle_vectors(*made) == (0, [])
         assert records.check_vectors("v", codes=bytes(4)) == []
         assert records.check_vectors("gone", part="lsh:0.0") == []
         assert records.call(scripts.check_vector_set(records.keys, most=9, repair=True)).stale == []

@@ -26,7 +26,8 @@ def notes(records: Records) -> dict[bytes, bytes]:
 
 def settle(records: Records) -> int:
     """Remove all notes; return how many are left."""
-    return records.settle_vectors(*[(note, change.decode()) for note, change in notes(records).items()])
+    left, _ = records.settle_vectors(*[(note, change.decode()) for note, change in notes(records).items()])
+    return left
 
 
 def state(records: Records) -> tuple[object, ...]:
