@@ -95,7 +95,7 @@ class Services:
 
     def __post_init__(self) -> None:
         """Begin to count, and open the payload store."""
-        object.__setattr__(self, "payloads", Payloads(self.live))
+        object.__setattr__(self, "payloads", Payloads(self.live, self.store.require))
         object.__setattr__(self, "chat_accounts", ChatAccounts(self.store, self.live))
 
     @property

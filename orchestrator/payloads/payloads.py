@@ -12,6 +12,7 @@ import anyio
 from anyio import to_thread
 
 from orchestrator.core.errors import ConfigError, PayloadChanged, PayloadError, PayloadStoreUnavailable
+from orchestrator.core.formats import Feature
 from orchestrator.core.log import get_logger
 from orchestrator.payloads.compression import ZSTD, compress, decompress, zstd_module
 from orchestrator.payloads.opening import open_store
@@ -26,7 +27,7 @@ from orchestrator.payloads.reference import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from orchestrator.core.live_settings import LiveSettings
     from orchestrator.core.settings import Settings
@@ -109,11 +110,16 @@ def _unpack(reference: Reference, data: bytes) -> bytes:
 class Payloads:
     """The payload store of a process, and the checks of what it returns.
 
+    Args:
+        live: the settings of the process.
+        require: refuses a feature that some programs of the pool may not understand.
+
     Attributes:
         store: None if the settings name none.
     """
 
-    def __init__(self, live: LiveSettings) -> None:
+    def __init__(self, live: LiveSettings, require: Callable[[Feature], Awaitable[None]]) -> None:
+        self._require = require
         self.store: PayloadStore | None = open_store(live.current)
         self._live = live
         if self.store is not None and live.current.payload.compression == ZSTD:  # a missing package is told at once
@@ -124,7 +130,9 @@ class Payloads:
 
         Raises:
             PayloadStoreUnavailable: it was not stored.
+            UpgradeUnfinished: the pool admits programs that take a reference for invalid JSON.
         """
+        await self._require(Feature.STORED_PAYLOADS)
         await self._open().put(name_of(task_id, packed.part), packed.data)
 
     async def put_result(self, task_id: str, part: str, data: bytes) -> bytes:

@@ -25,7 +25,11 @@ UNKNOWN_ID = "0190f6e5-4d2a-7c3b-9f10-2b6c8d4e1a55"
 @pytest.fixture(scope="module")
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     """The second terminal, while `orc up` runs in the first."""
-    terminal = Terminal(tmp_path_factory.mktemp("project"), ORC_WORKER__DRAIN_S="1")
+    terminal = Terminal(
+        tmp_path_factory.mktemp("project"),
+        ORC_WORKER__DRAIN_S="1",
+        ORC_PAYLOAD__STORE=tmp_path_factory.mktemp("payloads").as_uri(),
+    )
     with terminal.start("up", "my_agents:agent") as up:
         up.wait_output("worker_started", timeout_s=20)
         up.wait_output("leadership_acquired", timeout_s=20)
@@ -55,6 +59,19 @@ def test_result_is_untouched(terminal: Terminal, value: str) -> None:
     assert done.code == 0, done
     assert done.out.endswith(f'"result":{value}}}\n')
     assert terminal.orc("tasks", "result", done.json()["id"]).out == f"{value}\n"
+
+
+def test_large_values(terminal: Terminal) -> None:
+    """Arguments and a result in the payload store are named by `show`, loaded with --load, and printed by `result`."""
+    text = "x" * 1_200_000
+    done = terminal.orc("tasks", "submit", "echo", "-", "--wait", "-o", "id", stdin=json.dumps({"value": text}))
+    assert done.code == 0, done
+    task = done.out.strip()
+    shown, loaded = (terminal.orc("tasks", "show", task, "-o", "json", *more) for more in ((), ("--load",)))
+    assert "xxx" not in shown.out
+    assert shown.json()["stored_result"]["size"] == len(text) + 2
+    assert (loaded.json()["args"], loaded.json()["result"]) == ({"value": text}, text)
+    assert terminal.orc("tasks", "result", task).out == f'"{text}"\n'
 
 
 def test_id_forms(terminal: Terminal) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator import Agent, TaskContext
 from orchestrator.client.client import Orchestrator
+from orchestrator.client.task_actions import delete_tasks
 from orchestrator.core.durability import Durability
 from orchestrator.core.errors import ConfigError, InvalidInput, NotDurable, QueueFull, SubmitRefused
 from orchestrator.sync import Orchestrator as BlockingOrchestrator
@@ -98,6 +99,25 @@ async def test_each_level_is_reached_and_reported(pair: Pair) -> None:
         with pytest.raises(InvalidInput, match="durability 'disk' is not known; use default, fsync, replicated"):
             await orc.submit("work", durability="disk")  # type: ignore[call-overload]
     assert counters_of(pair) == {"fsync:asked": 602, "replicated:asked": 602}
+
+
+async def test_large_arguments(pair: Pair, tmp_path: Path) -> None:
+    """Arguments in the payload store are stored before the task is, at each level; those of a refused task go again."""
+    text = "x" * 1_200_000
+
+    def stored() -> int:
+        return sum(path.is_file() for path in tmp_path.rglob("*"))
+
+    async with Orchestrator(settings=pair.settings(payload__store=tmp_path.as_uri(), queue__max_tasks=1)) as orc:
+        for level, reached in REACHED.items():
+            handle = await orc.submit("work", {"text": text}, durability=level)
+            assert (handle.durability, stored()) == (reached, 1)
+            with pytest.raises(QueueFull):
+                await orc.submit("work", {"text": text}, durability=level)
+            assert stored() == 1
+            await handle.cancel()
+            await delete_tasks(orc.services, [handle.id])
+            assert stored() == 0
 
 
 async def test_concurrent_submits_share_a_wait(pair: Pair) -> None:

@@ -21,14 +21,18 @@ from orchestrator.core.errors import (
     PayloadStoreUnavailable,
     QueueFull,
     TaskFailed,
+    UpgradeUnfinished,
 )
+from orchestrator.core.formats import OLDEST_FORMAT, Feature
 from orchestrator.core.ids import new_task_id
 from orchestrator.core.payload import encode_json
 from orchestrator.payloads.folder import FolderStore
 from orchestrator.payloads.reference import folder_of, is_reference, name_of
+from orchestrator.store.store import Store
 from orchestrator.supervisor.payload_sweeper import PayloadSweeper
 from orchestrator.sync import Orchestrator as SyncOrchestrator
 from orchestrator.tasks.submission import Submission
+from orchestrator.testing.waiting import wait_for
 from orchestrator.views.backup import open_backup, save_pool
 from orchestrator.views.tasks import load_values
 from orchestrator.workers.agent import Agent
@@ -198,6 +202,36 @@ async def test_an_unwritable_store(team: LocalTeam, folder: Path) -> None:
     folder.unlink()  # noqa: ASYNC240 - at once
     assert await handle.result(10) == BIG
     assert started == 1
+
+
+async def test_old_programs_in_the_pool(
+    team: LocalTeam, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Below the version floor nothing is stored: a submit is refused, and a result waits for the end of the upgrade."""
+    agent = Agent("writer")
+
+    @agent.skill
+    async def write() -> str:
+        return BIG
+
+    require, raised = Store.require, False
+
+    async def lower(store: Store, feature: Feature) -> None:
+        if not raised:
+            store.floor.value = OLDEST_FORMAT
+            store.floor.check(feature)
+        await require(store, feature)
+
+    monkeypatch.setattr(Store, "require", lower)
+    orc = await team.client()
+    with pytest.raises(UpgradeUnfinished, match="a value in the payload store needs programs of format 3"):
+        await orc.submit("echo", {"text": BIG})
+    await team.work(agent)
+    handle = await team.orc.submit("write")
+    await wait_for(lambda: "result_not_stored" in caplog.text, "the worker to try")
+    assert objects(folder) == []
+    raised = True
+    assert await handle.result(10) == BIG
 
 
 async def test_the_cap_of_the_store(redis_server: RedisServer, prefix: str, folder: Path) -> None:

@@ -18,7 +18,15 @@ from anyio import to_thread
 from msgspec.structs import replace
 
 from orchestrator.core.backoff import Backoff, Pauses
-from orchestrator.core.errors import Fenced, InvalidInput, LeaseLapsed, PayloadError, StoreError, WaitCycle
+from orchestrator.core.errors import (
+    Fenced,
+    InvalidInput,
+    LeaseLapsed,
+    PayloadError,
+    StoreError,
+    UpgradeUnfinished,
+    WaitCycle,
+)
 from orchestrator.core.log import get_logger
 from orchestrator.core.redaction import hiding_texts
 from orchestrator.locks.execution import ExecutionLockBusy, ExecutionLockDeadlock
@@ -434,7 +442,7 @@ class Executor:
         while True:
             try:
                 stored = await self._parts.services.payloads.put_result(delivery.task_id, part, data)
-            except PayloadError as failure:
+            except (PayloadError, UpgradeUnfinished) as failure:
                 if attempt.stop_requested:
                     return self._stopped(attempt, failure)
                 if time.monotonic() > until_s:
