@@ -12,8 +12,8 @@
 --@include limit: limit_room, take_slots
 --@include ending: start_endings, end_task, flush_endings
 
--- The most bytes of envelopes that one call moves.
-local assign_bytes = 1048576
+-- The most bytes of envelopes that one call reads.
+local assign_bytes = 262144
 
 -- The fields of a plain task that need not be read.
 local plain = {}
@@ -251,7 +251,8 @@ local function fill_inbox(pool, run, agent, most)
       else
         local generation = run.now_text
         if tonumber(found.gen) >= run.now_ms then generation = integer(next_generation(found.gen, run.now_ms)) end
-        run.bytes = run.bytes + put_entry(pool, agent.name, id, score, generation, found.env, task)
+        run.bytes = run.bytes + #found.env
+        put_entry(pool, agent.name, id, score, generation, found.env, task)
         if limits ~= '' then grants[#grants + 1] = id .. ':' .. generation end
         if task.by then run.expiring[#run.expiring + 1] = id end
         assigned = assigned + 1

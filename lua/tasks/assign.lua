@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Moves the best ready tasks of an agent's queues into its inbox: as many as its workers' free slots, its limits,
--- `limit` and 1 MiB of envelopes allow. A task that is assigned has taken its slots of the limits. After the agent got a
+-- `limit` and 256 KiB of envelopes allow. A task that is assigned has taken its slots of the limits. After the agent got a
 -- skill, each call also returns up to 500 parked tasks to its queue. An agent that is not marked as full is listed in
 -- `room:S` of its skills.
 -- returns: assigned, left (1: tasks and room, or tasks to unpark, remain: call again), next_free_us (0: no limit holds tasks back), now_us

@@ -2,7 +2,7 @@
 -- Assigns the ready tasks of a skill to the least loaded of the agents in `room:S`. An agent without entries gets tasks at
 -- once, the one that was looked at the longest ago first. Otherwise the agents that the call has looked at get them in the
 -- order of their entries per slot. Each gets its share of the waiting tasks, the best of all its queues, as `assign` does.
--- A call looks at 100 agents at most, and moves `limit` tasks and 1 MiB of envelopes at most. Agents that may get no task
+-- A call looks at 100 agents at most, and moves `limit` tasks and 256 KiB of envelopes at most. Agents that may get no task
 -- leave `room:S`: when their room, their limits or their workers change, they return (protocol rule 6).
 -- returns: assigned, left (1: tasks and agents to look at remain: call again), without (for that call), now_us,
 --          then agent, next_free_us of each agent whose limits hold tasks back (0: unknown)
