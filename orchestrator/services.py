@@ -26,6 +26,7 @@ from orchestrator.store.long_read import LongRead
 from orchestrator.store.scoped import bind_scope
 from orchestrator.store.server_info import ServerInfo
 from orchestrator.store.store import Endpoint, Store, SyncStore
+from orchestrator.tasks.values import ValueReader
 from orchestrator.vectors.cache import VectorCache, count_cache_loads, count_cached_bytes
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Services:
         chat_accounts: counts the chats that the process changes.
         vector_cache: vectors that the process keeps to compare them.
         payloads: large arguments and results.
+        values: reads arguments that are fields of their own.
     """
 
     live: LiveSettings
@@ -92,10 +94,12 @@ class Services:
     chat_accounts: ChatAccounts = field(init=False)
     vector_cache: VectorCache = field(default_factory=VectorCache)
     payloads: Payloads = field(init=False)
+    values: ValueReader = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin to count, and open the payload store."""
         object.__setattr__(self, "payloads", Payloads(self.live, self.store.require))
+        object.__setattr__(self, "values", ValueReader(self.store))
         object.__setattr__(self, "chat_accounts", ChatAccounts(self.store, self.live))
 
     @property

@@ -11,13 +11,13 @@
 --           | await_lock (as released, but after delay_ms, or when `wake` is called; at once if it was)
 --           | ask (payload = question `number`; until its answer, or delay_ms or at_ms if given; counts no attempt)
 -- status, per row: ok | already (the same verdict is stored; nothing changed) | stale (the attempt lost its task;
--- nothing changed)
+-- nothing changed) | lost (`apart`: the record has no result of this generation; nothing changed)
 -- returns: for each row that is not ok its number and status; for each task that was not ready since its submit the number
 -- of its row and the ms since when it was (0: unknown); for each invalid task that ended as dead the number of its row and
 -- `dead`
 -- repeat: returns already
 local pool       = KEYS[1]                   -- key: root of the pool's slot
-local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation agent entry verdict payload delay_ms at_ms reason number version names began_ago_ms timed_out
+local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation agent entry verdict payload delay_ms at_ms reason number version names began_ago_ms timed_out apart
 local worker     = ARGV[2]                   -- str: worker that ran them
 local dead_ttl_s = tonumber(ARGV[3])         -- int: minimum lifetime of dead letters
 local max_wait_s = tonumber(ARGV[4])         -- int: a task that goes back is kept this long
@@ -155,6 +155,7 @@ local function judge(row, number)
   end
   if terminal[found.state] then return 'already' end
   if found.state ~= 'assigned' then return 'stale' end
+  if row.apart and redis.call('HEXISTS', task_key, 'result:' .. row.generation) == 0 then return 'lost' end
   if task.ready_ms then answers[#answers + 1], answers[#answers + 2] = number, task.ready_ms end
   local ids = entries[row.agent]
   if not ids then
@@ -199,7 +200,11 @@ end
 
 for i = 1, #rows do
   local status = judge(rows[i], i)
-  if status ~= 'ok' then answers[#answers + 1], answers[#answers + 2] = i, status end
+  if status ~= 'ok' then
+    answers[#answers + 1], answers[#answers + 2] = i, status
+    local row = rows[i]
+    if status == 'stale' and row.apart then redis.call('HDEL', pool .. ':task:' .. row.id, 'result:' .. row.generation) end
+  end
 end
 flush_waiting(pool, waiting)
 for agent, ids in pairs(entries) do remove_entries(pool, agent, ids) end

@@ -272,6 +272,11 @@ local function judge(row, id)
     end
     return task
   end
+  if not task.state and redis.call('HLEN', task_key) == 1 then
+    -- A large value, whose submit or verdict follows; it expires in a minute without.
+    task.missing = true
+    return task
+  end
   task.env = redis.call('HGET', task_key, 'env')
   bytes = bytes + #(task.env or '')
   local field = corrupt_field(task)

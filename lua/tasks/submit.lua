@@ -2,11 +2,11 @@
 -- Accepts tasks: up to 500 rows, each judged for itself. A row may end after its last unusual column. A row that
 -- replaces the tasks of a long lane returns `crowded` after 500 ended tasks; sent again, it continues.
 -- status, per row: created | duplicate id | conflict id | full queue | stale parent or schedule | stopped slot | busy
--- task | crowded lane
+-- task | crowded lane | lost id (`apart`: its record has no arguments)
 -- returns: for each row that was not created its number, its status, and the value named above
 -- repeat: returns duplicate and the row's own id for a task that exists; changes nothing
 local pool        = KEYS[1]                   -- key: root of the pool's slot
-local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s queue skill delay_ms at_ms start_by_ms idem digest parent parent_generation lane on_busy fire session
+local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s queue skill delay_ms at_ms start_by_ms idem digest parent parent_generation lane on_busy fire session apart
 local max_tasks   = tonumber(ARGV[2])         -- int: cap of one queue
 local max_wait_s  = tonumber(ARGV[3])         -- int: lifetime of a task that waits
 local now_arg     = ARGV[4]                   -- time: test override, microseconds
@@ -147,9 +147,16 @@ local function meet_lane(key, on_busy, id)
   return nil
 end
 
+-- Returns whether a task exists: with more than the arguments that its client sent before this call.
+local function is_known(task_key, row)
+  if not row.apart then return redis.call('EXISTS', task_key) == 1 end
+  return redis.call('HLEN', task_key) > redis.call('HEXISTS', task_key, 'args')
+end
+
 local function judge(i, row)
   local id, idem, digest = row.id, row.idem, row.digest
-  if seen_ids[id] or (any_known and redis.call('EXISTS', task_keys[i]) == 1) then return 'duplicate', id end
+  if seen_ids[id] or (any_known and is_known(task_keys[i], row)) then return 'duplicate', id end
+  if row.apart and redis.call('HEXISTS', task_keys[i], 'args') == 0 then return 'lost', id end
   if idem then
     local holder = seen_keys[idem] or redis.call('GET', pool .. ':idem:' .. idem)
     if holder then
@@ -204,6 +211,7 @@ for i = 1, #rows do
   if status then
     local n = #answers
     answers[n + 1], answers[n + 2], answers[n + 3] = i, status, detail
+    if rows[i].apart and redis.call('HEXISTS', task_keys[i], 'env') == 0 then redis.call('HDEL', task_keys[i], 'args') end
   end
 end
 

@@ -10,9 +10,11 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from orchestrator.core.errors import ServerRefused, ServerUnavailable, StoreError
+from orchestrator.core.formats import Feature
 from orchestrator.core.group_commit import GroupCommit, split_to_fit
 from orchestrator.tasks import scripts
 from orchestrator.tasks.scripts import CREATED, UnusualRow
+from orchestrator.tasks.values import ROW_BYTES, call_bytes, split_row, write_commands
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from orchestrator.client.loss_watch import LossWatch
     from orchestrator.services import Services
+    from orchestrator.store.calls import Call
     from orchestrator.tasks.scripts import SubmitAnswer, SubmitRow
 
 Answer = TypeVar("Answer", bound="SubmitAnswer | StoreError")
@@ -36,7 +39,7 @@ class Batcher:
     def __init__(self, services: Services, losses: LossWatch) -> None:
         self._services, self._losses = services, losses
         self._retry_for_s = services.settings.redis.command_timeout_s
-        self._commits: GroupCommit[SubmitRow, SubmitAnswer] = GroupCommit("client", self.send, size=row_size)
+        self._commits: GroupCommit[SubmitRow, SubmitAnswer] = GroupCommit("client", self.send, size=self.call_bytes)
         self.run, self.close = self._commits.run, self._commits.close
 
     def add(self, row: SubmitRow) -> Coroutine[Any, Any, SubmitAnswer]:
@@ -50,12 +53,34 @@ class Batcher:
         self._losses.note_all([row.id for row, answer in zip(rows, answers, strict=True) if answer is CREATED])
         return answers
 
+    def call_bytes(self, row: SubmitRow) -> int:
+        """Return what a row counts of the bytes of a call."""
+        size = len(row.envelope)
+        return call_bytes(size) if size > ROW_BYTES and self._writes_apart() else size
+
+    def _writes_apart(self) -> bool:
+        return self._services.store.floor.admits(Feature.VALUES_APART)
+
     async def _send_once(self, rows: Sequence[SubmitRow]) -> list[SubmitAnswer]:
+        if not (self._writes_apart() and any(len(row.envelope) > ROW_BYTES for row in rows)):
+            return await self._services.store.call(self._call(rows), retry_for_s=self._retry_for_s)
+        split = [split_row(row) for row in rows]
+        writes = write_commands(self._services.keys, [value for _, value in split if value is not None])
+        call = self._call([row for row, _ in split])
+        answers = await self._services.store.call_behind(writes, call, retry_for_s=self._retry_for_s)
+        if lost := [place for place, answer in enumerate(answers) if answer.status == "lost"]:
+            # Redis did not take the values, for example because the user may not write. Scripts may.
+            call = self._call([rows[place] for place in lost])
+            again = await self._services.store.call(call, retry_for_s=self._retry_for_s)
+            for place, answer in zip(lost, again, strict=True):
+                answers[place] = answer
+        return answers
+
+    def _call(self, rows: Sequence[SubmitRow]) -> Call[list[SubmitAnswer]]:
         queue = self._services.settings.queue
-        call = scripts.submit(
+        return scripts.submit(
             self._services.keys, rows=rows, max_tasks=queue.max_tasks, max_wait_s=round(queue.max_wait_s)
         )
-        return await self._services.store.call(call, retry_for_s=self._retry_for_s)
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[Sending]:
@@ -75,7 +100,7 @@ class Sending:
 
     async def send(self, rows: Sequence[SubmitRow]) -> None:
         """Send the next chunk when there is room; none after a failure."""
-        for part in split_to_fit(rows, row_size):
+        for part in split_to_fit(rows, self._batcher.call_bytes):
             # Two chunks in flight may overtake each other, so rows with a lane are sent alone.
             room = 2 if any(isinstance(row, UnusualRow) and row.lane for row in part) else 1
             for _ in range(room):

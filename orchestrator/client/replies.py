@@ -21,6 +21,7 @@ from orchestrator.core.log import get_logger
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import STATE_OF_LETTER
 from orchestrator.tasks.queries import TaskOutcome
+from orchestrator.tasks.values import is_apart, read_values
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -254,24 +255,41 @@ class Replies:
                     continue
                 pauses.reset()
                 self.last_failure = None
-                for entry, fields in reply[0][1] if reply else ():
-                    self._cursor = entry.decode()
-                    await self._take(fields)
+                entries = reply[0][1] if reply else ()
+                if entries:
+                    self._cursor = entries[-1][0].decode()
+                    await self._take([word for _, fields in entries for word in fields])
         finally:
             await link.close()
 
     async def _take(self, fields: list[bytes]) -> None:
         unread: list[str] = []
+        apart: list[tuple[str, bytes]] = []
         for raw_id, value in zip(fields[::2], fields[1::2], strict=True):
             id_, letter = raw_id.decode(), value[:1]
             if self._known(id_) is None:
                 continue
-            if letter == b"s":
+            if letter == b"s" and is_apart(value[1:]):
+                apart.append((id_, value[1:]))
+            elif letter == b"s":
                 self._settle(id_, TaskOutcome(STATE_OF_LETTER["s"], value[1:]))
             else:
                 unread.append(id_)
+        if apart:
+            unread += await self._try_read(apart)
         if unread:
             await self._try_poll(unread)
+
+    async def _try_read(self, apart: Sequence[tuple[str, bytes]]) -> list[str]:
+        """Read results that are fields of their own; returns the tasks that were not read."""
+        try:
+            values = await read_values(self._services.store, apart)
+        except StoreError:
+            return [id_ for id_, _ in apart]
+        for (id_, _), value in zip(apart, values, strict=True):
+            if isinstance(value, bytes):
+                self._settle(id_, TaskOutcome(STATE_OF_LETTER["s"], value))
+        return [id_ for (id_, _), value in zip(apart, values, strict=True) if not isinstance(value, bytes)]
 
     # ----------------------------------------------------------------------------------------------------- polls
 

@@ -37,6 +37,7 @@ class Feature(Enum):
 
     LARGE_COSTS = ("a limit by name above 100,000 or a cost above 500", 3)
     STORED_PAYLOADS = ("a value in the payload store", 3)
+    VALUES_APART = ("a large value in a field of its own", 3)
 
     def __init__(self, label: str, floor: int) -> None:
         self.label, self.floor = label, floor

@@ -17,7 +17,14 @@ import anyio
 from anyio import to_thread
 
 from orchestrator.core.durability import DEFAULT
-from orchestrator.core.errors import ConfigError, FormatMismatch, ServerFull, ServerRefused, ServerUnavailable
+from orchestrator.core.errors import (
+    ConfigError,
+    FormatMismatch,
+    ServerFull,
+    ServerRefused,
+    ServerUnavailable,
+    StoreError,
+)
 from orchestrator.core.formats import (
     FORMAT,
     OLDEST_FORMAT,
@@ -171,6 +178,30 @@ class Store:
             return call.parse(await self._run(call))
 
         return await repeat(again, retry_for_s=retry_for_s, after=first, closed=self._closed)
+
+    def call_behind(
+        self, commands: Sequence[Sequence[Argument]], call: Call[T], *, retry_for_s: float = 0.0
+    ) -> Coroutine[Any, Any, T]:
+        """Run a script behind plain commands, in one round trip; see `call`.
+
+        The script must find out which of them failed.
+        """
+        tracing = active()
+        if tracing is None or not tracing.traces_scripts():
+            return self._call_behind(commands, call, retry_for_s)
+        return tracing.script(call.script, self._call_behind(commands, call, retry_for_s))
+
+    async def _call_behind(self, commands: Sequence[Sequence[Argument]], call: Call[T], retry_for_s: float) -> T:
+        async def send() -> T:
+            command = call.command()
+            reply = (await self.pipeline([*commands, command]))[-1]
+            if isinstance(reply, ScriptMissing):
+                reply = await self._load_and_run(all_scripts()[call.script].text, command)
+            elif isinstance(reply, StoreError):
+                raise reply
+            return call.parse(reply)
+
+        return await self.read_with_retry(send, retry_for_s=retry_for_s)
 
     async def read_with_retry(self, read: Callable[[], Awaitable[T]], *, retry_for_s: float) -> T:
         """Run `read`, and repeat it while Redis does not answer.

@@ -163,6 +163,8 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     """Of an attempt that did not succeed: ms since it began, when the verdict is sent; None if it did not begin."""
     timed_out: bool = False
     """Whether the worker stopped the attempt at a time limit."""
+    apart: bool = False
+    """Whether the payload is a reference to a field of the record (`tasks/values.py`)."""
 
 
 class FinishStatus(StrEnum):
@@ -171,6 +173,7 @@ class FinishStatus(StrEnum):
     OK = "ok"
     ALREADY = "already"
     STALE = "stale"
+    LOST = "lost"
 
 
 class LeaseStatus(StrEnum):

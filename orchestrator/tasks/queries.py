@@ -10,6 +10,7 @@ from orchestrator.core.queue_name import QueueName
 from orchestrator.tasks.inbox import GROUP
 from orchestrator.tasks.model import STATE_OF_LETTER, TaskState
 from orchestrator.tasks.records import TaskRecord, list_records, read_each, read_record, record_fields
+from orchestrator.tasks.values import is_apart, read_values
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -44,12 +45,13 @@ class TaskOutcome:
 
 
 async def outcomes(store: Store, ids: Sequence[str]) -> dict[str, TaskOutcome | StoreError]:
-    """Read the outcomes of ended and unknown tasks, in one round trip; in two if any failed before.
+    """Read the outcomes of ended and unknown tasks, in one round trip; in two if any failed before or is large.
 
     A task that Redis refuses to read, for example because its key has another type, maps to the error.
     """
     found: dict[str, TaskOutcome | StoreError] = {}
     failed: dict[str, TaskRecord] = {}
+    apart: dict[str, bytes] = {}
     for id_, record in (await read_each(store, ids, "state", "result", "reason", "fails")).items():
         if isinstance(record, StoreError):
             found[id_] = record
@@ -59,11 +61,22 @@ async def outcomes(store: Store, ids: Sequence[str]) -> dict[str, TaskOutcome | 
             found[id_] = TaskOutcome(record.state, record.result, record.reason)
             if record.failures:
                 failed[id_] = record
+            elif is_apart(record.result):
+                apart[id_] = record.result or b""
     for id_, whole in (await read_each(store, failed)).items():
         if isinstance(whole, StoreError):
             raise whole
-        found[id_] = TaskOutcome(failed[id_].state, failed[id_].result, failed[id_].reason, whole.errors)
+        found[id_] = TaskOutcome(failed[id_].state, whole.result, failed[id_].reason, whole.errors)
+    for id_, value in zip(apart, await read_values(store, list(apart.items())), strict=True):
+        found[id_] = with_value(value)
     return found
+
+
+def with_value(value: bytes | StoreError | None) -> TaskOutcome | StoreError:
+    """Return the outcome of a success whose result was read from a field of its own; None: the record is gone."""
+    if isinstance(value, StoreError):
+        return value
+    return TaskOutcome(None) if value is None else TaskOutcome(TaskState.SUCCEEDED, value)
 
 
 async def awaits(store: Store, waiter: str, task: str) -> bool:

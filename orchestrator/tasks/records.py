@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import InvalidInput, ServerUnavailable, StoreError
@@ -15,6 +16,7 @@ from orchestrator.core.queue_name import QueueName
 from orchestrator.tasks.history import TaskAttempt, parse_attempt, present_attempt
 from orchestrator.tasks.model import Envelope, Progress, TaskState, decode_envelope
 from orchestrator.tasks.questions import StoredQuestion, read_question, unpack_stored
+from orchestrator.tasks.values import field_of, is_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -93,9 +95,15 @@ class TaskRecord:
     def envelope(self) -> Envelope:
         """The envelope; a damaged one has the skill `(unreadable)`, so that lists still show the other tasks."""
         try:
-            return decode_envelope(self._fields.get("env", b""))
+            envelope = decode_envelope(self._fields.get("env", b""))
         except msgspec.DecodeError:
             return Envelope(skill="(unreadable)", args=b"")
+        args = self._whole(envelope.args)
+        return envelope if args is envelope.args else replace(envelope, args=args)
+
+    def _whole(self, stored: bytes) -> bytes:
+        """Return the value of a field if `stored` refers to one that was read, else `stored`."""
+        return self._fields.get(field_of(stored), stored) if is_apart(stored) else stored
 
     @property
     def skill(self) -> str:
@@ -172,8 +180,9 @@ class TaskRecord:
 
     @property
     def result(self) -> bytes | None:
-        """The result, JSON."""
-        return self._fields.get("result")
+        """The result, JSON or a reference."""
+        stored = self._fields.get("result")
+        return None if stored is None else self._whole(stored)
 
     @property
     def failures(self) -> int:

@@ -77,6 +77,8 @@ class UnusualRow(SubmitRow, frozen=True, array_like=True):
     on_busy: str | None = None
     fire: ScheduledFire | None = None
     session: str | None = None
+    apart: int | None = None
+    """1 if the arguments were written into a field of their own (`tasks/values.py`)."""
 
 
 class SubmitAnswer(NamedTuple):
@@ -196,6 +198,11 @@ def finish(
     """Store up to 500 verdicts."""
     packed = [
         (
+            *(d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload)),
+            *(v.delay_ms, v.at_ms, v.reason, v.number, v.version, v.names, v.began_ago_ms, v.timed_out or None, 1),
+        )
+        if v.apart
+        else (
             *(d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload)),
             *(v.delay_ms, v.at_ms, v.reason, v.number),
             *((v.version, v.names) if v.version or v.began_ago_ms is not None else ()),

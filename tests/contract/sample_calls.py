@@ -55,7 +55,7 @@ _VALUES: Final[dict[Any, Any]] = {
         SCOPE, CallerRow("o", "exec:t", "1:t:1:0", "ed"), chat_scripts.pack_limits(Settings()), source="main"
     ),
     Verdict: Verdict(
-        VerdictKind.INVALID, b"\xff", reason="r", version="d", names=("n",), began_ago_ms=7, timed_out=True
+        VerdictKind.INVALID, b"\xff", reason="r", version="d", names=("n",), began_ago_ms=7, timed_out=True, apart=True
     ),
 }
 _SUBCLASSES: Final[dict[Any, Any]] = {SubmitRow: UnusualRow}

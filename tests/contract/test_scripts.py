@@ -190,7 +190,7 @@ def test_header() -> None:
         ("tasks/once", ["stored", "already", "stale"]),
         ("tasks/retry", RequeueStatus),
         ("tasks/renew", LeaseStatus),
-        ("tasks/submit", ["created", "duplicate", "conflict", "full", "stale", "stopped", "busy", "crowded"]),
+        ("tasks/submit", ["created", "duplicate", "conflict", "full", "stale", "stopped", "busy", "crowded", "lost"]),
     ],
 )
 def test_statuses(script: str, statuses: Any) -> None:

@@ -13,17 +13,20 @@ import anyio
 from msgspec.structs import replace
 
 from orchestrator.core.errors import StoreError
+from orchestrator.core.formats import Feature
 from orchestrator.core.group_commit import GroupCommit
 from orchestrator.core.log import get_logger
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import FinishStatus, VerdictKind
+from orchestrator.tasks.values import ROW_BYTES, LargeValue, call_bytes, reference_to, result_field, write_commands
 from orchestrator.workers.runtime.attempt import StopCause
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from orchestrator.services import Services
     from orchestrator.tasks.model import Delivery, Verdict
+    from orchestrator.tasks.scripts import Finished
     from orchestrator.workers.runtime.in_flight import InFlight
     from orchestrator.workers.runtime.timings import AttemptTimings
 
@@ -41,7 +44,7 @@ class Completer:
     def __init__(self, services: Services, in_flight: InFlight, timings: AttemptTimings, *, worker: str) -> None:
         self._services, self._in_flight, self._timings, self._worker = services, in_flight, timings, worker
         self._commits: GroupCommit[tuple[Delivery, Verdict], FinishStatus | None] = GroupCommit(
-            "worker", self._store, size=lambda row: len(row[1].payload)
+            "worker", self._store, size=self._call_bytes
         )
         self.run = self._commits.run
 
@@ -49,18 +52,51 @@ class Completer:
         """Queue a verdict; it is sent until Redis has answered."""
         self._commits.put((delivery, verdict))
 
-    async def _store(self, batch: Sequence[tuple[Delivery, Verdict]]) -> Sequence[FinishStatus | None]:
-        rows = [(delivery, self._timed(delivery, verdict)) for delivery, verdict in batch]
-        settings = self._services.settings
+    def _call_bytes(self, row: tuple[Delivery, Verdict]) -> int:
+        size = len(row[1].payload)
+        return call_bytes(size) if size > ROW_BYTES and self._is_apart(row[1]) else size
+
+    def _is_apart(self, verdict: Verdict) -> bool:
+        """Return whether a large result is written into a field of its own."""
+        return verdict.kind is VerdictKind.SUCCEEDED and self._services.store.floor.admits(Feature.VALUES_APART)
+
+    async def _finish(self, rows: Sequence[tuple[Delivery, Verdict]]) -> Finished:
+        values: dict[int, LargeValue] = {}
+        split = list(rows)
+        for place, (delivery, verdict) in enumerate(rows):
+            if len(verdict.payload) > ROW_BYTES and self._is_apart(verdict):
+                value = LargeValue(delivery.task_id, result_field(delivery.generation), verdict.payload)
+                values[place] = value
+                split[place] = delivery, replace(verdict, payload=reference_to(value), apart=True)
+        finished = await self._send(split, values.values())
+        if lost := [place for place, status in enumerate(finished.statuses) if status is FinishStatus.LOST]:
+            # Redis did not take the values, for example because it is full. Scripts may write them.
+            again = await self._send([rows[place] for place in lost])
+            for at, place in enumerate(lost):
+                finished.statuses[place] = again.statuses[at]
+                if at in again.ready_ms:
+                    finished.ready_ms[place] = again.ready_ms[at]
+        return finished
+
+    async def _send(
+        self, rows: Sequence[tuple[Delivery, Verdict]], values: Collection[LargeValue] = ()
+    ) -> Finished:
+        keys, settings = self._services.keys, self._services.settings
         call = scripts.finish(
-            self._services.keys,
+            keys,
             rows=rows,
             worker=self._worker,
             dead_ttl_s=round(settings.results.dead_ttl_s),
             max_wait_s=round(settings.queue.max_wait_s),
         )
+        if not values:
+            return await self._services.store.call(call, retry_for_s=float("inf"))
+        return await self._services.store.call_behind(write_commands(keys, values), call, retry_for_s=float("inf"))
+
+    async def _store(self, batch: Sequence[tuple[Delivery, Verdict]]) -> Sequence[FinishStatus | None]:
+        rows = [(delivery, self._timed(delivery, verdict)) for delivery, verdict in batch]
         try:
-            finished = await self._services.store.call(call, retry_for_s=float("inf"))
+            finished = await self._finish(rows)
         except StoreError as failure:
             _log.error("finish_failed", count=len(batch), error=str(failure))
             await anyio.sleep(PAUSE_S)

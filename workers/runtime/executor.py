@@ -36,6 +36,7 @@ from orchestrator.payloads.sizing import is_small
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import LeaseStatus, Verdict, VerdictKind, decode_envelope
 from orchestrator.tasks.queries import awaits, envelope_bytes
+from orchestrator.tasks.values import is_apart
 from orchestrator.tracing.active import active
 from orchestrator.workers.context import TaskContext
 from orchestrator.workers.runtime.active_commands import stopped_by
@@ -148,7 +149,7 @@ class Executor:
         packed = attempt.delivery.envelope
         try:
             step = self._decode(attempt, packed) if packed else await self._fetch(attempt)
-            if step is Next.RUN and (announce or is_reference(attempt.envelope.args)):
+            if step is Next.RUN and (announce or is_apart(attempt.envelope.args) or is_reference(attempt.envelope.args)):
                 step = await self._before_start(attempt, announce=announce)
             if step is Next.RUN:
                 step = self._prepare(attempt)
@@ -209,7 +210,9 @@ class Executor:
     async def _before_start(self, attempt: Attempt, *, announce: bool) -> Next | Verdict:
         """Load large arguments, and record the start of a task that died before."""
         step: Next | Verdict = Next.RUN
-        if is_reference(attempt.envelope.args):
+        if is_apart(attempt.envelope.args):
+            step = await self._read_arguments(attempt)
+        elif is_reference(attempt.envelope.args):
             step = await self._load(attempt)
         if step is Next.RUN and announce:
             step = await self._announce(attempt)
@@ -224,6 +227,18 @@ class Executor:
         except StoreError as failure:
             return Verdict(VerdictKind.RELEASED, reason=f"Redis did not record its start: {failure}")
         return Next.DROP if status is LeaseStatus.LOST else self._check_start(attempt)
+
+    async def _read_arguments(self, attempt: Attempt) -> Next | Verdict:
+        """Read arguments that are a field of their own in the record."""
+        envelope = attempt.envelope
+        try:
+            args = await self._parts.services.values.read(attempt.delivery.task_id, envelope.args)
+        except StoreError as failure:
+            return Verdict(VerdictKind.REQUEUE, reason=f"Redis did not return its arguments: {failure}")
+        if args is None:
+            return Next.DROP
+        attempt.envelope = replace(envelope, args=args)
+        return self._check_start(attempt)
 
     async def _load(self, attempt: Attempt) -> Next | Verdict:
         """Load arguments from the payload store. If that fails, the attempt fails, and the task may run again."""
