@@ -72,7 +72,7 @@ end
 -- Stores what a call collected: turns of lanes, one event, one reply entry per waiting client, activity of sessions,
 -- counters.
 local function flush_endings(pool, ending)
-  flush_turns(pool, ending)
+  if next(ending.turns) then flush_turns(pool, ending) end
   if #ending.events > 0 then
     -- The maximum of the setting `results.max_events`; the supervisor trims to its value.
     redis.call('XADD', pool .. ':events', 'MAXLEN', '~', 20000, '*', unpack(ending.events))
@@ -82,7 +82,7 @@ local function flush_endings(pool, ending)
     redis.call('XADD', replies_key, 'MAXLEN', '~', 1000, '*', unpack(replies))
     redis.call('EXPIRE', replies_key, 3600)
   end
-  note_activity(pool, ending.sessions, ending.now_text)
+  if next(ending.sessions) then note_activity(pool, ending.sessions, ending.now_text) end
   increment_counters(pool, ending.now, ending.counts)
 end
 

@@ -93,5 +93,5 @@ end
 
 -- Notes that tasks of listed sessions ended.
 local function note_activity(pool, sessions, time)
-  if next(sessions) then redis.call('ZADD', pool .. ':sessions', 'XX', unpack(score_sessions(sessions, time))) end
+  redis.call('ZADD', pool .. ':sessions', 'XX', unpack(score_sessions(sessions, time)))
 end

@@ -48,7 +48,6 @@ end
 
 -- Queues the tasks that got the turn of their lanes in this call.
 local function flush_turns(pool, ending)
-  if not next(ending.turns) then return end
   local ready = {}
   for id, turn in pairs(ending.turns) do enqueue(ready, turn.queue, turn.score, id) end
   ending.turns = {}

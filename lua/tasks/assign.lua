@@ -13,6 +13,10 @@ local now_arg = ARGV[3]             -- time: test override, microseconds
 --@include parked: unpark
 --@include registry: list_room
 --@include assigning: start_assigning, read_agent, fill_inbox, mark_agent, flush_assigning
+--@rare: is_active, agent_blocked, any_session_stopped, stopped_scope, live_workers, unpark, live_versions, any_refuses
+--@rare: refusing_scope, parse_version_scope, list_version_scope, unlist_scope, awaited_tasks, awaited_first, mark_awaited
+--@rare: limit_room, take_slots, put_suspects, notify_of_suspects, end_task, append_event, forgiven_failures
+--@rare: pass_lane, flush_turns, note_activity
 
 local now = now_us(now_arg)
 local run = start_assigning(pool, now)

@@ -16,6 +16,10 @@ local now_arg = ARGV[4]             -- time: test override, microseconds
 --@include desired: is_active
 --@include version: parse_version_scope
 --@include assigning: assign_bytes, start_assigning, is_closed, read_agent, filled_places, fill_inbox, mark_agent, flush_assigning
+--@rare: is_active, agent_blocked, any_session_stopped, stopped_scope, live_workers, live_versions, any_refuses
+--@rare: refusing_scope, parse_version_scope, list_version_scope, unlist_scope, awaited_tasks, awaited_first, mark_awaited
+--@rare: limit_room, take_slots, put_suspects, notify_of_suspects, end_task, append_event, forgiven_failures
+--@rare: pass_lane, flush_turns, note_activity
 
 -- Agents that were looked at less than `fresh_us` ago are passed over when the call can choose among a few others, so that
 -- tasks in quick succession do not look at all agents each.

@@ -33,6 +33,8 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include limit: return_slots
 --@include inbox: remove_entries
 --@include ending: start_endings, end_task, flush_endings, index_dead
+--@rare: leave_attempt, note_refusal, note_attempt, return_slots, index_dead, append_event, pass_lane, put_ready, put_due
+--@rare: flush_turns
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)

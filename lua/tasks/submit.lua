@@ -22,6 +22,8 @@ local now_arg     = ARGV[4]                   -- time: test override, microsecon
 --@include ending: start_endings, flush_endings
 --@include cancel: start_cancelling, has_begun, cancel_task, flush_cancelling
 --@include schedule: fire_is_stale, record_fire
+--@rare: refused_by, held_by, percent_encode, meet_lane, enter_lane, make_way, pass_lane, fire_is_stale, record_fire
+--@rare: parse_version_scope, put_due, append_event, has_begun, cancel_task, flush_cancelling, flush_turns, flush_children
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -206,15 +208,6 @@ local function judge(i, row)
   return nil
 end
 
-for i = 1, #rows do
-  local status, detail = judge(i, rows[i])
-  if status then
-    local n = #answers
-    answers[n + 1], answers[n + 2], answers[n + 3] = i, status, detail
-    if rows[i].apart and redis.call('HEXISTS', task_keys[i], 'env') == 0 then redis.call('HDEL', task_keys[i], 'args') end
-  end
-end
-
 local born, usual_keep_s, usual_score = integer(now_ms), integer(max_wait_s), integer(rank_of(nil) + now_ms)
 local ending, cancelling = start_endings(now), start_cancelling()
 local ready, scheduled, expiring = {}, {}, {}
@@ -223,7 +216,7 @@ local parents, sessions = {}, {}
 -- Stores the places of the tasks accepted so far.
 local function settle()
   for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
-  flush_turns(pool, ending)
+  if next(ending.turns) then flush_turns(pool, ending) end
   if #scheduled > 0 then put_due(pool, 'scheduled', scheduled) end
   if #expiring > 0 then put_due(pool, 'expiring', expiring) end
   ready, scheduled, expiring = {}, {}, {}
@@ -269,6 +262,15 @@ local function make_way(others, on_busy, id)
     elseif not has_begun(pool, cancelling, others[j]) then
       cancel_task(pool, ending, cancelling, others[j], 'replaced by task ' .. id)
     end
+  end
+end
+
+for i = 1, #rows do
+  local status, detail = judge(i, rows[i])
+  if status then
+    local n = #answers
+    answers[n + 1], answers[n + 2], answers[n + 3] = i, status, detail
+    if rows[i].apart and redis.call('HEXISTS', task_keys[i], 'env') == 0 then redis.call('HDEL', task_keys[i], 'args') end
   end
 end
 
@@ -331,8 +333,8 @@ for i = 1, #crowds do
   if room > 0 then make_way(redis.call('ZRANGE', pool .. ':lane:' .. key, -room, -1), 'replace', id) end
 end
 settle()
-flush_cancelling(pool, cancelling)
-flush_children(pool, parents)
+if next(cancelling.entries) then flush_cancelling(pool, cancelling) end
+if next(parents) then flush_children(pool, parents) end
 flush_sessions(pool, sessions, born)
 if #accepted > 0 then ending.counts.submitted = #accepted end
 flush_endings(pool, ending)

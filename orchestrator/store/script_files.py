@@ -1,4 +1,4 @@
-"""Reads the scripts in `lua/`: expands includes, compiles column names, parses binding blocks, hashes.
+"""Reads the scripts in `lua/`: expands includes and rare functions, compiles column names, parses bindings, hashes.
 
 A script (lua/README.md) opens with `#!lua`, then a comment, then its binding block, one line per argument:
 
@@ -17,6 +17,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.store.script_modules import POSITIONAL, Modules, read_source
+from orchestrator.store.script_rare import postpone_rare
 from orchestrator.store.script_records import ScriptError, compile_records
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ def load_script(root: Traversable, name: str, modules: Modules | None = None) ->
         {arg.name: tuple(arg.doc.split()) for arg in bindings["ARGV"] if arg.type == kind} for kind in ("rows", "row")
     )
     lines = compile_records(name, source, rows, single)
-    text = "\n".join((modules or Modules(root)).expand(name, lines)) + "\n"
+    expanded = (modules or Modules(root)).expand(name, lines)
+    text = "\n".join(postpone_rare(name, expanded)) + "\n"
     return ScriptFile(
         name=name,
         text=text,
