@@ -22,7 +22,7 @@ local now_arg     = ARGV[4]                   -- time: test override, microsecon
 --@include ending: start_endings, flush_endings
 --@include cancel: start_cancelling, has_begun, cancel_task, flush_cancelling
 --@include schedule: fire_is_stale, record_fire
---@rare: refused_by, held_by, percent_encode, meet_lane, enter_lane, make_way, pass_lane, fire_is_stale, record_fire
+--@rare: refused_by, held_by, percent_encode, live_member, make_way, pass_lane, fire_is_stale, record_fire
 --@rare: parse_version_scope, put_due, append_event, has_begun, cancel_task, flush_cancelling, flush_turns, flush_children
 
 local now = now_us(now_arg)
@@ -325,7 +325,7 @@ for n = 1, #accepted do
   end
   redis.call('EXPIRE', task_key, keep_s)
   if row.fire then record_fire(pool, now_ms, row.fire, id) end
-  if in_the_way then make_way(in_the_way, row.on_busy, id) end
+  if in_the_way and in_the_way[1] then make_way(in_the_way, row.on_busy, id) end
 end
 --@rows crowds: lane id room
 for i = 1, #crowds do

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.store.script_records import ScriptError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 _DIRECTIVE: Final = re.compile(r"^--@rare: (?P<names>\w+(?:, \w+)*)$")
 _FUNCTION: Final = re.compile(r"^local function (\w+)\(")
@@ -101,7 +101,7 @@ def _with_callees(named: set[str], words: dict[str, set[str]], in_order: set[str
     return rare
 
 
-def _refuse_hidden(source: str, blocks: Sequence[_Block], functions: Sequence[str] | set[str]) -> None:
+def _refuse_hidden(source: str, blocks: Sequence[_Block], functions: Collection[str]) -> None:
     """Refuse variables with the name of a function: a function that moves below one would read it."""
     declared = {
         name
@@ -121,7 +121,9 @@ def _refuse_early(source: str, above: Sequence[_Block], words: dict[str, set[str
     while more := {name for name in words.keys() - calling if words[name] & calling}:
         calling |= more
     if early := set().union(*(block.words() for block in above if not block.name)) & calling:
-        raise ScriptError(f"{source}.lua calls {', '.join(sorted(early))} above the last function that it lists as rare")
+        raise ScriptError(
+            f"{source}.lua calls {', '.join(sorted(early))} above the last function that it lists as rare"
+        )
 
 
 def _enter(source: str, line: str, rare: set[str], entered: set[str]) -> str:
