@@ -22,7 +22,7 @@ local now_arg     = ARGV[4]                   -- time: test override, microsecon
 --@include ending: start_endings, flush_endings
 --@include cancel: start_cancelling, has_begun, cancel_task, flush_cancelling
 --@include schedule: fire_is_stale, record_fire
---@rare: refused_by, held_by, percent_encode, live_member, make_way, pass_lane, fire_is_stale, record_fire
+--@rare: is_known, refused_by, held_by, percent_encode, live_member, make_way, pass_lane, fire_is_stale, record_fire
 --@rare: parse_version_scope, put_due, append_event, has_begun, cancel_task, flush_cancelling, flush_turns, flush_children
 
 local now = now_us(now_arg)
