@@ -18,21 +18,28 @@ import anyio.lowlevel
 import pytest
 
 from orchestrator.core.log import level_in_use, override_level, set_level
-from orchestrator.embedded.server_binary import ServerBinary, find_server_binary
-from tests.faultkit.servers import RedisServer, find_binary_of_line
+from tests.faultkit.servers import RedisServer
 from tests.helpers.guards import LoopWatch, describe_tasks, keys_of, keys_without_ttl, running_tasks
 from tests.helpers.log_checks import checked_events
+from tests.helpers.server_matrix import (
+    ALL_SERVERS,
+    ALL_SERVERS_RARELY,
+    MISSING,
+    NEWEST,
+    REDIS_7,
+    VALKEY,
+    binary_of,
+    find_binary,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
     import redis
 
-OLD_LINE = "7."
 USUAL_LEVEL: Final = "info"
 SCRIPT_TESTS = Path(__file__).parent / "lua"
 FAILED = pytest.StashKey[bool]()
-OLD_SKIPPED = "needs a redis-server 7.x on the PATH"
 
 
 def pytest_configure() -> None:
@@ -75,16 +82,13 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session")
 def running_server() -> Iterator[Callable[[str], RedisServer]]:
-    """Give the server of this test process, `newest` or `old`; each is started when it is first asked for."""
+    """Give a server of the matrix to this test process; each is started when it is first asked for."""
     with ExitStack() as stack:
         running: dict[str, RedisServer] = {}
 
         def get(which: str) -> RedisServer:
             if which not in running:
-                binary = find_server_binary() if which == "newest" else _old_binary()
-                if binary is None:
-                    pytest.skip(OLD_SKIPPED)
-                running[which] = stack.enter_context(RedisServer(binary))
+                running[which] = stack.enter_context(RedisServer(binary_of(which)))
             return running[which]
 
         yield get
@@ -92,8 +96,8 @@ def running_server() -> Iterator[Callable[[str], RedisServer]]:
 
 @pytest.fixture
 def redis_server(request: pytest.FixtureRequest, running_server: Callable[[str], RedisServer]) -> RedisServer:
-    """A running Redis without persistence: the newest, and with `@pytest.mark.both_servers` in turn an old one."""
-    return running_server(getattr(request, "param", "newest"))
+    """A running server without persistence: the newest Redis, and with `@pytest.mark.both_servers` all in turn."""
+    return running_server(getattr(request, "param", NEWEST))
 
 
 @pytest.fixture
@@ -119,17 +123,16 @@ def prefix(request: pytest.FixtureRequest, redis_client: redis.Redis) -> Iterato
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests marked `both_servers` once on each server; whole teams on the old one only with what is `slow`."""
+    """Run tests marked `both_servers` once on each server; of teams only those on the newest one are not `slow`."""
     if metafunc.definition.get_closest_marker("both_servers") and "redis_server" in metafunc.fixturenames:
-        rare = [] if metafunc.definition.path.is_relative_to(SCRIPT_TESTS) else [pytest.mark.slow]
-        servers = [pytest.param("newest", id="newest"), pytest.param("old", id="redis7", marks=rare)]
-        metafunc.parametrize("redis_server", servers, indirect=True)
+        of_scripts = metafunc.definition.path.is_relative_to(SCRIPT_TESTS)
+        metafunc.parametrize("redis_server", ALL_SERVERS if of_scripts else ALL_SERVERS_RARELY, indirect=True)
 
 
 def pytest_report_header() -> list[str]:
     """Say which servers the tests run on."""
-    newest, old = find_server_binary(), _old_binary()
-    return [f"redis: {newest.version} ({newest.path}); " + (f"{old.version} ({old.path})" if old else "no 7.x found")]
+    found = {which: find_binary(which) for which in (NEWEST, REDIS_7, VALKEY)}
+    return [f"{which}: {f'{binary.version} ({binary.path})' if binary else 'none'}" for which, binary in found.items()]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -141,15 +144,11 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was not tested for want of an old server."""
+    """Say what was not tested for want of a server."""
     reports = terminalreporter.stats.get("skipped", [])
-    skipped = sum(OLD_SKIPPED in str(report.longrepr) for report in reports)
-    if skipped:
-        terminalreporter.write_line(f"Redis 7.x: {skipped} tests skipped; no redis-server of that line is on the PATH")
-
-
-def _old_binary() -> ServerBinary | None:
-    return find_binary_of_line(OLD_LINE)
+    for reason in MISSING.values():
+        if skipped := sum(reason in str(report.longrepr) for report in reports):
+            terminalreporter.write_line(f"{skipped} tests skipped: {reason}")
 
 
 # -------------------------------------------------------------------------------------------------------------- guards

@@ -30,7 +30,7 @@ class Header(FileRow, frozen=True, tag="header"):
         magic: `MAGIC`, also for the program `file`.
         version: of the file.
         program: version of the program that wrote it.
-        server: version of its Redis.
+        server: product and version of its server.
         prefix, pool: where the data comes from.
         floor: lowest format that the pool admitted.
         begun_ms: time of the begin by the clock of Redis.

@@ -191,7 +191,7 @@ class PoolSaver:
             magic=MAGIC,
             version=VERSION,
             program=program_version(),
-            server=(await self._store.server_info()).version,
+            server=(await self._store.server_info()).name,
             prefix=self._keys.prefix,
             pool=self._keys.pool,
             floor=await self.read_floor(),

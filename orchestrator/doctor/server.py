@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.core.errors import ServerRefused, ServerUnavailable
 from orchestrator.doctor.findings import ok, problem, warning
 from orchestrator.store.levels import level_problem
-from orchestrator.store.server_info import OLDEST, WAITAOF_SINCE
+from orchestrator.store.server_info import OLDEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,10 +57,10 @@ async def check_version(context: CheckContext) -> list[DoctorFinding]:
     if info.version == "?":
         return [warning("redis-version", "unknown: INFO is not allowed", "`ACL SETUSER …` with +info for our user")]
     if info.line < OLDEST:
-        return [problem("redis-version", f"Redis {info.version} is too old", "install Redis 7.0 or newer, best 8.2")]
+        return [problem("redis-version", f"{info.name} is too old", "install Redis 7.0 or newer, best 8.2")]
     if info.line < RECOMMENDED:
-        return [ok("redis-version", f"Redis {info.version}; 8.2 or newer saves a command per finished batch (XACKDEL)")]
-    return [ok("redis-version", f"Redis {info.version}")]
+        return [ok("redis-version", f"{info.name}; Redis 8.2 or newer saves a command per finished batch (XACKDEL)")]
+    return [ok("redis-version", info.name)]
 
 
 async def check_role(context: CheckContext) -> list[DoctorFinding]:
@@ -184,7 +184,7 @@ async def check_durability(context: CheckContext) -> list[DoctorFinding]:
 def _reach(level: Level, info: ServerInfo, config: Mapping[str, str]) -> str:
     if level == "replicated":
         return f"{info.replicas} connected replicas"
-    if info.line < WAITAOF_SINCE:
+    if not info.has_waitaof:
         return "the server flushes before each reply; a user that may not run CONFIG GET needs Redis 7.2 or newer"
     if config.get("appendfsync") == "everysec":
         return (

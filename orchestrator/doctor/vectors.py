@@ -55,5 +55,5 @@ async def check_deletes(context: CheckContext) -> list[DoctorFinding]:
     used = [await context.store.execute("EXISTS", key) for key in keys]
     if not any(used):
         return [ok("vector-deletes", "no agent has a vector set")]
-    found = f"VREM can crash Redis {context.info.version} and its replicas (redis/redis#15424)"
+    found = f"VREM can crash {context.info.name} and its replicas (redis/redis#15424)"
     return [warning("vector-deletes", found, "set memory.vector_delete to mark, until a release has the fix")]

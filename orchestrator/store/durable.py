@@ -16,7 +16,7 @@ from orchestrator.store.failures import Redirected, ScriptMissing
 from orchestrator.store.levels import ENOUGH, fsync_refusal
 from orchestrator.store.router import MOST_REDIRECTS
 from orchestrator.store.script_files import all_scripts
-from orchestrator.store.server_info import WAITAOF_SINCE, read_info
+from orchestrator.store.server_info import read_info
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -120,9 +120,9 @@ class DurableLink:
         if not _is(server, StoreError) and not _is(persistence, StoreError):
             info = read_info((server + persistence).decode(errors="replace"))
             appendfsync = None if _is(config, StoreError) else config[1].decode()
-            if refusal := fsync_refusal(info.line, append_only=info.append_only, appendfsync=appendfsync):
+            if refusal := fsync_refusal(info, appendfsync=appendfsync):
                 raise ConfigError(refusal)
-            self._has_waitaof = info.line >= WAITAOF_SINCE
+            self._has_waitaof = info.has_waitaof
         self._checked = link, link.connections
 
     def _waits(self) -> list[Sequence[Argument]]:

@@ -60,7 +60,7 @@ _TRY_LATER: Final = {
 _NOT_HERE: Final = frozenset({"CLUSTERDOWN", "MASTERDOWN", "READONLY", "TRYAGAIN", "UNBLOCKED"})
 _REPLICA: Final = ("READONLY", "MASTERDOWN", "UNBLOCKED force unblock")
 _REDIRECT: Final = re.compile(r"(MOVED|ASK) (\d+) (.*):(\d+)")
-_IN_SCRIPT: Final = re.compile(r"script: [0-9a-f]{40}, on ")
+_IN_SCRIPT: Final = re.compile(r"script: (?:[0-9a-f]{40}, )?on @user_script:")
 """What Redis adds to the error of a command in a script. Redis does not undo what the script changed before."""
 _FULL: Final = {
     "OOM": "is out of memory; raise maxmemory or remove data",

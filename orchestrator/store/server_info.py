@@ -9,6 +9,7 @@ OLDEST: Final = (7, 0)
 """Major and minor version of the oldest supported server."""
 WAITAOF_SINCE: Final = (7, 2)
 """The first line whose servers can wait until a write is on their disk."""
+REDIS: Final = "Redis"
 SECTIONS: Final = ("server", "clients", "memory", "persistence", "stats", "replication", "cluster")
 
 COMMAND_SECTIONS: Final = ("commandstats", "latencystats")
@@ -19,6 +20,9 @@ class ServerInfo:
     """Facts about a server. Texts are Redis' own words; `?` stands for a missing field.
 
     Attributes:
+        product: `Redis` or `Valkey`.
+        version: of the product.
+        line: major and minor version of the Redis that it says it is like, which tells the commands that it has.
         run_id: changes with every start of the server.
         memory_limit_bytes: `maxmemory`; 0: unlimited.
         eviction: `maxmemory-policy`.
@@ -28,7 +32,9 @@ class ServerInfo:
         replicas: number of connected replicas.
     """
 
+    product: str
     version: str
+    line: tuple[int, int]
     run_id: str
     uptime_s: int
     clients: int
@@ -47,10 +53,14 @@ class ServerInfo:
     cluster: bool
 
     @property
-    def line(self) -> tuple[int, int]:
-        """Major and minor version."""
-        major, minor, *_ = [*(int(part) for part in self.version.split(".") if part.isdigit()), 0, 0]
-        return major, minor
+    def name(self) -> str:
+        """Product and version, as `Valkey 9.1.2`."""
+        return f"{self.product} {self.version}"
+
+    @property
+    def has_waitaof(self) -> bool:
+        """Whether WAITAOF tells that a write is on the disk; Valkey 9.1 confirms writes that come during a flush."""
+        return self.product == REDIS and self.line >= WAITAOF_SINCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +104,12 @@ def read_info(text: str) -> ServerInfo:
         value = facts.get(name, "0")
         return int(value) if value.isdigit() else 0
 
+    like = facts.get("redis_version", "?")
+    major, minor, *_ = [*(int(part) for part in like.split(".") if part.isdigit()), 0, 0]
     return ServerInfo(
-        version=facts.get("redis_version", "?"),
+        product="Valkey" if "valkey_version" in facts else REDIS,
+        version=facts.get("valkey_version", like),
+        line=(major, minor),
         run_id=facts.get("run_id", "?"),
         uptime_s=number("uptime_in_seconds"),
         clients=number("connected_clients"),

@@ -415,7 +415,7 @@ class Store:
         """
         info = await self.server_info()
         if info.line < OLDEST:
-            raise ConfigError(f"Redis {info.version} is too old; 7.0 or newer is needed")
+            raise ConfigError(f"{info.name} is too old; Redis 7.0 or newer is needed")
         if info.eviction not in {"noeviction", "?"} and not allow_eviction:
             raise ConfigError(
                 f"Redis may evict keys (maxmemory-policy {info.eviction}), which loses tasks; "

@@ -9,25 +9,22 @@ import pytest
 
 pytest.register_assert_rewrite("tests.helpers.end_state", "tests.fault.main_path")
 
-from orchestrator.embedded.server_binary import ServerBinary, find_server_binary  # noqa: E402 - after the line above
-from tests.faultkit.servers import find_binary_of_line  # noqa: E402
-from tests.helpers.attempt_log import AttemptLog  # noqa: E402
+from tests.helpers.attempt_log import AttemptLog  # noqa: E402 - after the line above
+from tests.helpers.server_matrix import ALL_SERVERS_RARELY, binary_of  # noqa: E402
 from tests.helpers.team import Team  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from orchestrator.embedded.server_binary import ServerBinary
     from tests.faultkit.servers import RedisServer
 
 
-@pytest.fixture(params=["newest", pytest.param("redis7", marks=pytest.mark.slow)])
+@pytest.fixture(params=ALL_SERVERS_RARELY)
 def binary(request: pytest.FixtureRequest) -> ServerBinary:
-    """The program of a server that the test starts and harms itself: the newest and an old one in turn."""
-    found = find_server_binary() if request.param == "newest" else find_binary_of_line("7.")
-    if found is None:
-        pytest.skip("needs a redis-server 7.x on the PATH")
-    return found
+    """The program of a server that the test starts and harms itself, each of the matrix in turn."""
+    return binary_of(request.param)
 
 
 @pytest.fixture

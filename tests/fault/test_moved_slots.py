@@ -18,7 +18,6 @@ import redis
 from orchestrator import Agent, TaskContext
 from orchestrator.client.client import Orchestrator
 from orchestrator.core.errors import ServerRefused, ServerUnavailable, TaskCancelled
-from orchestrator.embedded.server_binary import find_server_binary
 from orchestrator.services import pool_keys
 from orchestrator.store import router
 from orchestrator.store.keys import PoolKeys, ScopeKeys
@@ -28,11 +27,11 @@ from orchestrator.store.store import Endpoint, Store, SyncStore
 from orchestrator.tasks import scripts
 from orchestrator.testing.waiting import wait_for
 from tests.faultkit.proxy import ThreadedProxy
-from tests.faultkit.servers import find_binary_of_line
 from tests.faultkit.slot_moves import slot_moves
 from tests.helpers import subprocesses
 from tests.helpers.end_state import counters, find_violations, records
 from tests.helpers.local_team import local_settings, run_local_team
+from tests.helpers.server_matrix import NEWEST, REDIS_7, binary_of
 from tests.helpers.team import Team, make_settings
 
 if TYPE_CHECKING:
@@ -53,13 +52,10 @@ SUBMITTERS = 5
 HALF_MOVED_S = 1.5
 
 
-@pytest.fixture(scope="module", params=["newest", pytest.param("redis7", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[NEWEST, pytest.param(REDIS_7, marks=pytest.mark.slow)])
 def cluster(request: pytest.FixtureRequest) -> Iterator[SlotMoves]:
     """Two nodes, the newest server and an old one in turn."""
-    binary = find_server_binary() if request.param == "newest" else find_binary_of_line("7.")
-    if binary is None:
-        pytest.skip("needs a redis-server 7.x on the PATH")
-    with slot_moves(binary) as running:
+    with slot_moves(binary_of(request.param)) as running:
         yield running
 
 

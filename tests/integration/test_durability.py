@@ -19,8 +19,9 @@ from orchestrator.sync import TaskHandle as BlockingHandle
 from orchestrator.tasks.submission import Submission
 from orchestrator.testing.waiting import wait_for, wait_until
 from tests.faultkit.proxy import FaultProxy
-from tests.faultkit.servers import RedisServer, find_binary_of_line
+from tests.faultkit.servers import RedisServer
 from tests.helpers.local_team import local_settings, run_local_team
+from tests.helpers.server_matrix import REDIS_7, VALKEY, binary_of
 from tests.helpers.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -269,14 +270,14 @@ async def test_fsync_without_a_file_is_refused(redis_server: RedisServer, prefix
         assert await orc.tasks.find() == ()
 
 
-async def test_fsync_without_waitaof(prefix: str) -> None:
-    """Redis 7.0 confirms the disk only with `appendfsync always`, and a change of that is noticed at once."""
-    binary = find_binary_of_line("7.0")
-    if binary is None:
-        pytest.skip("needs a redis-server 7.0 on the PATH")
-    with RedisServer(binary, options={"appendonly": "yes"}) as server, server.client() as direct:
+@pytest.mark.parametrize(
+    ("which", "why"), [(REDIS_7, r"Redis 7\.0\.\d+ has none"), (VALKEY, "that of Valkey .* confirms writes too early")]
+)
+async def test_fsync_without_waitaof(prefix: str, which: str, why: str) -> None:
+    """Some servers confirm the disk only with `appendfsync always`, and a change of that is noticed at once."""
+    with RedisServer(binary_of(which), options={"appendonly": "yes"}) as server, server.client() as direct:
         async with Orchestrator(settings=local_settings(server.url, prefix)) as orc:
-            with pytest.raises(ConfigError, match=r"Redis 7\.0 has none; install Redis 7\.2 or newer, or set appendfs"):
+            with pytest.raises(ConfigError, match=f"{why}; install Redis 7\\.2 or newer, or set appendfs"):
                 await orc.submit("work", durability="fsync")
             direct.config_set("appendfsync", "always")
             assert (await orc.submit("work", durability="fsync")).durability == REACHED["fsync"]

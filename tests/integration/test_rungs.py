@@ -246,7 +246,7 @@ async def test_auto(memory: Memory, redis_server: RedisServer, monkeypatch: pyte
     await memory.store_many(
         [Record(id=f"r{i}", step=1, kind="n", content=1, embedding=clustered(i)) for i in range(99)]
     )
-    has_sets = not redis_server.binary.version.startswith("7")
+    has_sets = redis_server.binary.version.startswith("8")
     found = await memory.similar(clustered(7), 3)
     assert (found.rung, ids(found)[0]) == ("vectorset" if has_sets else "exact", "r7")
     monkeypatch.setattr("orchestrator.memory.similar.KEPT_VECTORS", 50)

@@ -18,6 +18,7 @@ from orchestrator.services import open_services, resolve_settings
 from orchestrator.store import store
 from orchestrator.store.keys import PoolKeys
 from orchestrator.store.script_files import all_scripts
+from orchestrator.store.server_info import read_info
 from orchestrator.store.store import Endpoint, Store
 from orchestrator.supervisor.daemon import run_supervisor
 from orchestrator.testing.waiting import wait_for
@@ -183,7 +184,8 @@ def test_a_server_that_is_too_old_is_refused(redis_server: RedisServer, version:
 
     class OtherVersion(Store):
         async def server_info(self) -> ServerInfo:
-            return replace(await super().server_info(), version=version)
+            line = read_info(f"redis_version:{version}\n").line
+            return replace(await super().server_info(), version=version, line=line)
 
     async def check() -> None:
         async with OtherVersion(Endpoint.at(redis_server.url), PoolKeys("a:b:c", "p")) as store:
@@ -192,7 +194,7 @@ def test_a_server_that_is_too_old_is_refused(redis_server: RedisServer, version:
     if accepted:
         anyio.run(check)
     else:
-        with pytest.raises(ConfigError, match=rf"Redis {re.escape(version)} is too old; 7\.0 or newer is needed"):
+        with pytest.raises(ConfigError, match=rf"Redis {re.escape(version)} is too old; Redis 7\.0 or newer is needed"):
             anyio.run(check)
 
 

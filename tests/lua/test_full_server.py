@@ -10,7 +10,6 @@ from orchestrator.control.commands import make_command
 from orchestrator.control.scripts import ReceiptRow, receipt
 from orchestrator.core.errors import ServerFull
 from orchestrator.core.rates import Rate
-from orchestrator.embedded.server_binary import find_server_binary
 from orchestrator.store.calls import opaque
 from orchestrator.tasks.model import (
     AnswerStatus,
@@ -21,20 +20,18 @@ from orchestrator.tasks.model import (
     VerdictKind,
     WatchStatus,
 )
-from tests.faultkit.servers import RedisServer, find_binary_of_line
+from tests.faultkit.servers import RedisServer
+from tests.helpers.server_matrix import ALL_SERVERS, binary_of
 from tests.lua.pool import LEASE_MS, Pool, Team, chunk, row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.fixture(params=["newest", "redis7"])
+@pytest.fixture(params=ALL_SERVERS)
 def full_pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     """A pool with running, waiting and lost tasks on a server that takes no more."""
-    binary = find_server_binary() if request.param == "newest" else find_binary_of_line("7.")
-    if binary is None:
-        pytest.skip("needs a redis-server 7.x on the PATH")
-    with RedisServer(binary) as server:
+    with RedisServer(binary_of(request.param)) as server:
         pool = Pool(server.url, "full:t:t")
         pool.register(team=Team(rate=Rate(10_000, 1_000_000)), slots=20)
         pool.put(

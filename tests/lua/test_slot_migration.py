@@ -13,17 +13,15 @@ import redis
 from redis.exceptions import AskError, MovedError, TryAgainError
 
 from orchestrator.core.errors import ServerUnavailable, StoreError
-from orchestrator.embedded.server_binary import find_server_binary
 from orchestrator.store.keys import PoolKeys
 from orchestrator.store.script_files import all_scripts
 from orchestrator.store.store import Endpoint, Store, SyncStore
 from orchestrator.tasks import scripts as task_scripts
 from orchestrator.tasks.model import FinishStatus, Verdict, VerdictKind
 from orchestrator.testing.waiting import wait_for
-from tests.conftest import OLD_LINE, OLD_SKIPPED
-from tests.faultkit.servers import find_binary_of_line
 from tests.faultkit.slot_moves import slot_moves
 from tests.helpers.end_state import find_violations
+from tests.helpers.server_matrix import REDIS_SERVERS, binary_of
 from tests.lua.locks.test_slots import play as use_locks
 from tests.lua.memory.records import Records, use_every_script
 from tests.lua.pool import DEAD_TTL_S, MAX_WAIT_S, Pool, row
@@ -47,13 +45,10 @@ ROOT = "p:m:t:{pool:x}"
 """Declared by the scripts of these tests, as by those of the project: no key has this name."""
 
 
-@pytest.fixture(scope="module", params=["newest", "redis7"])
+@pytest.fixture(scope="module", params=REDIS_SERVERS)
 def cluster(request: pytest.FixtureRequest) -> Iterator[SlotMoves]:
     """Two servers in cluster mode."""
-    binary = find_server_binary() if request.param == "newest" else find_binary_of_line(OLD_LINE)
-    if binary is None:
-        pytest.skip(OLD_SKIPPED)
-    with slot_moves(binary) as running:
+    with slot_moves(binary_of(request.param)) as running:
         yield running
 
 
@@ -115,7 +110,7 @@ def test_what_decides_is_the_declared_key(halfway: SlotMoves) -> None:
 def test_inside_of_a_script_that_starts(halfway: SlotMoves) -> None:
     """Where the slot leaves, each command fails that meets a missing key; where it arrives, missing keys are empty."""
     source = halfway.owner(ROOT)
-    some = MISSING if halfway.nodes[0].version.startswith(OLD_LINE) else SOME
+    some = MISSING if halfway.nodes[0].version.startswith("7.") else SOME
     for command, at_source, at_target in [
         ("'GET', r .. ':here'", b"1", None),
         ("'GET', r .. ':moved'", MISSING, b"1"),

@@ -223,7 +223,7 @@ async def _take_figures(
         start_supervisor()
         drain = await run.measure_drain(orc, tasks=rates.tasks, at_most_s=DRAIN_S)
         ended = await read_cost(orc.services)
-        version = (await read_server(orc.services)).version
+        version = (await read_server(orc.services)).name
         _tell("a plain stream …")
         try:
             raw = asdict(await measure_raw(orc.services, tasks=tasks, body=body, at_most_s=SUBMIT_S))
@@ -297,7 +297,7 @@ def show(found: Figures, common: Globals) -> None:
         return
     rows = [
         ("machine", found.machine),
-        ("redis", found.redis),
+        ("server", found.redis),
         ("workers", f"{found.processes} process{'es' * (found.processes > 1)}"),
         ("payload", f"{found.payload_bytes:,} bytes in arguments and result"),
         ("submit, one by one", f"{found.submit_one_by_one:,} tasks/s{_raw(found.raw_submit_one_by_one)}"),

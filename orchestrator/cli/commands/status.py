@@ -69,8 +69,8 @@ def _print_screen(
     kept = "append-only file" if server.append_only else "not persisted"
     facts = [
         (
-            "redis",
-            f"{server.version}, up {output.span(server.uptime_s)}, {_megabytes(server.memory_bytes)}, {kept}",
+            "server",
+            f"{server.name}, up {output.span(server.uptime_s)}, {_megabytes(server.memory_bytes)}, {kept}",
         ),
         ("pool", f"{found.pool} ({found.prefix})"),
         ("supervisor", found.supervisor or "none"),

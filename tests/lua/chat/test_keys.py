@@ -9,9 +9,9 @@ import pytest
 
 from orchestrator.chat import scripts
 from orchestrator.core.errors import ServerFull
-from orchestrator.embedded.server_binary import find_server_binary
 from orchestrator.store.key_kinds import SCOPE_KEYS
-from tests.faultkit.servers import RedisServer, find_binary_of_line
+from tests.faultkit.servers import RedisServer
+from tests.helpers.server_matrix import ALL_SERVERS, binary_of
 from tests.lua.chat.chats import CHANGES, Chats, fill, row
 
 if TYPE_CHECKING:
@@ -90,13 +90,10 @@ def total_calls(chats: Chats) -> int:
     return sum(int(line.split("calls=")[1].split(",")[0]) for line in lines if "calls=" in line)
 
 
-@pytest.fixture(params=["newest", "redis7"])
+@pytest.fixture(params=ALL_SERVERS)
 def full(request: pytest.FixtureRequest) -> Iterator[Chats]:
     """A chat on a server that takes no more."""
-    binary = find_server_binary() if request.param == "newest" else find_binary_of_line("7.")
-    if binary is None:
-        pytest.skip("needs a redis-server 7.x on the PATH")
-    with RedisServer(binary) as server:
+    with RedisServer(binary_of(request.param)) as server:
         chats = Chats(server.url, "full:t:t")
         fill(chats)
         chats.store.execute("CONFIG", "SET", "maxmemory", 100_000)

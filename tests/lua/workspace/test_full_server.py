@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.core.errors import ServerFull
-from orchestrator.embedded.server_binary import find_server_binary
-from tests.faultkit.servers import RedisServer, find_binary_of_line
+from tests.faultkit.servers import RedisServer
+from tests.helpers.server_matrix import ALL_SERVERS, binary_of
 from tests.lua.workspace.space import Space
 from tests.lua.workspace.test_changes import CHANGES
 
@@ -18,13 +18,10 @@ if TYPE_CHECKING:
 MAKES_ROOM = {"clear", "acknowledge"}
 
 
-@pytest.fixture(params=["newest", "redis7"])
+@pytest.fixture(params=ALL_SERVERS)
 def full(request: pytest.FixtureRequest) -> Iterator[Space]:
     """A workspace on a server that takes no more."""
-    binary = find_server_binary() if request.param == "newest" else find_binary_of_line("7.")
-    if binary is None:
-        pytest.skip("needs a redis-server 7.x on the PATH")
-    with RedisServer(binary) as server:
+    with RedisServer(binary_of(request.param)) as server:
         space = Space(server.url, "full:t:t")
         space.patch(("there",))
         space.patch(("draft",), owner="ada")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator.embedded.server_binary import find_server_binary
 from orchestrator.store.key_kinds import SCOPE_KEYS
 from orchestrator.store.script_files import all_scripts
 from orchestrator.workspace import scripts
-from tests.faultkit.servers import cluster_server, find_binary_of_line
+from tests.faultkit.servers import cluster_server
+from tests.helpers.server_matrix import ALL_SERVERS, binary_of
 from tests.lua.workspace.space import Space
 
 if TYPE_CHECKING:
@@ -74,13 +74,10 @@ def test_undeclared_keys_are_seen(redis_client: redis.Redis, prefix: str) -> Non
     assert command == f"EXISTS {prefix}:{{session:other}}:x"
 
 
-@pytest.fixture(scope="module", params=["newest", "redis7"])
+@pytest.fixture(scope="module", params=ALL_SERVERS)
 def cluster(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     """One server that is a whole cluster."""
-    binary = find_server_binary() if request.param == "newest" else find_binary_of_line("7.")
-    if binary is None:
-        pytest.skip("needs a redis-server 7.x on the PATH")
-    with cluster_server(binary) as server:
+    with cluster_server(binary_of(request.param)) as server:
         yield server
 
 
