@@ -22,11 +22,14 @@ end
 local reply_inline_bytes = 65536
 
 -- Ends a task: state, time, lifetime, idempotency key, output, lane. `task` has the fields idem, lane, session and out,
--- and for the output gen, fails and deaths. `fields` is a flat list of fields to store; a success has `result` instead.
+-- and for the output gen, fails and deaths. `fields` is a flat list of fields to store; a success has `result` instead,
+-- and maybe `envelope`, which takes the place of the stored one.
 -- Collects replies, events and counters in `ending`.
-local function end_task(pool, ending, id, task, state, ttl_s, fields, result)
+local function end_task(pool, ending, id, task, state, ttl_s, fields, result, envelope)
   local task_key = pool .. ':task:' .. id
-  if result then
+  if envelope then
+    redis.call('HSET', task_key, 'state', state, 'ended', ending.now_text, 'env', envelope, 'result', result)
+  elseif result then
     redis.call('HSET', task_key, 'state', state, 'ended', ending.now_text, 'result', result)
   else
     redis.call('HSET', task_key, 'state', state, 'ended', ending.now_text, unpack(fields))

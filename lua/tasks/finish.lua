@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Stores the verdicts of attempts: up to 500 rows, each judged for itself; a row may end after its payload. A task whose
 -- cancel is requested does not return to its queue: it ends as cancelled.
--- verdicts: succeeded (payload = result) | dead (payload = error) | cancelled
+-- verdicts: succeeded (payload = result; `envelope`, if given, takes the place of the stored one) | dead (payload = error) | cancelled
 --           | retry (payload = error; after delay_ms)
 --           | snooze (after delay_ms or at at_ms; counts no attempt)
 --           | requeue (at its original place; counts no attempt)
@@ -17,7 +17,7 @@
 -- `dead`
 -- repeat: returns already
 local pool       = KEYS[1]                   -- key: root of the pool's slot
-local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation agent entry verdict payload delay_ms at_ms reason number version names began_ago_ms timed_out apart
+local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation agent entry verdict payload envelope delay_ms at_ms reason number version names began_ago_ms timed_out apart
 local worker     = ARGV[2]                   -- str: worker that ran them
 local dead_ttl_s = tonumber(ARGV[3])         -- int: minimum lifetime of dead letters
 local max_wait_s = tonumber(ARGV[4])         -- int: a task that goes back is kept this long
@@ -183,7 +183,9 @@ local function judge(row, number)
       note_attempt(task_key, row, task, fields, 'succeeded')
       redis.call('HSET', task_key, unpack(fields))
     end
-    end_task(pool, ending, id, task, 'succeeded', lifetime(task.ttl), nil, row.payload)
+    -- Large arguments are a field of their own. A record that has one is not plain, so all its fields were read.
+    if row.envelope and task.ran ~= nil then redis.call('HDEL', task_key, 'args') end
+    end_task(pool, ending, id, task, 'succeeded', lifetime(task.ttl), nil, row.payload, row.envelope)
   elseif verdict == 'dead' then
     local fails = tonumber(task.fails or 0) + 1
     local attempt = fails + tonumber(task.deaths or 0)

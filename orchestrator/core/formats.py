@@ -36,6 +36,7 @@ class Feature(Enum):
     """
 
     LARGE_COSTS = ("a limit by name above 100,000 or a cost above 500", 3)
+    LEAN_SUCCESSES = ("a succeeded task without its arguments", 3)
     STORED_PAYLOADS = ("a value in the payload store", 3)
     VALUES_APART = ("a large value in a field of its own", 3)
 

@@ -196,7 +196,12 @@ class ResultSettings(_Section):
     """Retention of ended tasks."""
 
     ttl_s: Live[Annotated[Seconds, Field(ge=300)]] = Field(
-        default=_DAY_S, description="Retention of an ended task and its result, in seconds. At least 300."
+        default=3600,
+        description="Retention of an ended task and its result, in seconds; at least a day with an idempotency key. "
+        "At least 300.",
+    )
+    keep_arguments: Live[bool] = Field(
+        default=False, description="Keep the arguments of succeeded tasks. Other ended tasks always keep theirs."
     )
     max_bytes: Live[Size] = Field(default=1_048_576, description="Maximum size of a result, in bytes of JSON.")
     dead_ttl_s: Live[Retention] = Field(default=14 * _DAY_S, description="Retention of a dead letter, in seconds.")

@@ -119,7 +119,10 @@ def fire_row(validator: SubmissionValidator, plan: Plan, fire: ScheduledFire, *,
     Raises:
         InvalidInput: the current settings do not allow the task.
     """
-    row = validator.row(submission(plan, key=f"schedule:{fire.schedule}:{fire.fired}"), trace=trace)
+    task = submission(plan, key=f"schedule:{fire.schedule}:{fire.fired}")
+    # No repeat is recognised by the key, so it does not prolong the lifetime.
+    task.options.setdefault("result_ttl", validator.result_ttl_s)
+    row = validator.row(task, trace=trace)
     assert isinstance(row, UnusualRow)
     return replace(row, fire=fire, idem=None, digest=None)
 

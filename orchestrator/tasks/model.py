@@ -6,6 +6,7 @@ from collections.abc import Mapping  # noqa: TC003 - public dataclasses keep the
 from dataclasses import dataclass
 from datetime import datetime  # noqa: TC003 - public dataclasses keep their types resolvable
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -76,6 +77,8 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
 _pack = msgspec.msgpack.Encoder().encode
+_TWO_VALUES: Final = b"\x92"
+"""How MessagePack begins the envelope of a task without options."""
 _NO_OPTIONS = msgspec.structs.astuple(Envelope("", b""))[2:]
 
 
@@ -90,6 +93,23 @@ def encode_envelope(envelope: Envelope) -> bytes:
 def encode_plain(skill_and_args: tuple[str, bytes]) -> bytes:
     """Pack the envelope of a task without options; it ends after the arguments, and the decoder adds the defaults."""
     return _pack(skill_and_args)
+
+
+@lru_cache(maxsize=1024)
+def _plain_without_arguments(skill: str) -> bytes:
+    return encode_plain((skill, b""))
+
+
+def without_arguments(packed: bytes, envelope: Envelope) -> bytes:
+    """Pack what stays of the envelope of a success. Arguments are JSON, so empty ones were dropped.
+
+    Args:
+        packed: the envelope as delivered; empty if it was too large for the inbox.
+        envelope: the same, decoded.
+    """
+    if packed.startswith(_TWO_VALUES):
+        return _plain_without_arguments(envelope.skill)
+    return encode_envelope(msgspec.structs.replace(envelope, args=b""))
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
@@ -165,6 +185,8 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     """Whether the worker stopped the attempt at a time limit."""
     apart: bool = False
     """Whether the payload is a reference to a field of the record (`tasks/values.py`)."""
+    envelope: bytes = b""
+    """Of a success: takes the place of the stored envelope, packed without arguments; empty: the stored one stays."""
 
 
 class FinishStatus(StrEnum):

@@ -199,16 +199,19 @@ def finish(
     packed = [
         (
             *(d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload)),
-            *(v.delay_ms, v.at_ms, v.reason, v.number, v.version, v.names, v.began_ago_ms, v.timed_out or None, 1),
+            *(opaque(v.envelope) if v.envelope else None, v.delay_ms, v.at_ms, v.reason, v.number),
+            *(v.version, v.names, v.began_ago_ms, v.timed_out or None, 1),
         )
         if v.apart
         else (
             *(d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload)),
-            *(v.delay_ms, v.at_ms, v.reason, v.number),
+            *(None, v.delay_ms, v.at_ms, v.reason, v.number),
             *((v.version, v.names) if v.version or v.began_ago_ms is not None else ()),
             *((v.began_ago_ms, v.timed_out or None) if v.began_ago_ms is not None else ()),
         )
         if v.delay_ms or v.at_ms or v.reason or v.number or v.version or v.began_ago_ms is not None
+        else (d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload), opaque(v.envelope))
+        if v.envelope
         else (d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload))
         for d, v in rows
     ]

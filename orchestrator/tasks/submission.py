@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 STRICT_AGING_MS: Final = 10**13
 """Weight of one priority level when nothing ages: more than any time in ms until the year 2286."""
 USUAL_RANK: Final = PRIORITIES["normal"] * STRICT_AGING_MS
-USUAL_TTL_S: Final = 86_400
+USUAL_TTL_S: Final = 3600
 """What a row leaves out; `lua/includes/record.lua` supplies it."""
+KEYED_TTL_S: Final = 86_400
+"""Least default lifetime of an ended task with an idempotency key, because a repeat may come late."""
 
 _CONVERT: Final = {name: option.convert for name, option in TASK_OPTIONS.items()}
 _ENVELOPE_FIELDS: Final = {name: option.envelope for name, option in TASK_OPTIONS.items() if option.envelope}
@@ -151,6 +153,11 @@ class SubmissionValidator:
         self._max_args_bytes = settings.queue.max_args_bytes
         self._all_unusual = 2 * self._aging_ms != USUAL_RANK or self._ttl_s != USUAL_TTL_S
 
+    @property
+    def result_ttl_s(self) -> int:
+        """The lifetime of an ended task without an idempotency key."""
+        return round(self._live.current.results.ttl_s)
+
     def row(self, task: Submission, parent: Parent | None = None, *, trace: str = "") -> SubmitRow:
         """Check one submission and give it an id; see `check`.
 
@@ -257,7 +264,7 @@ class SubmissionValidator:
             **{_ENVELOPE_FIELDS[name]: value for name, value in values.items() if name in _ENVELOPE_FIELDS},
         )
         rank = envelope.priority * self._aging_ms
-        ttl_s = values.get("result_ttl", self._ttl_s)
+        ttl_s = values.get("result_ttl", self._ttl_s if key is None else max(self._ttl_s, KEYED_TTL_S))
         agent = values.get("agent")
         return UnusualRow(
             id="",

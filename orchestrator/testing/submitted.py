@@ -91,7 +91,7 @@ def _read(id_: str, state: bytes, envelope: bytes, queue: bytes, due_ms: bytes) 
     return Submitted(
         id=id_,
         skill=sent.skill,
-        args=decode_json(sent.args),
+        args=decode_json(sent.args) if sent.args else {},
         state=record.state,
         session=sent.session,
         agent=record.agent,

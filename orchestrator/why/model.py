@@ -162,7 +162,8 @@ class TaskInfo:
         parent: id of the task that submitted it.
         submitted_at: aware time, like `due_at` (only while it is scheduled) and `ended_at`.
         reason: reason of the last retry, or of an end without a result, in one line.
-        args: JSON bytes, like `result`, which is None before success.
+        args: JSON bytes, like `result`, which is None before success; null when the task
+            succeeded and its arguments were not kept (`results.keep_arguments`).
         attempts: failed attempts and deaths, plus the current or successful one.
         progress: last report of the current or last attempt.
         errors: traceback text of each failed attempt, oldest first.

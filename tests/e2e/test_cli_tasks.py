@@ -70,7 +70,11 @@ def test_large_values(terminal: Terminal) -> None:
     shown, loaded = (terminal.orc("tasks", "show", task, "-o", "json", *more) for more in ((), ("--load",)))
     assert "xxx" not in shown.out
     assert shown.json()["stored_result"]["size"] == len(text) + 2
-    assert (loaded.json()["args"], loaded.json()["result"]) == ({"value": text}, text)
+    assert (loaded.json()["args"], loaded.json()["result"]) == (None, text)
+    waits = terminal.orc(
+        "tasks", "submit", "nobody_can", "-", "-o", "id", stdin=json.dumps({"value": text})
+    ).out.strip()
+    assert terminal.orc("tasks", "show", waits, "--load", "-o", "json").json()["args"] == {"value": text}
     assert terminal.orc("tasks", "result", task).out == f'"{text}"\n'
 
 

@@ -74,7 +74,7 @@ def envelope(skill: str = "sum", args: bytes = b'{"text":"abc"}') -> bytes:
     return encode_envelope(Envelope(skill, args))
 
 
-USUAL_TTL_S = 86_400
+USUAL_TTL_S = 3600
 USUAL_ENVELOPE = opaque(envelope())
 
 
@@ -88,7 +88,7 @@ class Row:
     delay_ms: int = 0
     at_ms: int = 0
     start_by_ms: int = 0
-    ttl_s: int = 3600
+    ttl_s: int = 7200
     idem: str = ""
     digest: str = ""
     envelope: msgspec.Raw = field(default_factory=lambda: USUAL_ENVELOPE)

@@ -78,9 +78,7 @@ class Completer:
                     finished.ready_ms[place] = again.ready_ms[at]
         return finished
 
-    async def _send(
-        self, rows: Sequence[tuple[Delivery, Verdict]], values: Collection[LargeValue] = ()
-    ) -> Finished:
+    async def _send(self, rows: Sequence[tuple[Delivery, Verdict]], values: Collection[LargeValue] = ()) -> Finished:
         keys, settings = self._services.keys, self._services.settings
         call = scripts.finish(
             keys,

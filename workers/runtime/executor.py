@@ -27,6 +27,7 @@ from orchestrator.core.errors import (
     UpgradeUnfinished,
     WaitCycle,
 )
+from orchestrator.core.formats import Feature
 from orchestrator.core.log import get_logger
 from orchestrator.core.redaction import hiding_texts
 from orchestrator.locks.execution import ExecutionLockBusy, ExecutionLockDeadlock
@@ -34,7 +35,7 @@ from orchestrator.payloads.payloads import result_caps
 from orchestrator.payloads.reference import RESULT, is_reference
 from orchestrator.payloads.sizing import is_small
 from orchestrator.tasks import scripts
-from orchestrator.tasks.model import LeaseStatus, Verdict, VerdictKind, decode_envelope
+from orchestrator.tasks.model import LeaseStatus, Verdict, VerdictKind, decode_envelope, without_arguments
 from orchestrator.tasks.queries import awaits, envelope_bytes
 from orchestrator.tasks.values import is_apart
 from orchestrator.tracing.active import active
@@ -112,6 +113,7 @@ class Executor:
         self._agent, self._parts, self._throughput = agent, parts, throughput
         self._in_flight, self._completer, self._commands = parts.in_flight, parts.completer, parts.commands
         self._outage_retries, self._live = OutageRetries(), parts.services.live
+        self._floor = parts.services.store.floor
 
     def _run(self, attempt: Attempt) -> Coroutine[Any, Any, None]:
         if attempt.delivery.deaths == 0 and not self._parts.suspects.closed_s:
@@ -149,7 +151,9 @@ class Executor:
         packed = attempt.delivery.envelope
         try:
             step = self._decode(attempt, packed) if packed else await self._fetch(attempt)
-            if step is Next.RUN and (announce or is_apart(attempt.envelope.args) or is_reference(attempt.envelope.args)):
+            if step is Next.RUN and (
+                announce or is_apart(attempt.envelope.args) or is_reference(attempt.envelope.args)
+            ):
                 step = await self._before_start(attempt, announce=announce)
             if step is Next.RUN:
                 step = self._prepare(attempt)
@@ -425,12 +429,17 @@ class Executor:
 
     # --------------------------------------------------------------------------------------------------- the verdict
 
+    def _success(self, attempt: Attempt, result: bytes) -> Verdict:
+        lean = not self._live.current.results.keep_arguments and self._floor.admits(Feature.LEAN_SUCCESSES)
+        kept = without_arguments(attempt.delivery.envelope, attempt.envelope) if lean else b""
+        return Verdict(VerdictKind.SUCCEEDED, result, envelope=kept)
+
     def _encoded(self, attempt: Attempt, value: Any) -> Verdict:
         if isinstance(value, Serialised):
-            return Verdict(VerdictKind.SUCCEEDED, value.json)
+            return self._success(attempt, value.json)
         try:
             max_bytes = result_caps(self._live.current).max_bytes
-            return Verdict(VerdictKind.SUCCEEDED, attempt.skill.dump_result(value, max_bytes=max_bytes))
+            return self._success(attempt, attempt.skill.dump_result(value, max_bytes=max_bytes))
         except InvalidInput as unusable:
             return rejected(str(unusable))
 
@@ -465,7 +474,7 @@ class Executor:
                 _log.warning("result_not_stored", task=delivery.task_id, agent=delivery.agent, error=str(failure))
                 await anyio.sleep(pauses.next_s())
             else:
-                return Verdict(VerdictKind.SUCCEEDED, stored)
+                return self._success(attempt, stored)
 
     def _failed(self, attempt: Attempt, failure: BaseException) -> Verdict | None:
         delivery = attempt.delivery

@@ -93,7 +93,7 @@ def _requeued(id_: str, status: model.RequeueStatus, state: model.TaskState | No
         case "already":
             return Row(id_, status, state, f"has not ended, it is {state}")
         case "refused":
-            return Row(id_, status, state, "has succeeded", REFUSED)
+            return Row(id_, status, state, "has succeeded; submit it again as a new task", REFUSED)
         case "damaged":
             return Row(id_, status, state, "its record is damaged", REFUSED)
     return Row(id_, status, None, UNKNOWN, NOT_FOUND)

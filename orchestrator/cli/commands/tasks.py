@@ -152,6 +152,8 @@ async def show(
             del record[name]["packed"]
     record["questions"] = task_answer.question_rows(found.questions, table=common.output == "table")
     if common.output == "table":
+        if found.args == b"null" and found.stored_args is None:
+            record["args"] = "not kept after the success (results.keep_arguments)"
         record["history"] = history.attempt_lines(found.history)
         record["children"] = history.child_ids(found)
         record["children_dropped"] = found.children_dropped or None

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.store.calls import opaque
 from orchestrator.tasks.model import Assigned, FinishStatus, LeaseStatus, Verdict, VerdictKind
-from tests.lua.pool import Team, rank, row
+from tests.lua.pool import USUAL_TTL_S, Team, rank, row
 
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
@@ -32,7 +32,7 @@ def test_unknown_agent(pool: Pool) -> None:
 def test_a_field_beside_a_lane(pool: Pool) -> None:
     """A task with a lane and a start time, and nothing else, starts like any other: it no longer waits to expire."""
     pool.register()
-    (task,) = pool.put(row(lane="x", start_by_ms=pool.now_ms + 10, ttl_s=86_400))
+    (task,) = pool.put(row(lane="x", start_by_ms=pool.now_ms + 10, ttl_s=USUAL_TTL_S))
     assert len(pool.task(task)) == 5
     assert pool.members(pool.keys.expiring) == [task]
     pool.assign()

@@ -30,7 +30,7 @@ def test_ends_what_waits(pool: Pool, fields: dict[str, Any]) -> None:
     assert pool.task(task.id).items() >= {"state": "cancelled", "reason": "no need", "ended": str(pool.now_ms)}.items()
     assert pool.queue() == pool.members(pool.keys.scheduled) == pool.members(f"{pool.keys.root}:expiring") == []
     assert pool.execute("EXISTS", pool.keys.queues) == 0
-    assert pool.ttl_s(pool.keys.task(task.id)) == pool.ttl_s(f"{pool.keys.root}:idem:k") == 3600
+    assert pool.ttl_s(pool.keys.task(task.id)) == pool.ttl_s(f"{pool.keys.root}:idem:k") == 7200
     assert pool.replies() == pool.events() == [(task.id, "c")]
     assert pool.stats() == {"submitted": 1, "cancelled": 1}
 

@@ -79,7 +79,7 @@ def test_refused_children(pool: Pool) -> None:
 def test_lifetime_of_a_list(pool: Pool) -> None:
     """A list lives as long as the record of any of its tasks may: the wait, the delay and the kept result."""
     parent = run_parent(pool)
-    key, plain_s = pool.keys.children(parent.task_id), MAX_WAIT_S + 3600
+    key, plain_s = pool.keys.children(parent.task_id), MAX_WAIT_S + 7200
     bear(pool, parent)
     assert pool.ttl_s(key) == plain_s
     later = row(parent=parent.task_id, parent_generation=parent.generation, delay_ms=50_000, ttl_s=7200)

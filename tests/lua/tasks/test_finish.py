@@ -12,7 +12,7 @@ from orchestrator.core.rates import Rate
 from orchestrator.tasks import scripts as task_scripts
 from orchestrator.tasks.model import FinishStatus, TaskState, Verdict, VerdictKind
 from tests.helpers.cases import each_case
-from tests.lua.pool import DEAD_TTL_S, MAX_WAIT_S, START_US, Team, node, rank, row
+from tests.lua.pool import DEAD_TTL_S, MAX_WAIT_S, START_US, USUAL_TTL_S, Team, node, rank, row
 
 if TYPE_CHECKING:
     from orchestrator.tasks.model import Delivery
@@ -48,6 +48,17 @@ def test_succeeded(pool: Pool) -> None:
     assert pool.stats()["succeeded"] == 1
     assert (pool.inbox_length(), pool.pending()) == (0, [])
     assert pool.notifications() == []
+
+
+@pytest.mark.parametrize("kept", [b"\x92\xa3sum\xc4\x00", b""])
+@pytest.mark.parametrize("fields", [{"ttl_s": USUAL_TTL_S}, {"lane": "l"}, {"idem": "k", "digest": "d"}])
+def test_a_success_may_replace_its_envelope(pool: Pool, fields: dict[str, Any], kept: bytes) -> None:
+    """The worker decides what stays of an envelope; without its word the stored one stays."""
+    delivery = start(pool, **fields)
+    whole = pool.execute("HGET", pool.keys.task(delivery.task_id), "env")
+    assert pool.end(delivery, payload=b"1", envelope=kept) == OK
+    assert pool.execute("HGET", pool.keys.task(delivery.task_id), "env") == (kept or whole)
+    assert pool.task(delivery.task_id)["result"] == "1"
 
 
 def test_dead(pool: Pool) -> None:
@@ -241,13 +252,13 @@ def test_every_field_of_a_task_in_a_lane_counts(pool: Pool, fields: dict[str, An
     found = pool.task(again.task_id)
     assert found.items() >= {"state": "cancelled", "reason": "stop it", "fails": "1"}.items()
     keys = [pool.keys.task(again.task_id), *([f"{pool.keys.root}:idem:k"] if "idem" in fields else [])]
-    assert {pool.ttl_s(key) for key in keys} == {fields.get("ttl_s", 3600)}
+    assert {pool.ttl_s(key) for key in keys} == {fields.get("ttl_s", 7200)}
     assert pool.one().task_id == next_
 
 
 def test_a_cancel_mark_beside_a_lane(pool: Pool) -> None:
     """The mark counts in the first attempt of a task that has a lane and nothing else."""
-    delivery = start(pool, lane="x", ttl_s=86_400)
+    delivery = start(pool, lane="x", ttl_s=USUAL_TTL_S)
     pool.cancel(delivery.task_id, reason="stop it")
     assert len(pool.task(delivery.task_id)) == 6
     pool.end(delivery, VerdictKind.RETRY)

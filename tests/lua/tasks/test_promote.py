@@ -67,7 +67,7 @@ def test_expires_what_waits(pool: Pool) -> None:
     assert pool.promote() == Promoted(0, 2, None, left=False)
     for task in (ready, scheduled):
         assert pool.task(task.id).items() >= {"state": "expired", "reason": "did not start in time"}.items()
-        assert pool.ttl_s(pool.keys.task(task.id)) == 3600
+        assert pool.ttl_s(pool.keys.task(task.id)) == 7200
     assert pool.queue() == pool.members(pool.keys.scheduled) == pool.members(f"{pool.keys.root}:expiring") == []
     assert pool.execute("EXISTS", pool.keys.queues) == 0
     assert sorted(pool.replies()) == sorted(pool.events()) == sorted([(ready.id, "e"), (scheduled.id, "e")])

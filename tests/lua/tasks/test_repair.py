@@ -356,7 +356,7 @@ def test_lifetimes(pool: Pool) -> None:
     waits, delayed, deleted = pool.put(row(), row(delay_ms=5000), row())
     pool.cancel(deleted)
     pool.delete(deleted)
-    kept_s = {done.task_id: 3600, dead.task_id: DEAD_TTL_S, held.task_id: DAY_S, waits: MAX_WAIT_S}
+    kept_s = {done.task_id: 7200, dead.task_id: DEAD_TTL_S, held.task_id: DAY_S, waits: MAX_WAIT_S}
     kept_s |= {delayed: MAX_WAIT_S + 5, deleted: 300}
     for id_ in kept_s:
         pool.execute("PERSIST", pool.keys.task(id_))

@@ -22,7 +22,7 @@ def test_created(pool: Pool) -> None:
     """An accepted task is stored, queued by rank and time, indexed, announced and counted."""
     task = row(priority=1)
     assert pool.submit(task) == [("created", "")]
-    stored = {"state": "ready", "gen": str(pool.now_ms), "rank": str(rank(1)), "ttl": "3600"}
+    stored = {"state": "ready", "gen": str(pool.now_ms), "rank": str(rank(1)), "ttl": "7200"}
     assert pool.task(task.id).items() >= stored.items()
     assert pool.score(pool.keys.queue("skill:sum"), task.id) == rank(1) + pool.now_ms
     assert pool.execute("SMEMBERS", pool.keys.queues) == [b"skill:sum"]
@@ -142,7 +142,7 @@ def test_key_lives_as_long_as_its_task(pool: Pool) -> None:
     pool.sleep(60_000)
     pool.promote()
     pool.end(pool.one())
-    assert pool.ttl_s(key) == pool.ttl_s(record) == 3600
+    assert pool.ttl_s(key) == pool.ttl_s(record) == 7200
 
 
 def test_full(pool: Pool) -> None:

@@ -90,7 +90,7 @@ def test_a_lost_stream_is_made_again(pool: Pool) -> None:
     assert pool.watch(mine.task_id)[0][0] == LIVE
     pool.end(mine)
     assert [kind for kind, _, _ in steps(pool, mine.task_id)] == ["assigned", "succeeded"]
-    assert pool.ttl_s(pool.keys.out(mine.task_id)) == 3600
+    assert pool.ttl_s(pool.keys.out(mine.task_id)) == 7200
 
 
 def test_nothing_is_told_of_tasks_that_nobody_follows(pool: Pool) -> None:
@@ -130,7 +130,7 @@ def test_verdict_ends(pool: Pool, kind: VerdictKind) -> None:
     mine = pool.one()
     pool.end(mine, kind, reason="why", payload=b"1")
     assert pool.out(task)[-1] == (pool.state(task), mine.generation, 2, ENDS[kind])
-    expected = DEAD_TTL_S if kind is VerdictKind.DEAD else 3600
+    expected = DEAD_TTL_S if kind is VerdictKind.DEAD else 7200
     assert pool.ttl_s(pool.keys.out(task)) == pool.ttl_s(pool.keys.task(task)) == expected
 
 

@@ -77,12 +77,22 @@ def test_an_unknown_option_is_refused() -> None:
 
 def test_what_is_usual_is_not_sent(validator: SubmissionValidator) -> None:
     """What the scripts put in for a missing rank and lifetime is what the default settings mean; others are sent."""
-    keyed = unusual(validator.row(Submission("work", key="k")))
-    assert (keyed.rank, keyed.ttl_s, keyed.queue) == (None, None, None)
+    timed = unusual(validator.row(Submission("work", timeout=5)))
+    assert (timed.rank, timed.ttl_s, timed.queue) == (None, None, None)
     aged = SubmissionValidator(Settings(queue=QueueSettings(aging_s=1.5)), ids=IDS)
     assert unusual(aged.row(Submission("work"))).rank == 3000
     brief = SubmissionValidator(Settings(results=ResultSettings(ttl_s=500)), ids=IDS)
     assert unusual(brief.row(Submission("work"))).ttl_s == 500
+
+
+def test_a_key_is_remembered_for_a_day_at_least(validator: SubmissionValidator) -> None:
+    """A repeat may come late, so a key prolongs the default lifetime, but not one that the caller chose."""
+    assert unusual(validator.row(Submission("work", key="k"))).ttl_s == 86_400
+    assert unusual(validator.row(Submission("work", key="k", result_ttl=600))).ttl_s == 600
+    assert unusual(validator.row(Submission("work", key="k", result_ttl=3600))).ttl_s is None
+    for setting_s, kept_s in ((600, 86_400), (100_000, 100_000)):
+        other = SubmissionValidator(Settings(results=ResultSettings(ttl_s=setting_s)), ids=IDS)
+        assert unusual(other.row(Submission("work", key="k"))).ttl_s == kept_s
 
 
 @pytest.mark.parametrize(
