@@ -291,7 +291,7 @@ def settle(keys: ScopeKeys, *, rows: Sequence[tuple[bytes, int]]) -> Call[int]:
 
 
 class SettledVectors(NamedTuple):
-    """What is left to change in the vector set.
+    """Changes of the vector set that are left.
 
     Attributes:
         left: number of notes.

@@ -59,7 +59,7 @@ class ServerInfo:
 
     @property
     def has_waitaof(self) -> bool:
-        """Whether WAITAOF tells that a write is on the disk; Valkey 9.1 confirms writes that come during a flush."""
+        """True if WAITAOF tells that a write is on the disk; Valkey 9.1 confirms writes that come during a flush."""
         return self.product == REDIS and self.line >= WAITAOF_SINCE
 
 
