@@ -24,6 +24,7 @@ local now_arg     = ARGV[4]                   -- time: test override, microsecon
 --@include schedule: fire_is_stale, record_fire
 --@rare: is_known, refused_by, held_by, percent_encode, live_member, make_way, pass_lane, fire_is_stale, record_fire
 --@rare: parse_version_scope, put_due, append_event, has_begun, cancel_task, flush_cancelling, flush_turns, flush_children
+--@rare: session_of, note_activity
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
