@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, ParamSpec, Typ
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import from_json
 
 from orchestrator.agents.descriptions import SkillDescription
 from orchestrator.agents.model import SkillVersion
@@ -38,6 +39,7 @@ T = TypeVar("T")
 
 RESULT_DEPTH: Final = 128
 """Deepest nesting of a result; pydantic reads at most 200 levels."""
+_SHORT_BYTES: Final = 2048
 
 MAY_FIT_LATER: Final = frozenset(
     {
@@ -312,9 +314,24 @@ def make_options(
 
 def _surely_json(data: bytes) -> bool:
     """Return whether the output of pydantic is certainly valid: no NaN or Infinity, and not nested too deep."""
-    if b"NaN" in data or b"Infinity" in data:
-        return False  # maybe within a string; the slower path finds out
-    return data.count(b"[") + data.count(b"{") <= RESULT_DEPTH
+    if len(data) <= _SHORT_BYTES:
+        if b"NaN" in data or b"Infinity" in data:
+            return False  # maybe within a string; the slower path finds out
+        return data.count(b"[") + data.count(b"{") <= RESULT_DEPTH
+    # `count`, and a search for more than one byte, would take longer than the encoding.
+    left = RESULT_DEPTH
+    for mark in (b"[", b"{"):
+        at = data.find(mark)
+        while at >= 0 and left >= 0:
+            left -= 1
+            at = data.find(mark, at + 1)
+    if left < 0:
+        return False
+    try:
+        from_json(data, allow_inf_nan=False, cache_strings=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _limit_s(name: str, value: float | timedelta | None) -> float | None:

@@ -167,12 +167,14 @@ class GroupCommit(Generic[Row, Answer]):
         return OrchestratorError(f"the {self._owner} was closed before this was sent")
 
 
-def split_to_fit(rows: Sequence[Row], size: Callable[[Row], int]) -> Iterator[Sequence[Row]]:
-    """Cut rows into parts of at most `MAX_BYTES`; a larger row is a part of its own."""
+def split_to_fit(
+    rows: Sequence[Row], size: Callable[[Row], int], *, max_bytes: int = MAX_BYTES
+) -> Iterator[Sequence[Row]]:
+    """Cut rows into parts of at most `max_bytes`; a larger row is a part of its own."""
     start = total = 0
     for end, row in enumerate(rows):
         added = size(row)
-        if end > start and total + added > MAX_BYTES:
+        if end > start and total + added > max_bytes:
             yield rows[start:end]
             start, total = end, 0
         total += added

@@ -10,18 +10,19 @@ after `SENT_S`.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
 from orchestrator.core.errors import ServerUnavailable, StoreError
+from orchestrator.core.group_commit import split_to_fit
 from orchestrator.store.calls import opaque
 from orchestrator.tasks.model import decode_envelope, encode_envelope
 from orchestrator.tasks.scripts import UnusualRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from orchestrator.store.calls import Argument
     from orchestrator.store.keys import PoolKeys
@@ -32,8 +33,8 @@ ROW_BYTES: Final = 4096
 """Longer values leave the rows of scripts. Shorter ones cost more in a field than in a row."""
 SENT_S: Final = 60
 ARGS: Final = "args"
-_READ_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of the values of one round trip."""
+_READ_BYTES: Final = 256 * 1024
+"""Bytes of the values of one round trip: the server reuses the memory of a short reply."""
 _SHARE: Final = 4
 """A field takes the server about a quarter of the time of a value in a row."""
 _MARK: Final = b"\x02"
@@ -89,13 +90,16 @@ def split_row(row: SubmitRow) -> tuple[SubmitRow, LargeValue | None]:
 
 def write_commands(keys: PoolKeys, values: Iterable[LargeValue]) -> list[Sequence[Argument]]:
     """Return the commands that write values in front of a script. They change no value that is there."""
-    commands: list[Sequence[Argument]] = [("MULTI",)]
+    commands: list[Sequence[Argument]] = []
     for value in values:
         key = keys.task(value.task_id)
+        # A transaction for each value: the server frees what it received of one before it reads the next.
+        commands.append(("MULTI",))
         commands.append(("HSETNX", key, value.field, value.data))
         # Only a record that did not exist has no lifetime.
         commands.append(("EXPIRE", key, SENT_S, "NX"))
-    return [*commands, ("EXEC",)]
+        commands.append(("EXEC",))
+    return commands
 
 
 async def read_values(store: Store, wanted: Sequence[tuple[str, bytes]]) -> list[bytes | StoreError | None]:
@@ -105,22 +109,16 @@ async def read_values(store: Store, wanted: Sequence[tuple[str, bytes]]) -> list
         ServerUnavailable: Redis does not answer.
     """
     found: list[bytes | StoreError | None] = []
-    for part in _parts(wanted):
+    for part in split_to_fit(wanted, _size_of, max_bytes=_READ_BYTES):
         found += await store.pipeline([("HGET", store.keys.task(id_), field_of(stored)) for id_, stored in part])
     if failure := next((one for one in found if isinstance(one, ServerUnavailable)), None):
         raise failure
     return found
 
 
-def _parts(wanted: Sequence[tuple[str, bytes]]) -> Iterator[Sequence[tuple[str, bytes]]]:
-    start = total = 0
-    for end, (_, stored) in enumerate(wanted):
-        size = int(stored.rpartition(b" ")[2])
-        if end > start and total + size > _READ_BYTES:
-            yield wanted[start:end]
-            start, total = end, 0
-        total += size
-    yield wanted[start:]
+def _size_of(wanted: tuple[object, ...]) -> int:
+    stored: Any = wanted[1]
+    return int(stored.rpartition(b" ")[2])
 
 
 class _Abandoned(Exception):
@@ -157,18 +155,23 @@ class ValueReader:
                 await checkpoint()
             finally:
                 self._asked = []
-            replies = await read_values(self._store, [(id_, stored) for id_, stored, _ in asked])
-        except StoreError as failure:
-            replies = [failure] * len(asked)
+            for part in split_to_fit(asked, _size_of, max_bytes=_READ_BYTES):
+                try:
+                    replies = await read_values(self._store, [(id_, stored) for id_, stored, _ in part])
+                except StoreError as failure:
+                    replies = [failure] * len(part)
+                for (_, _, answer), reply in zip(part, replies, strict=True):
+                    _settle(answer, reply)
         except BaseException:
             for _, _, answer in asked[1:]:
-                if not answer.done():
-                    answer.set_exception(_Abandoned())
+                _settle(answer, _Abandoned())
             raise
-        for (_, _, answer), reply in zip(asked, replies, strict=True):
-            if answer.done():  # its caller was cancelled
-                continue
-            if isinstance(reply, StoreError):
-                answer.set_exception(reply)
-            else:
-                answer.set_result(reply)
+
+
+def _settle(answer: asyncio.Future[bytes | None], reply: bytes | Exception | None) -> None:
+    if answer.done():  # or its caller was cancelled
+        return
+    if isinstance(reply, Exception):
+        answer.set_exception(reply)
+    else:
+        answer.set_result(reply)

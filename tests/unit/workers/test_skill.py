@@ -487,3 +487,21 @@ def test_delays_grow_under_full_jitter_or_are_fixed() -> None:
         assert max(drawn) <= ceiling_ms
         assert min(drawn) < ceiling_ms / 4 < 3 * ceiling_ms / 4 < max(drawn)
         assert fixed.retry_after_ms(failures, backoff) == 250
+
+
+@each_case("value", [math.nan, -math.inf, [[math.inf]], {"a": [1, math.nan]}])
+def test_long_results_are_checked_as_short_ones(value: Any) -> None:
+    """NaN, infinities and deep nesting are found beside a long text; words like them in the text are no problem."""
+
+    async def work() -> Any: ...
+
+    skill, text = skill_of(work), "NaN Infinity [{" * 1000
+    assert skill.read_result(skill.dump_result([text, 1.5], max_bytes=10**6)) == [text, 1.5]
+    with pytest.raises(InvalidInput, match="NaN"):
+        skill.dump_result(["x" * 5000, value], max_bytes=10**6)
+    deep: Any = "x" * 5000
+    for _ in range(128):
+        deep = [deep]
+    assert skill.read_result(skill.dump_result(deep, max_bytes=10**6)) == deep
+    with pytest.raises(InvalidInput, match="nested"):
+        skill.dump_result([deep], max_bytes=10**6)
