@@ -130,12 +130,14 @@ end
 
 -- Returns state, generation and envelope of a task, and a table of its other fields.
 local function read_waiting(task_key)
-  -- A plain task in its first attempt has these three fields, or these and a lane or a session; the rest need not be read.
+  -- A plain task in its first attempt has these three fields, or these and a lane, a session or large arguments; the rest
+  -- need not be read.
   local fields = redis.call('HLEN', task_key)
   if fields == 3 then return read_task(task_key, 'state', 'gen', 'env'), plain end
   if fields == 4 then
     local found = read_task(task_key, 'state', 'gen', 'env', 'lane', 'session')
     if found.lane or found.session then return found, {lane = found.lane, session = found.session} end
+    if redis.call('HEXISTS', task_key, 'args') == 1 then return found, plain end
   end
   local found = read_task(task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill',
     'out', 'requeued', 'lane', 'group', 'refused', 'queue', 'session')

@@ -51,14 +51,15 @@ local outcomes = {succeeded = 'succeeded', retry = 'failed', dead = 'failed', sn
   invalid = 'refused', cancelled = 'cancelled'}
 
 -- Returns state and generation of a task, and a table of its other fields.
-local function read(task_key)
-  -- A plain task in its first attempt has env, gen, state and at, or these and a lane or a session; the rest need not be
-  -- read.
-  local fields = redis.call('HLEN', task_key)
+local function read(task_key, has_result)
+  -- A plain task in its first attempt has env, gen, state and at, or these and a lane, a session or large arguments; the
+  -- rest need not be read.
+  local fields = redis.call('HLEN', task_key) - (has_result and 1 or 0)
   if fields == 4 then return read_task(task_key, 'state', 'gen'), {} end
   if fields == 5 then
     local found = read_task(task_key, 'state', 'gen', 'lane', 'session')
     if found.lane or found.session then return found, {lane = found.lane, session = found.session} end
+    if redis.call('HEXISTS', task_key, 'args') == 1 then return found, {ran = false} end
   end
   local found = read_task(task_key, 'state', 'gen', 'queue', 'rank', 'ttl', 'idem', 'fails', 'deaths', 'by',
     'cancel', 'out', 'lane', 'refused', 'skill', 'woken', 'ran', 'session', 'due', 'was', 'asks')
@@ -149,7 +150,7 @@ local function judge(row, number)
   local id, verdict = row.id, row.verdict
   local task_key = pool .. ':task:' .. id
   --@row found: state gen
-  local found, task = read(task_key)
+  local found, task = read(task_key, row.apart)
   if not found.state then return 'stale' end
   if found.gen ~= row.generation then
     if redis.call('HGET', task_key, 'was') == row.generation then return 'already' end
