@@ -131,6 +131,11 @@ _TABLE: Final = (
         "More than three quarters of `maxmemory` are used; more than nine tenths are a problem.",
         "Raise `maxmemory`, keep results for a shorter time (`results.ttl_s`), or add workers.",
     ),
+    Topic(
+        "redis-listpack",
+        "`hash-max-listpack-value` is below 1024, as by default: records of tasks take about 200 bytes more.",
+        "`CONFIG SET hash-max-listpack-value 1024`, and the same line in redis.conf.",
+    ),
     Topic("redis-clients", "More than four fifths of `maxclients` are connected.", "Raise `maxclients`."),
     Topic(
         "redis-aof",
@@ -255,6 +260,11 @@ _TABLE: Final = (
         "leases",
         "No worker has renewed or adopted a task for twice its lease.",
         "Look at the worker that is named; end it if it is stuck, and start another one.",
+    ),
+    Topic(
+        "memory-at-rate",
+        "At the present rate of successes, the tasks that have ended will fill nine tenths of `maxmemory`.",
+        "Raise `maxmemory`, keep results for a shorter time (`results.ttl_s`), or return less.",
     ),
     Topic(
         "lost-tasks",

@@ -17,6 +17,7 @@ from orchestrator.doctor import (
     parents,
     payloads,
     pool,
+    retention,
     rights,
     server,
     stored_tasks,
@@ -43,6 +44,7 @@ _SERVER: Final = (
     ("redis-cluster", server.check_cluster),
     ("redis-eviction", server.check_eviction),
     ("redis-memory", server.check_memory),
+    ("redis-listpack", server.check_listpack),
     ("redis-clients", server.check_clients),
     ("redis-aof", server.check_aof),
     ("redis-fsync", server.check_fsync),
@@ -71,13 +73,14 @@ _POOL: Final = (
     ("lost-tasks", stored_tasks.check_stored_tasks),
     ("vector-deletes", vectors.check_deletes),
     ("payload-store", payloads.check_payload_store),
+    ("memory-at-rate", retention.check_memory_at_rate),
 )
 _POOL_READABLE: Final = {
     "redis-cluster": frozenset({Severity.OK, Severity.WARNING}),
     "format": frozenset({Severity.OK}),
 }
 """Severities of these findings with which the pool can be read."""
-_CONFIG: Final = ("appendfsync", "min-replicas-to-write", "timeout", "tcp-keepalive")
+_CONFIG: Final = ("appendfsync", "min-replicas-to-write", "timeout", "tcp-keepalive", server.LISTPACK_VALUE)
 
 
 @dataclass(frozen=True, slots=True)

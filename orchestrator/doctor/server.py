@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 ROUND_TRIPS: Final = 9
 SLOW_S: Final = 0.05
 RECOMMENDED: Final = (8, 2)
+LISTPACK_VALUE: Final = "hash-max-listpack-value"
+LISTPACK_BYTES: Final = 1024
+"""The value in the shipped redis.conf."""
 
 
 async def check_connection(store: Store) -> list[DoctorFinding]:
@@ -122,6 +125,18 @@ async def check_memory(context: CheckContext) -> list[DoctorFinding]:
     if used > 0.75 * limit:
         return [warning("redis-memory", found, fix)]
     return [ok("redis-memory", found)]
+
+
+async def check_listpack(context: CheckContext) -> list[DoctorFinding]:
+    """Name the setting that keeps the records of tasks small."""
+    stored = context.config.get(LISTPACK_VALUE, "")
+    if not stored.isdigit():
+        return [ok("redis-listpack", "unknown: CONFIG GET is not allowed")]
+    if int(stored) < LISTPACK_BYTES:
+        found = f"{LISTPACK_VALUE} {stored}: a task with longer arguments takes about 200 bytes more"
+        fix = f"`redis-cli CONFIG SET {LISTPACK_VALUE} {LISTPACK_BYTES}`, and the same line in redis.conf"
+        return [warning("redis-listpack", found, fix)]
+    return [ok("redis-listpack", f"{LISTPACK_VALUE} {stored} keeps the records of tasks small")]
 
 
 async def check_clients(context: CheckContext) -> list[DoctorFinding]:

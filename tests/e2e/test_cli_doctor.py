@@ -55,11 +55,11 @@ def test_exit_codes(terminal: Terminal) -> None:
     """Warnings count with --strict alone; problems always; every form has the same rows."""
     with RedisServer() as server, server.client() as client:
         done = terminal.orc("doctor", ORC_REDIS__URL=server.url)
-        assert (done.code, done.err) == (0, "2 warnings\n")
+        assert (done.code, done.err) == (0, "3 warnings\n")
         assert terminal.orc("doctor", "--strict", ORC_REDIS__URL=server.url).code == 1
         client.config_set("maxmemory-policy", "allkeys-lru")
         done = terminal.orc("doctor", "-o", "jsonl", ORC_REDIS__URL=server.url)
-        assert (done.code, done.err) == (1, "1 problem, 2 warnings\n")
+        assert (done.code, done.err) == (1, "1 problem, 3 warnings\n")
         assert '"code":"redis-eviction","severity":"problem"' in done.out
         codes = terminal.orc("doctor", "-o", "id", ORC_REDIS__URL=server.url).out.split()
         assert len(codes) == done.out.count("\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from orchestrator.doctor import stored_tasks
 from orchestrator.doctor.context import CheckContext
 from orchestrator.doctor.findings import Severity
 from orchestrator.services import open_services
+from orchestrator.store.store import Store
 from orchestrator.tasks.inbox import GROUP
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import local_settings, run_local_team
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     import redis
 
     from orchestrator.core.settings import Settings
-    from orchestrator.store.store import Store
+    from orchestrator.store.server_info import ServerInfo
     from tests.helpers.local_team import LocalTeam
 
 
@@ -387,3 +389,42 @@ async def test_a_parent_that_waits_in_vain(settings: Settings) -> None:
         assert f"task {handle.id} of agent 'family' waits for its child" in found.found
         assert "unknown" in found.found
         await handle.cancel()
+
+
+@pytest.mark.both_servers
+async def test_memory_at_the_present_rate(
+    team: LocalTeam, redis_client: redis.Redis, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counters and records of the last minutes tell how much memory ended tasks will take of the limit."""
+    assert (await run_doctor(settings))["memory-at-rate"].found == "no task succeeded in the last 10 minutes"
+    await team.work(greeter())
+    handle = await team.orc.submit("greet")
+    await handle.result(4)
+    keys, minute = team.services.keys, int(redis_client.time()[0]) // 60
+    # A thousand a second for five minutes; the minute that has not ended does not count.
+    for number in range(5):
+        redis_client.hset(keys.stats(str(minute - 1 - number)), "succeeded", 60_000)
+        redis_client.expire(keys.stats(str(minute - 1 - number)), 600)
+    size = redis_client.memory_usage(keys.task(handle.id)) or 0
+    later = 500 * 3600 * size
+    finding = (await run_doctor(settings))["memory-at-rate"]
+    assert finding.severity is Severity.OK
+    assert re.match(rf"(500|400|4\d\d) successes a second with {size} bytes each, kept for 3600 s: ", finding.found)
+    limited = partial(_with_limit, monkeypatch)
+    limited(round(2.5 * later))
+    assert "of maxmemory" in (found := (await run_doctor(settings))["memory-at-rate"]).found
+    assert found.severity is Severity.OK
+    limited(round(later / 2))
+    found = (await run_doctor(settings))["memory-at-rate"]
+    assert found.severity is Severity.WARNING
+    assert "results.ttl_s" in found.fix
+
+
+def _with_limit(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    """Let the server say that it has this limit; the one of all tests must not get it."""
+    asked = Store.server_info
+
+    async def server_info(store: Store) -> ServerInfo:
+        return replace(await asked(store), memory_limit_bytes=limit)
+
+    monkeypatch.setattr(Store, "server_info", server_info)

@@ -131,6 +131,16 @@ async def test_memory_runs_out(used: float, severity: str) -> None:
         assert "redis-memory" not in await find_problems(looked_at(running))
 
 
+@pytest.mark.both_servers
+async def test_short_listpacks() -> None:
+    """Redis' own default makes a hash table of the record of a usual task; the fix ends that."""
+    with RedisServer() as running, running.client() as client:
+        finding = (await run_doctor(looked_at(running)))["redis-listpack"]
+        assert (finding.severity, "hash-max-listpack-value 64: " in finding.found) == (Severity.WARNING, True)
+        run_fix(client, finding)
+        assert (await run_doctor(looked_at(running)))["redis-listpack"].severity is Severity.OK
+
+
 async def test_connections_run_out() -> None:
     """Four fifths of `maxclients` are a warning; the fix raises it."""
     with ExitStack() as stack:
