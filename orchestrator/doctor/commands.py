@@ -35,6 +35,8 @@ SENT: Final = (
     "SMEMBERS KEY",
     "SSCAN KEY 0",
     "SUNION KEY",
+    "EXPIRE KEY 1",
+    "HSETNX KEY f v",
     "HGET KEY f",
     "HGETALL KEY",
     "HKEYS KEY",
@@ -60,14 +62,12 @@ SENT: Final = (
 )
 CALLED: Final = (
     "DEL KEY",
-    "EXPIRE KEY 1",
     "HDEL KEY f",
     "HEXISTS KEY f",
     "HINCRBY KEY f 1",
     "HLEN KEY",
     "HRANDFIELD KEY 1",
     "HSET KEY f v",
-    "HSETNX KEY f v",
     "HSTRLEN KEY f",
     "HVALS KEY",
     "INCR KEY",

@@ -113,6 +113,33 @@ async def test_output_that_a_full_server_refuses_costs_no_attempt(binary: Server
             assert [chunk.data async for chunk in handle.output()] == [{"said": "it"}]
 
 
+async def test_a_full_server_takes_large_results_and_no_large_arguments(binary: ServerBinary, prefix: str) -> None:
+    """It refuses a result of 100 kB in front of the verdict, which then carries it; a submit is refused whole."""
+    agent, running, full = Agent("large"), anyio.Event(), anyio.Event()
+
+    @agent.skill
+    async def echo(text: str) -> str:
+        running.set()
+        await full.wait()
+        return text
+
+    text = "x" * 100_000
+    with RedisServer(binary) as server, server.client() as direct:
+        async with run_local_team(local_settings(server.url, prefix)) as team:
+            await team.work(agent)
+            handle = await team.orc.submit("echo", {"text": text})
+            await running.wait()
+            direct.config_set("maxmemory", "1")
+            with pytest.raises(ServerFull):
+                await team.orc.submit("echo", {"text": text})
+            full.set()
+            assert await handle.result(10) == text
+            assert len(direct.hget(team.services.keys.task(handle.id), "result")) == len(text) + 2
+            direct.config_set("maxmemory", "0")
+            assert await (await team.orc.submit("echo", {"text": text})).result(10) == text
+            assert len(direct.keys(team.services.keys.task("*"))) == 2
+
+
 def _last_beat_ms(team: Team, worker: str) -> float:
     score: Any = team.direct.zscore(team.keys.workers, worker)
     return float(score or 0)
