@@ -90,16 +90,13 @@ def split_row(row: SubmitRow) -> tuple[SubmitRow, LargeValue | None]:
 
 def write_commands(keys: PoolKeys, values: Iterable[LargeValue]) -> list[Sequence[Argument]]:
     """Return the commands that write values in front of a script. They change no value that is there."""
-    commands: list[Sequence[Argument]] = []
+    commands: list[Sequence[Argument]] = [("MULTI",)]
     for value in values:
         key = keys.task(value.task_id)
-        # A transaction for each value: the server frees what it received of one before it reads the next.
-        commands.append(("MULTI",))
         commands.append(("HSETNX", key, value.field, value.data))
         # Only a record that did not exist has no lifetime.
         commands.append(("EXPIRE", key, SENT_S, "NX"))
-        commands.append(("EXEC",))
-    return commands
+    return [*commands, ("EXEC",)]
 
 
 async def read_values(store: Store, wanted: Sequence[tuple[str, bytes]]) -> list[bytes | StoreError | None]:
