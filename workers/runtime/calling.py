@@ -13,6 +13,7 @@ from anyio import to_thread
 
 from orchestrator.tracing.active import header_of_current_span
 from orchestrator.workers.runtime.handler_processes import HandlerProcesses, check_found_by_name
+from orchestrator.workers.runtime.process_starter import ProcessStarter
 from orchestrator.workers.skill import HandlerKind
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from orchestrator.workers.agent import Agent, Middleware
     from orchestrator.workers.context import TaskContext
     from orchestrator.workers.runtime.attempt import Attempt
-    from orchestrator.workers.runtime.process_groups import ProcessGroups
     from orchestrator.workers.skill import Skill
 
 
@@ -44,13 +44,17 @@ class HandlerCaller:
         ConfigError: a `process=True` handler cannot be imported by name.
     """
 
-    def __init__(self, agent: Agent, *, settings: Settings | LiveSettings, groups: ProcessGroups | None = None) -> None:
+    def __init__(
+        self, agent: Agent, *, settings: Settings | LiveSettings, starter: ProcessStarter | None = None
+    ) -> None:
+        starter = starter or ProcessStarter(settings)
         for skill in agent.skills.values():
             if skill.kind is HandlerKind.PROCESS:
                 check_found_by_name(skill)
+                starter.add(skill)
         self._middleware: Sequence[Middleware] = agent.middleware
         self._threads = anyio.CapacityLimiter(math.inf)
-        self._processes = HandlerProcesses(settings, groups)
+        self._processes = HandlerProcesses(settings, starter)
 
     def call(self, attempt: Attempt) -> Awaitable[Any]:
         """Call the handler of a prepared attempt.

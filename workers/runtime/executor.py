@@ -108,7 +108,7 @@ class Executor:
     def __init__(self, agent: Agent, parts: WorkerParts, throughput: Throughput) -> None:
         self.slots = Slots(agent.concurrency, attempt=self._run, unbegun=self._give_back)
         parts.waiting.add_slots(agent.name, self.slots)
-        self.caller = HandlerCaller(agent, settings=parts.services.live, groups=parts.groups)
+        self.caller = HandlerCaller(agent, settings=parts.services.live, starter=parts.starter)
         self.state: Any = None
         self._agent, self._parts, self._throughput = agent, parts, throughput
         self._in_flight, self._completer, self._commands = parts.in_flight, parts.completer, parts.commands

@@ -60,6 +60,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
         main: file of the script that runs the worker, if any.
         variables: variables of the settings that are not in the environment, because they hold secrets.
         secrets: values that the log masks.
+        worker: process id of the worker.
     """
 
     main: str | None
@@ -67,6 +68,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     format: Format
     variables: dict[str, str]
     secrets: tuple[str, ...]
+    worker: int = 0
 
     def __repr__(self) -> str:
         return "Hello()"  # without the secrets
@@ -180,7 +182,7 @@ def serve(number: int) -> None:
             if request.trace and not traced:
                 # After the import of the handler, whose module may set a tracer provider.
                 traced = True
-                ending.enter_context(exported_spans("orc-worker", f"{os.getppid()}:{os.getpid()}", flush_s=FLUSH_S))
+                ending.enter_context(exported_spans("orc-worker", f"{hello.worker}:{os.getpid()}", flush_s=FLUSH_S))
             if not isinstance(call, HandlerReply):
                 _send(connection, HandlerReply("ready"))
                 if _receive(frames, Begin) is None:
@@ -204,7 +206,7 @@ def _receive(frames: BinaryIO, kind: type[M]) -> M | None:
 def _prepare(request: Request, main: str | None) -> Callable[[], HandlerReply] | HandlerReply:
     """Import the handler and read its arguments; return what calls it, or the reply if that failed."""
     try:
-        skill = _find(request.module, request.qualname, request.skill, main, redact=request.redact)
+        skill = find_skill(request.module, request.qualname, request.skill, main, redact=request.redact)
         values = skill.bind(request.args, None)
     except InvalidInput as misfit:
         return HandlerReply("misfit", text=str(misfit))
@@ -247,7 +249,8 @@ def _signal_reply(signal_: AttemptSignal) -> HandlerReply:
 
 
 @functools.cache
-def _find(module: str, qualname: str, name: str, main: str | None, *, redact: bool) -> Skill[Any, Any]:
+def find_skill(module: str, qualname: str, name: str, main: str | None, *, redact: bool) -> Skill[Any, Any]:
+    """Import a handler by its name; return a skill that validates its arguments and results."""
     script = _script(main) if module == "__main__" and main else importlib.import_module(module)
     handler = handler_in(script, qualname)
     # The worker applies limits and retries; this process only validates values.

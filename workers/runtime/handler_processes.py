@@ -10,11 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
-import signal
 import socket
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -22,38 +18,31 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from orchestrator.core.errors import ConfigError
-from orchestrator.core.hangup import block_hangup
 from orchestrator.core.live_settings import LiveSettings
 from orchestrator.core.log import get_logger, level_in_use
-from orchestrator.core.parent_process import end_with_parent
-from orchestrator.core.secret_environment import agents_environ, secrets_in, settings_environ
 from orchestrator.payloads.payloads import result_caps
 from orchestrator.workers.runtime.handler_process import (
     Begin,
     HandlerReply,
-    Hello,
     Request,
     handler_in,
     raise_failure,
     read_frame,
     write_frame,
 )
-from orchestrator.workers.runtime.process_groups import ProcessGroups
 from orchestrator.workers.runtime.verdicts import WorkerFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from orchestrator.core.settings import Settings
+    from orchestrator.workers.runtime.handler_children import HandlerChild
+    from orchestrator.workers.runtime.process_starter import ProcessStarter
     from orchestrator.workers.skill import Skill
 
 END_S: Final = 2.0
 """Time for idle processes to end before the worker kills them."""
 
-_START: Final = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from orchestrator.workers.runtime.handler_process import serve; serve(int(sys.argv[1]))"
-)
 _log = get_logger(__name__)
 
 
@@ -63,11 +52,13 @@ class HandlerProcessDied(WorkerFailure, RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    child: asyncio.subprocess.Process
+    child: HandlerChild
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     secrets: set[str] = field(repr=False, compare=False)
     """Values that its log masks."""
+    start: object = field(repr=False, compare=False)
+    starting: anyio.CapacityLimiter = field(repr=False, compare=False)
 
     def learn(self, secrets: tuple[str, ...]) -> tuple[str, ...]:
         """Return the values that it does not mask yet; the next request carries them."""
@@ -75,12 +66,17 @@ class _Process:
         self.secrets.update(new)
         return new
 
+    def note_started(self) -> None:
+        """Let the next process start."""
+        with contextlib.suppress(RuntimeError):  # done before
+            self.starting.release_on_behalf_of(self.start)
+
 
 class HandlerProcesses:
     """The processes of one agent in one worker, at most one per slot because each call is an attempt."""
 
-    def __init__(self, settings: Settings | LiveSettings, groups: ProcessGroups | None = None) -> None:
-        self._live, self._groups = LiveSettings.of(settings), groups or ProcessGroups()
+    def __init__(self, settings: Settings | LiveSettings, starter: ProcessStarter) -> None:
+        self._live, self._starter = LiveSettings.of(settings), starter
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
 
@@ -106,7 +102,7 @@ class HandlerProcesses:
             ValidationFailed: the arguments or the result are invalid.
             AttemptSignal, HandlerRaised: the handler raised.
         """
-        process = await self._take()
+        process = await self._take(skill)
         alive = False
         try:
             request = Request(
@@ -147,6 +143,7 @@ class HandlerProcesses:
                 write_frame(process.writer, request)
                 await process.writer.drain()
                 reply = await read_frame(process.reader, HandlerReply)
+                process.note_started()
                 if reply.kind == "ready":
                     if may_begin is not None and not may_begin():
                         await anyio.sleep_forever()  # until the cancellation arrives
@@ -156,48 +153,50 @@ class HandlerProcesses:
                 answer = reply
                 waiting.cancel_scope.cancel()
         if answer is None:
-            how = _ending(await process.child.wait())
+            how = await process.child.wait()
             raise HandlerProcessDied(f"the process of the handler died before it returned a result: {how}")
         return answer
 
-    async def _take(self) -> _Process:
+    async def _take(self, skill: Skill[Any, Any]) -> _Process:
+        if (process := await self._take_idle()) is not None:
+            return process
+        start, starting = object(), self._starter.starting
+        await starting.acquire_on_behalf_of(start)
+        try:
+            # A call may have ended meanwhile.
+            process = await self._take_idle() or await self._start(skill, start)
+        except BaseException:
+            starting.release_on_behalf_of(start)
+            raise
+        if process.start is not start:
+            starting.release_on_behalf_of(start)
+        return process
+
+    async def _take_idle(self) -> _Process | None:
         while self._idle:
             process = self._idle.pop()
-            if process.child.returncode is None:
+            if not process.child.has_ended:
                 self._busy.add(process)
                 return process
             await self._end(process)
-        with anyio.CancelScope(shield=True):  # an interrupted start would leak a process; it takes milliseconds
-            process = await self._start()
-        self._busy.add(process)
-        return process
+        return None
 
-    async def _start(self) -> _Process:
+    async def _start(self, skill: Skill[Any, Any], start: object) -> _Process:
         ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                child = await asyncio.create_subprocess_exec(
-                    sys.executable, "-P", "-c", _START, str(theirs.fileno()), json.dumps(sys.path),
-                    stdin=subprocess.DEVNULL, env=agents_environ(), pass_fds=[theirs.fileno()],
-                    preexec_fn=_lead_group(),  # it only makes system calls, which need no lock
-                )  # fmt: skip
-            except BaseException:
-                ours.close()
-                raise
-        self._groups.add(child.pid)
-        reader, writer = await asyncio.open_connection(sock=ours, limit=2**20)
-        main = getattr(sys.modules["__main__"], "__file__", None)
-        settings = self._live.current
-        hello = Hello(
-            main=main,
-            level=level_in_use(),
-            format=settings.logging.format,
-            variables=secrets_in(settings_environ()),
-            secrets=settings.secrets,
-        )
+        try:
+            with theirs:
+                child = await self._starter.start(skill, theirs)
+        except BaseException:
+            ours.close()
+            raise
+        with anyio.CancelScope(shield=True):  # an interrupted start would leak a process
+            reader, writer = await asyncio.open_connection(sock=ours, limit=2**20)
+        hello = self._starter.hello()
         write_frame(writer, hello)
         _log.debug("handler_process_started", pid=child.pid)
-        return _Process(child, reader, writer, set(settings.secrets))
+        process = _Process(child, reader, writer, set(hello.secrets), start, self._starter.starting)
+        self._busy.add(process)
+        return process
 
     async def close(self) -> None:
         """End the idle processes and kill the busy ones."""
@@ -214,9 +213,9 @@ class HandlerProcesses:
     async def _end(self, process: _Process) -> None:
         """Kill a process and what its handlers started; it may have ended by itself."""
         with anyio.CancelScope(shield=True):
+            process.note_started()
             process.writer.close()
-            self._groups.kill(process.child.pid)
-            await process.child.wait()
+            await process.child.end()
 
 
 def check_found_by_name(skill: Skill[Any, Any]) -> None:
@@ -236,20 +235,3 @@ def check_found_by_name(skill: Skill[Any, Any]) -> None:
             f"{'does not exist' if found is None else 'is another function'}; "
             "define the handler under a unique name at the top of the module, and decorate it there"
         )
-
-
-def _lead_group() -> Callable[[], None]:
-    """Return the function that the process runs before exec: it leads a group and ends with the worker."""
-    end = end_with_parent()
-
-    def prepare() -> None:
-        os.setpgid(0, 0)
-        # It keeps a SIGHUP to all processes until the program ignores it.
-        block_hangup()
-        end()
-
-    return prepare
-
-
-def _ending(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"

@@ -230,7 +230,9 @@ class Host:
             feed.keep_reader()
             watchdog.obey_host()
             bind_context(worker=worker)
-            run = partial(run_worker, worker=worker, watchdog=watchdog, groups=groups, feed=feed)
+            run = partial(
+                run_worker, worker=worker, watchdog=watchdog, groups=groups, workers=self._processes, feed=feed
+            )
 
             def work() -> None:
                 # After the fork, which no exporter with threads or channels survives.

@@ -15,7 +15,7 @@ from orchestrator.workers.runtime.completer import Completer
 from orchestrator.workers.runtime.emitter import Emitter
 from orchestrator.workers.runtime.in_flight import InFlight
 from orchestrator.workers.runtime.locking import Locking
-from orchestrator.workers.runtime.process_groups import ProcessGroups
+from orchestrator.workers.runtime.process_starter import ProcessStarter
 from orchestrator.workers.runtime.suspects import Suspects
 from orchestrator.workers.runtime.timings import AttemptTimings
 from orchestrator.workers.runtime.waiting import Waiting
@@ -23,6 +23,7 @@ from orchestrator.workers.runtime.waiting import Waiting
 if TYPE_CHECKING:
     from orchestrator.client.client import Orchestrator
     from orchestrator.services import Services
+    from orchestrator.workers.runtime.process_groups import ProcessGroups
 
 
 class ChildClient:
@@ -64,7 +65,7 @@ class WorkerParts:
         worker: its id.
         timings: counts the attempts; the heartbeat sends the counts.
         client: submits child tasks.
-        groups: of the processes that run handlers; the host kills them when the worker is dead.
+        starter: starts the processes that run handlers.
     """
 
     worker: str
@@ -78,13 +79,22 @@ class WorkerParts:
     suspects: Suspects
     timings: AttemptTimings
     client: ChildClient
-    groups: ProcessGroups
+    starter: ProcessStarter
     waiting: Waiting
     traces: AttemptTraces
 
 
-def make_parts(services: Services, *, worker: str, groups: ProcessGroups | None = None) -> WorkerParts:
-    """Return the services of a worker, without a call to Redis."""
+def make_parts(
+    services: Services, *, worker: str, groups: ProcessGroups | None = None, workers: int = 1
+) -> WorkerParts:
+    """Return the services of a worker, without a call to Redis.
+
+    Args:
+        services: of its pool.
+        worker: its id.
+        groups: records the processes that run handlers; the host kills them when the worker is dead.
+        workers: number of workers of its host, which share the processors.
+    """
     in_flight, timings = InFlight(grace_s=lambda: services.settings.worker.grace_s), AttemptTimings()
     return WorkerParts(
         worker=worker,
@@ -98,7 +108,7 @@ def make_parts(services: Services, *, worker: str, groups: ProcessGroups | None 
         suspects=Suspects(in_flight),
         timings=timings,
         client=ChildClient(services),
-        groups=groups or ProcessGroups(),
+        starter=ProcessStarter(services.live, groups, workers=workers),
         waiting=Waiting(services, worker=worker),
         traces=AttemptTraces(pool=services.keys.pool, worker=worker, relation=services.settings.tracing.relation),
     )

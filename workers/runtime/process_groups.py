@@ -15,12 +15,38 @@ from typing import Final
 CAPACITY: Final = 65_536
 """Groups of one worker: more than an agent has slots, and than a machine has processes."""
 
+_WHOLE_GROUP: Final = 4
+"""PIDFD_SIGNAL_PROCESS_GROUP of `linux/pidfd.h`."""
+
 
 def kill_group(group: int) -> None:
     """Kill all processes of a group, if there are any."""
     # macOS answers PermissionError for a group of zombies.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
+
+
+def kill_group_of(pidfd: int, group: int) -> None:
+    """Kill all processes of the group of a process that may have ended, and whose id another process may have got."""
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL, None, _WHOLE_GROUP)
+    except ProcessLookupError:
+        return
+    except OSError:  # a kernel before 6.9
+        with suppress(ProcessLookupError):
+            # The id is that of this process as long as it runs.
+            signal.pidfd_send_signal(pidfd, 0)
+            kill_group(group)
+
+
+def exit_code_of(pidfd: int) -> int:
+    """Return the exit status of a child that has ended, or minus its signal. Its id is not free before a wait."""
+    try:
+        ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)
+    except ChildProcessError:  # the program ignores SIGCHLD
+        return 0
+    assert ended is not None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
 class ProcessGroups:
@@ -38,6 +64,10 @@ class ProcessGroups:
     def kill(self, group: int) -> None:
         """In the worker: kill a group and forget it."""
         kill_group(group)
+        self.forget(group)
+
+    def forget(self, group: int) -> None:
+        """In the worker: forget a group that has been killed."""
         self._replace(group, 0)
 
     def kill_all(self) -> None:

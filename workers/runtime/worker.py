@@ -80,6 +80,7 @@ async def run_worker(
     worker: str | None = None,
     watchdog: LoopWatchdog | None = None,
     groups: ProcessGroups | None = None,
+    workers: int = 1,
     feed: SettingsFeed | None = None,
     sources: SettingsSources | None = None,
     early: EarlyHangup | None = None,
@@ -92,6 +93,7 @@ async def run_worker(
         worker: its id; a new one by default.
         watchdog: records the turns of the event loop for the host.
         groups: records the process groups of handlers for the host.
+        workers: number of workers of the host.
         feed: brings the settings that the host has reloaded.
         sources: of the settings, in a process without a host; SIGHUP reloads them.
         early: has noted SIGHUP since the start of such a process.
@@ -110,7 +112,7 @@ async def run_worker(
         report = partial(_report_wait, watchdog)
         async with wait_for_services(live, name="worker", report=report) as services:
             id_ = worker or new_worker_id()
-            parts = make_parts(services, worker=id_, groups=groups)
+            parts = make_parts(services, worker=id_, groups=groups, workers=workers)
             await Worker(services, agents, worker=id_, watchdog=watchdog, parts=parts).run()
     except FormatMismatch:
         if watchdog is not None:
@@ -236,6 +238,7 @@ class Worker:
     async def _live(self) -> None:
         """Run inside the lifespans of all agents. A stop while they start leaves those that it had entered."""
         async with AsyncExitStack() as entered:
+            entered.push_async_callback(self._parts.starter.close)
             with self._starting:
                 for agent in self._agents:
                     executor = self._executors[agent.name]
@@ -290,6 +293,7 @@ class Worker:
             whole.start_soon(self._parts.emitter.run)
             whole.start_soon(self._parts.accounts.run)
             whole.start_soon(self._parts.waiting.run)
+            whole.start_soon(self._parts.starter.run)
             whole.start_soon(self._register_when_forgotten)
             if self._watchdog is not None and self._services.settings.worker.health is not None:
                 whole.start_soon(measure_lag, self._watchdog.record_lag)

@@ -14,7 +14,7 @@ from orchestrator.workers.runtime.active_commands import WorkerCommands
 from orchestrator.workers.runtime.attempt_traces import AttemptTraces
 from orchestrator.workers.runtime.emitter import Emitter
 from orchestrator.workers.runtime.parts import ChildClient, WorkerParts
-from orchestrator.workers.runtime.process_groups import ProcessGroups
+from orchestrator.workers.runtime.process_starter import ProcessStarter
 from orchestrator.workers.runtime.suspects import Suspects
 from orchestrator.workers.runtime.timings import AttemptTimings
 from orchestrator.workers.runtime.waiting import Waiting
@@ -91,7 +91,7 @@ class Recording:
             suspects=Suspects(in_flight),
             timings=AttemptTimings(),
             client=_ScriptedChildClient(self.children),
-            groups=ProcessGroups(),
+            starter=ProcessStarter(self.services.live),
             waiting=Waiting(self._offline, worker=WORKER),
             traces=AttemptTraces(pool=self.services.keys.pool, worker=WORKER, relation="link"),
         )

@@ -1,0 +1,185 @@
+"""The worker's side of its fork server."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import msgspec
+
+from orchestrator.workers.runtime.fork_server import (
+    PACKET_BYTES,
+    Ended,
+    Fork,
+    Forked,
+    Import,
+    Ready,
+    Reap,
+    Report,
+    Unsafe,
+)
+from orchestrator.workers.runtime.handler_children import ForkedChild
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from orchestrator.workers.runtime.handler_children import Program
+    from orchestrator.workers.runtime.handler_process import Hello
+    from orchestrator.workers.runtime.process_groups import ProcessGroups
+
+END_S: Final = 1.0
+"""Time for the server to end before the worker kills it."""
+
+
+class ForkServerEnded(Exception):
+    """The fork server ended before it replied."""
+
+
+class ForkClient:
+    """The link to one fork server.
+
+    Attributes:
+        program: the server.
+        is_ready: whether it forks.
+        unsafe: why it does not, if it said so.
+    """
+
+    def __init__(self, program: Program, control: socket.socket, groups: ProcessGroups) -> None:
+        self.program, self.is_ready = program, False
+        self.unsafe: Unsafe | None = None
+        self._control, self._groups = control, groups
+        self._numbers = itertools.count(1)
+        self._forks: dict[int, _Fork] = {}
+        self._children: dict[int, ForkedChild] = {}
+        self._lost, self._answered, self._sending = anyio.Event(), anyio.Event(), anyio.Lock()
+        control.setblocking(False)  # noqa: FBT003 - it takes no keywords
+        asyncio.get_running_loop().add_reader(control, self._receive)
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the server has ended."""
+        return self._lost.is_set()
+
+    async def prepare(self, hello: Hello, skills: Iterable[Import]) -> None:
+        """Let the server import handlers; return when it forks or has ended."""
+        with suppress(ForkServerEnded):
+            await self._send(hello)
+            for skill in skills:
+                await self._send(skill)
+            await self._send(Ready())
+            await self._answered.wait()
+
+    async def wait_lost(self) -> str:
+        """Wait for the end of the server; return how it ended."""
+        await self._lost.wait()
+        return await self.program.wait()
+
+    async def fork(self, connection: socket.socket) -> ForkedChild:
+        """Fork a process that serves calls at a socket.
+
+        Raises:
+            ForkServerEnded: the server ended first.
+            OSError: the system refused another process.
+        """
+        number, fork = next(self._numbers), _Fork()
+        # An interrupted fork would leak a process; it takes milliseconds.
+        with anyio.CancelScope(shield=True):
+            self._forks[number] = fork
+            try:
+                await self._send(Fork(number), connection.fileno())
+                await fork.answered.wait()
+            finally:
+                del self._forks[number]
+        if fork.errno:
+            raise OSError(fork.errno, os.strerror(fork.errno))
+        if fork.child is None:
+            raise ForkServerEnded
+        return fork.child
+
+    async def reap(self, pid: int) -> None:
+        """Let the server free the id of a process that has ended."""
+        self._children.pop(pid, None)
+        with suppress(ForkServerEnded):
+            await self._send(Reap(pid))
+
+    async def close(self) -> None:
+        """End the server, after its children."""
+        self._lose()
+        # It ends like a program, so that what its modules have registered for the exit runs.
+        with anyio.move_on_after(END_S if self.is_ready else 0):
+            await self.program.wait()
+        await self.program.end()
+        self._control.close()
+
+    async def _send(self, order: msgspec.Struct, *files: int) -> None:
+        packet = msgspec.msgpack.encode(order)
+        async with self._sending:
+            while not self.is_lost:
+                try:
+                    socket.send_fds(self._control, [packet], files)
+                except BlockingIOError:
+                    await anyio.wait_writable(self._control)
+                except OSError:
+                    break  # as the next read tells
+                else:
+                    return
+        raise ForkServerEnded
+
+    def _receive(self) -> None:
+        try:
+            packet = self._control.recv(PACKET_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        if not packet:
+            self._lose()
+            return
+        report: Report = msgspec.msgpack.decode(packet, type=Report)
+        match report:
+            case Ready():
+                self.is_ready = True
+                self._answered.set()
+            case Unsafe():
+                self.unsafe = report
+            case Forked():
+                self._take(report)
+            case Ended():
+                self._children[report.pid].note_end(report.code)
+
+    def _take(self, report: Forked) -> None:
+        """Hand a new process to the call that asked for it, which waits without a limit of time."""
+        fork = self._forks[report.number]
+        fork.errno = report.errno
+        if not report.errno:
+            fork.child = self._children[report.pid] = ForkedChild(report.pid, self._groups, self)
+        fork.answered.set()
+
+    def _lose(self) -> None:
+        """Note that the server has ended, and end what it has forked."""
+        if self.is_lost:
+            return
+        asyncio.get_running_loop().remove_reader(self._control)
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        self._lost.set()
+        self._answered.set()
+        for child in self._children.values():
+            child.lose_server()
+        for fork in self._forks.values():
+            fork.answered.set()
+
+
+@dataclass(slots=True)
+class _Fork:
+    """A fork that the server has not reported, or its result."""
+
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    child: ForkedChild | None = None
+    errno: int = 0
