@@ -423,6 +423,14 @@ SECTIONS: Final = (
                 "`lease_lost`.",
             ),
             LogEvent(
+                "fork_server_ended",
+                "warning",
+                ("error",),
+                "The process ended that forks the processes of `process=True` handlers, and each call that ran in them "
+                "failed as one attempt. The worker starts another one; after three in a row each process is a new "
+                "program, which starts slower. *Often*: the system ran out of memory.",
+            ),
+            LogEvent(
                 "handler_abandoned",
                 "error",
                 ("agent", "attempt", "task"),
@@ -442,6 +450,14 @@ SECTIONS: Final = (
                 "debug",
                 ("pid",),
                 "The worker started a process for `process=True` handlers. No action.",
+            ),
+            LogEvent(
+                "handlers_not_forked",
+                "warning",
+                ("module", "reason"),
+                "The worker does not fork the processes of the `process=True` handlers of `module`, because a fork "
+                "is not safe after its import, as `reason` says. Each process is a new program, which takes more time "
+                "and memory. Start threads and open connections at their first use, not when the module is imported.",
             ),
             LogEvent(
                 "heartbeat_failed",

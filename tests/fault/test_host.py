@@ -22,7 +22,7 @@ from orchestrator.testing.waiting import wait_for
 from orchestrator.workers.runtime.host import STUCK_MARGIN_S, DeadWorker, Host
 from tests.faultkit.servers import RedisServer
 from tests.helpers import subprocesses
-from tests.helpers.subprocesses import alive
+from tests.helpers.subprocesses import alive, parent_of
 from tests.helpers.team import make_settings
 
 if TYPE_CHECKING:
@@ -88,7 +88,10 @@ def _sockets(pid: int) -> set[str]:
 async def test_what_a_handler_process_started_ends_with_the_worker(
     redis_server: RedisServer, prefix: str, attempt_log: AttemptLog, tmp_path: Path, death: str
 ) -> None:
-    """The process of a handler has a group of its own; the host kills it and the handler's programs with the worker."""
+    """The process of a handler has a group of its own; the host kills it and the handler's programs with the worker.
+
+    The fork server, which has forked that process, ends too.
+    """
     timings = {"stuck_after_s": 1.0, "heartbeat_s": 0.2} if death == "frozen" else {}
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0, **timings)
     with ExitStack() as stack:
@@ -98,11 +101,12 @@ async def test_what_a_handler_process_started_ends_with_the_worker(
             file = tmp_path / "pids"
             await orc.submit("spawn_apart", {"pid_file": str(file)})
             await wait_for(file.exists, "the program", 20)
-            worker, process, program = map(int, file.read_text().split())
-            groups = [os.getpgid(pid) for pid in (worker, process, program)]
-            assert groups == [worker, process, process]
+            server, process, program = map(int, file.read_text().split())
+            worker = parent_of(server)
+            groups = [os.getpgid(pid) for pid in (worker, server, process, program)]
+            assert groups == [worker, server, process, process]
             os.kill(worker, signal.SIGKILL if death == "killed" else signal.SIGSTOP)
-            await wait_for(lambda: not any(map(alive, (process, program))), "process and program to be killed", 20)
+            await wait_for(lambda: not any(map(alive, (server, process, program))), "all three to end", 20)
 
 
 @pytest.mark.slow

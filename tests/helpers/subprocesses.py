@@ -90,3 +90,8 @@ def alive(pid: int) -> bool:
 def children_of(pid: int) -> list[int]:
     """The children of a process, zombies among them."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def parent_of(pid: int) -> int:
+    """The process whose child a process is."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -75,10 +75,9 @@ class ForkClient:
             await self._send(Ready())
             await self._answered.wait()
 
-    async def wait_lost(self) -> str:
-        """Wait for the end of the server; return how it ended."""
+    async def wait_lost(self) -> None:
+        """Wait until the server has ended, or is of no use."""
         await self._lost.wait()
-        return await self.program.wait()
 
     async def fork(self, connection: socket.socket) -> ForkedChild:
         """Fork a process that serves calls at a socket.
@@ -108,14 +107,17 @@ class ForkClient:
         with suppress(ForkServerEnded):
             await self._send(Reap(pid))
 
-    async def close(self) -> None:
-        """End the server, after its children."""
+    async def close(self) -> str:
+        """End the server, after its children; return its exit status or signal in words."""
         self._lose()
-        # It ends like a program, so that what its modules have registered for the exit runs.
-        with anyio.move_on_after(END_S if self.is_ready else 0):
-            await self.program.wait()
-        await self.program.end()
-        self._control.close()
+        with anyio.CancelScope(shield=True):
+            if self.is_ready:
+                # It ends like a program, so that what its modules have registered for the exit runs.
+                with anyio.move_on_after(END_S):
+                    await self.program.wait()
+            await self.program.end()
+            self._control.close()
+        return await self.program.wait()
 
     async def _send(self, order: msgspec.Struct, *files: int) -> None:
         packet = msgspec.msgpack.encode(order)
@@ -134,10 +136,9 @@ class ForkClient:
     def _receive(self) -> None:
         try:
             packet = self._control.recv(PACKET_BYTES)
-        except BlockingIOError:
+        except (BlockingIOError, ConnectionResetError):
+            # The second if the server has left a packet unread. The kernel says so once, before our own packets.
             return
-        except OSError:
-            packet = b""
         if not packet:
             self._lose()
             return
@@ -148,6 +149,7 @@ class ForkClient:
                 self._answered.set()
             case Unsafe():
                 self.unsafe = report
+                self._lose()
             case Forked():
                 self._take(report)
             case Ended():

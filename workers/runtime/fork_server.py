@@ -108,7 +108,9 @@ class _Server:
 
     def run(self) -> int | None:
         """Return in the server None at its end; in a child the file number of its socket."""
-        hello = msgspec.msgpack.decode(self._control.recv(PACKET_BYTES), type=Hello)
+        if not (packet := self._control.recv(PACKET_BYTES)):
+            return None
+        hello = msgspec.msgpack.decode(packet, type=Hello)
         remember_secrets(hello.variables)
         configure_logging(level=hello.level, format=hello.format, secrets=hello.secrets)
         if not self._import(hello.main):
@@ -146,7 +148,10 @@ class _Server:
         return order is not None
 
     def _receive(self) -> tuple[Order | None, Sequence[int]]:
-        packet, files, _, _ = socket.recv_fds(self._control, PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+        try:
+            packet, files, _, _ = socket.recv_fds(self._control, PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:  # the worker has ended and left a packet unread
+            return None, []
         return (msgspec.msgpack.decode(packet, type=Order) if packet else None), files
 
     def _send(self, report: Report) -> None:

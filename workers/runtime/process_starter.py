@@ -84,9 +84,9 @@ class ProcessStarter:
                     continue
                 await server.prepare(self.hello(), skills)
                 self._notify()
-                how = await server.wait_lost()
+                await server.wait_lost()
                 self._server = None
-                await server.close()
+                how = await server.close()
                 if server.unsafe is not None:
                     self._unsafe.add(server.unsafe.module)
                     _log.warning("handlers_not_forked", module=server.unsafe.module, reason=server.unsafe.reason)
@@ -134,8 +134,7 @@ class ProcessStarter:
         """End the fork server."""
         if self._server is not None:
             server, self._server = self._server, None
-            with anyio.CancelScope(shield=True):
-                await server.close()
+            await server.close()
 
     def _notify(self) -> None:
         self._changed.set()
