@@ -19,6 +19,7 @@ from orchestrator.core.errors import ConfigError, TaskCancelled, TaskFailed
 from orchestrator.core.settings import Settings
 from orchestrator.tasks.model import TaskState
 from orchestrator.workers.runtime.calling import HandlerCaller
+from orchestrator.workers.runtime.process_starter import ProcessStarter
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.process_handlers import Point, cruncher, run_program, swap
 from tests.helpers.subprocesses import alive
@@ -243,8 +244,8 @@ def test_a_handler_that_its_process_would_not_find_stops_the_worker() -> None:
     agent = Agent("cruncher")
     agent.skill(name="decorated", process=True)(traced(cast("Any", swap.handler)))
     with pytest.raises(ConfigError, match=r"process_handlers\.swap is another function"):
-        HandlerCaller(agent, settings=settings)
-    HandlerCaller(cruncher, settings=settings)
+        HandlerCaller(agent, settings=settings, starter=ProcessStarter(settings))
+    HandlerCaller(cruncher, settings=settings, starter=ProcessStarter(settings))
 
 
 async def test_a_process_handler_gets_and_returns_its_types(team: LocalTeam) -> None:

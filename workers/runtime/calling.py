@@ -13,7 +13,6 @@ from anyio import to_thread
 
 from orchestrator.tracing.active import header_of_current_span
 from orchestrator.workers.runtime.handler_processes import HandlerProcesses, check_found_by_name
-from orchestrator.workers.runtime.process_starter import ProcessStarter
 from orchestrator.workers.skill import HandlerKind
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.workers.agent import Agent, Middleware
     from orchestrator.workers.context import TaskContext
     from orchestrator.workers.runtime.attempt import Attempt
+    from orchestrator.workers.runtime.process_starter import ProcessStarter
     from orchestrator.workers.skill import Skill
 
 
@@ -44,10 +44,7 @@ class HandlerCaller:
         ConfigError: a `process=True` handler cannot be imported by name.
     """
 
-    def __init__(
-        self, agent: Agent, *, settings: Settings | LiveSettings, starter: ProcessStarter | None = None
-    ) -> None:
-        starter = starter or ProcessStarter(settings)
+    def __init__(self, agent: Agent, *, settings: Settings | LiveSettings, starter: ProcessStarter) -> None:
         for skill in agent.skills.values():
             if skill.kind is HandlerKind.PROCESS:
                 check_found_by_name(skill)

@@ -178,7 +178,7 @@ async def _attempt(
     parts = recording.parts(in_flight, verdicts)
     executor = _OfflineExecutor(agent, parts, recording.record)
     executor.state = state
-    watched = executor.caller = _WatchedCaller(agent, settings=services.live)
+    watched = executor.caller = _WatchedCaller(agent, settings=services.live, starter=parts.starter)
     running = in_flight.add(delivery)
     assert running is not None
 

@@ -15,14 +15,13 @@ from orchestrator.client.worker_client import WorkerClient
 from orchestrator.core.errors import InvalidInput
 from orchestrator.workers.runtime.calling import HandlerCaller
 from orchestrator.workers.runtime.emitter import Emitter
-from orchestrator.workers.runtime.parts import ChildClient, make_parts
+from orchestrator.workers.runtime.parts import ChildClient, WorkerParts, make_parts
 from orchestrator.workers.runtime.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from orchestrator.client.handle import TaskHandle
-    from orchestrator.core.live_settings import LiveSettings
     from orchestrator.services import Services
     from orchestrator.tasks.model import EmitStatus
     from orchestrator.tasks.scripts import EmitRow
@@ -130,7 +129,7 @@ class KillableWorker(Worker):
         store.answered = self._answered
         for agent in agents:
             executor = self._executors[agent.name]
-            executor.caller = _ProbedCaller(agent, settings=services.live, began=self._began, reached=self._reached)
+            executor.caller = _ProbedCaller(agent, parts, began=self._began, reached=self._reached)
 
     async def run(self, *, listen: bool = False) -> None:
         """Run until `stop` or a planned crash."""
@@ -182,9 +181,9 @@ class _ProbedCaller(HandlerCaller):
     """Reports the steps `start` and `result`."""
 
     def __init__(
-        self, agent: Agent, *, settings: LiveSettings, began: Callable[[str, str], None], reached: Reached
+        self, agent: Agent, parts: WorkerParts, *, began: Callable[[str, str], None], reached: Reached
     ) -> None:
-        super().__init__(agent, settings=settings)
+        super().__init__(agent, settings=parts.services.live, starter=parts.starter)
         self._began, self._reached = began, reached
 
     async def call(self, attempt: Attempt) -> Any:
