@@ -88,6 +88,7 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "locks": LogKey("number", "number of locks"),
     "loop": LogKey("text", "name of a loop"),
     "missed": LogKey("number", "fire times that a schedule skipped"),
+    "module": LogKey("text", "name of a Python module"),
     "needs_restart": LogKey("list", "settings that changed and need a restart"),
     "new_level": LogKey("text", "level of the log from now on"),
     "outcomes": LogKey("table", "number of tasks by outcome"),
@@ -454,9 +455,9 @@ SECTIONS: Final = (
             LogEvent(
                 "handlers_not_forked",
                 "warning",
-                ("module", "reason"),
+                ("error", "module"),
                 "The worker does not fork the processes of the `process=True` handlers of `module`, because a fork "
-                "is not safe after its import, as `reason` says. Each process is a new program, which takes more time "
+                "is not safe after its import, as `error` says. Each process is a new program, which takes more time "
                 "and memory. Start threads and open connections at their first use, not when the module is imported.",
             ),
             LogEvent(

@@ -30,6 +30,7 @@ class AgentUnderTest:
     variable: str
     name: str
     skill: str
+    module: str = "benchmarks.ours.agents"
 
 
 FREE = AgentUnderTest("free", "bench", "answer")
@@ -38,6 +39,10 @@ CROWD = AgentUnderTest("crowd", "bench-crowd", "work")
 FIFTY = AgentUnderTest("fifty", "bench-fifty", "work")
 TEN = AgentUnderTest("ten", "bench-ten", "work")
 LIMITED = AgentUnderTest("limited", "bench-limited", "answer_limited")
+CRUNCH = {
+    slots: AgentUnderTest(f"crunch_{slots}", f"bench-crunch-{slots}", "crunch", "benchmarks.ours.crunchers")
+    for slots in (25, 100)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,7 @@ class OurTeam:
     def worker_processes(self, processes: int, *, hosts: int = 1) -> Iterator[OurWorkers]:
         """Start hosts with worker processes, and wait until all are registered."""
         env = {"ORC_REDIS__URL": self.bench.server.url, "ORC_PREFIX": _PREFIX, "ORC_POOL": _POOL, **self.env}
-        arguments = ["workers", f"benchmarks.ours.agents:{self.agent.variable}", "--processes", str(processes)]
+        arguments = ["workers", f"{self.agent.module}:{self.agent.variable}", "--processes", str(processes)]
         names = ["workers", *(f"workers-{number}" for number in range(2, hosts + 1))]
         with contextlib.ExitStack() as stack:
             started = tuple(

@@ -201,7 +201,7 @@ async def test_what_is_not_safe_is_not_forked(
     assert 1 <= most <= processors()
     reason = "it starts threads: a thread of the module"
     assert logged(caplog, "handlers_not_forked") == [
-        {"module": "tests.helpers.unforkable_handlers", "reason": reason},
+        {"module": "tests.helpers.unforkable_handlers", "error": reason},
     ]
 
 

@@ -15,10 +15,10 @@ import msgspec
 
 from orchestrator.workers.runtime.fork_server import (
     PACKET_BYTES,
-    Ended,
     Fork,
     Forked,
-    Import,
+    ForkEnded,
+    ImportHandler,
     Ready,
     Reap,
     Report,
@@ -29,7 +29,7 @@ from orchestrator.workers.runtime.handler_children import ForkedChild
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from orchestrator.workers.runtime.handler_children import Program
+    from orchestrator.workers.runtime.handler_children import NewProgram
     from orchestrator.workers.runtime.handler_process import Hello
     from orchestrator.workers.runtime.process_groups import ProcessGroups
 
@@ -50,7 +50,7 @@ class ForkClient:
         unsafe: why it does not, if it said so.
     """
 
-    def __init__(self, program: Program, control: socket.socket, groups: ProcessGroups) -> None:
+    def __init__(self, program: NewProgram, control: socket.socket, groups: ProcessGroups) -> None:
         self.program, self.is_ready = program, False
         self.unsafe: Unsafe | None = None
         self._control, self._groups = control, groups
@@ -66,7 +66,7 @@ class ForkClient:
         """True if the server has ended."""
         return self._lost.is_set()
 
-    async def prepare(self, hello: Hello, skills: Iterable[Import]) -> None:
+    async def prepare(self, hello: Hello, skills: Iterable[ImportHandler]) -> None:
         """Let the server import handlers; return when it forks or has ended."""
         with suppress(ForkServerEnded):
             await self._send(hello)
@@ -152,7 +152,7 @@ class ForkClient:
                 self._lose()
             case Forked():
                 self._take(report)
-            case Ended():
+            case ForkEnded():
                 self._children[report.pid].note_end(report.code)
 
     def _take(self, report: Forked) -> None:

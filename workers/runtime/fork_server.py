@@ -34,7 +34,7 @@ PACKET_BYTES: Final = 128 * 1024
 """Longest message; less than the system buffers."""
 
 
-class Import(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class ImportHandler(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The order to import the handler of a skill."""
 
     module: str
@@ -74,15 +74,15 @@ class Forked(msgspec.Struct, frozen=True, array_like=True, tag=True):
     errno: int = 0
 
 
-class Ended(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class ForkEnded(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The end of a process: its exit status, or minus the number of its signal."""
 
     pid: int
     code: int
 
 
-Order: TypeAlias = Import | Ready | Fork | Reap
-Report: TypeAlias = Ready | Unsafe | Forked | Ended
+Order: TypeAlias = ImportHandler | Ready | Fork | Reap
+Report: TypeAlias = Ready | Unsafe | Forked | ForkEnded
 
 
 def serve_forks(number: int) -> None:
@@ -92,12 +92,12 @@ def serve_forks(number: int) -> None:
     ignore_hangup()
     control = socket.socket(fileno=number)
     control.set_inheritable(False)
-    connection = _Server(control).run()
+    connection = _ForkServer(control).run()
     if connection is not None:
         serve(connection)
 
 
-class _Server:
+class _ForkServer:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._poll = select.poll()
@@ -133,9 +133,9 @@ class _Server:
                     return files[0]
 
     def _import(self, main: str | None) -> bool:
-        """Import the handlers; return whether the worker wants processes, and the server may fork them."""
+        """ImportHandler the handlers; return whether the worker wants processes, and the server may fork them."""
         files, checked = open_files().items(), set[str]()
-        while isinstance(order := self._receive()[0], Import):
+        while isinstance(order := self._receive()[0], ImportHandler):
             try:
                 find_skill(order.module, order.qualname, order.skill, main, redact=order.redact)
                 reason = None if order.module in checked else reason_against_fork(files)
@@ -202,7 +202,7 @@ class _Server:
 
     def _report_end(self, pidfd: int) -> None:
         self._poll.unregister(pidfd)
-        self._send(Ended(self._children[pidfd], exit_code_of(pidfd)))
+        self._send(ForkEnded(self._children[pidfd], exit_code_of(pidfd)))
 
     def _reap(self, pid: int) -> None:
         for pidfd in [pidfd for pidfd, child in self._children.items() if child == pid]:

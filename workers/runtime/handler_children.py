@@ -35,7 +35,7 @@ class HandlerChild(Protocol):
         """Kill its group, wait for its end, and free its process id."""
 
 
-class Program:
+class NewProgram:
     """A process that the worker has started itself.
 
     asyncio does not start it, because uvloop takes away the signal mask that it begins with.

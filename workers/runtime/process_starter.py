@@ -22,8 +22,8 @@ from orchestrator.core.log import get_logger, level_in_use
 from orchestrator.core.parent_process import end_with_parent
 from orchestrator.core.secret_environment import agents_environ, secrets_in, settings_environ
 from orchestrator.workers.runtime.fork_client import ForkClient, ForkServerEnded
-from orchestrator.workers.runtime.fork_server import Import
-from orchestrator.workers.runtime.handler_children import Program
+from orchestrator.workers.runtime.fork_server import ImportHandler
+from orchestrator.workers.runtime.handler_children import NewProgram
 from orchestrator.workers.runtime.handler_process import Hello
 from orchestrator.workers.runtime.process_groups import ProcessGroups
 
@@ -59,7 +59,7 @@ class ProcessStarter:
     ) -> None:
         self._live, self._groups = LiveSettings.of(settings), groups or ProcessGroups()
         self.starting = anyio.CapacityLimiter(max(1, processors() // workers))
-        self._skills: dict[Import, None] = {}
+        self._skills: dict[ImportHandler, None] = {}
         self._unsafe: set[str] = set()
         self._server: ForkClient | None = None
         self._forks = False
@@ -89,7 +89,7 @@ class ProcessStarter:
                 how = await server.close()
                 if server.unsafe is not None:
                     self._unsafe.add(server.unsafe.module)
-                    _log.warning("handlers_not_forked", module=server.unsafe.module, reason=server.unsafe.reason)
+                    _log.warning("handlers_not_forked", module=server.unsafe.module, error=server.unsafe.reason)
                 else:
                     ends = 1 if time.monotonic() - started_s > HEALTHY_AFTER_S else ends + 1
                     _log.warning("fork_server_ended", error=how)
@@ -97,7 +97,7 @@ class ProcessStarter:
             self._forks = False
             self._notify()
 
-    def _may_fork(self, skill: Import) -> bool:
+    def _may_fork(self, skill: ImportHandler) -> bool:
         return self._forks and skill.module not in self._unsafe
 
     async def start(self, skill: Skill[Any, Any], connection: socket.socket) -> HandlerChild:
@@ -149,13 +149,13 @@ class ProcessStarter:
                 ours.close()
                 raise
 
-    def _launch(self, code: str, connection: socket.socket) -> Program:
+    def _launch(self, code: str, connection: socket.socket) -> NewProgram:
         process = subprocess.Popen(  # noqa: S603 - our own program
             [sys.executable, "-P", "-c", code, str(connection.fileno()), json.dumps(sys.path)],
             stdin=subprocess.DEVNULL, env=agents_environ(), pass_fds=[connection.fileno()],
             preexec_fn=_lead_group(),  # noqa: PLW1509 - it only makes system calls, which need no lock
         )  # fmt: skip
-        return Program(process, self._groups)
+        return NewProgram(process, self._groups)
 
 
 def processors() -> int:
@@ -163,9 +163,9 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def _import_of(skill: Skill[Any, Any]) -> Import:
+def _import_of(skill: Skill[Any, Any]) -> ImportHandler:
     handler = skill.handler
-    return Import(handler.__module__, handler.__qualname__, skill.name, skill.options.redact)
+    return ImportHandler(handler.__module__, handler.__qualname__, skill.name, skill.options.redact)
 
 
 def _lead_group() -> Callable[[], None]:
