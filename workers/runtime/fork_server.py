@@ -133,7 +133,7 @@ class _ForkServer:
                     return files[0]
 
     def _import(self, main: str | None) -> bool:
-        """ImportHandler the handlers; return whether the worker wants processes, and the server may fork them."""
+        """Import the handlers; return whether the worker wants processes, and the server may fork them."""
         files, checked = open_files().items(), set[str]()
         while isinstance(order := self._receive()[0], ImportHandler):
             try:
