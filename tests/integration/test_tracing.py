@@ -372,7 +372,7 @@ async def test_an_attempt_that_lost_its_task(team: LocalTeam, spans: RecordedSpa
 async def test_a_handler_in_a_process_gets_the_context(team: LocalTeam, spans: RecordedSpans) -> None:
     """The span of the attempt is the current one in the handler's process too."""
     await team.work(tracing_agent)
-    seen = await (await team.orc.submit("current_span")).result(TIMEOUT_S)
+    seen = await (await team.orc.submit("current_span")).result(20.0)
     (run,) = await spans.wait("run current_span")
     assert tuple(seen) == ids(run)
 
