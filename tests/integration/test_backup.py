@@ -47,6 +47,7 @@ from orchestrator.views.tasks import DEAD, list_tasks, select_tasks
 from tests.faultkit.servers import RedisServer, cluster_server
 from tests.helpers.guards import keys_of, keys_without_ttl
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
+from tests.helpers.server_matrix import NEWEST, REDIS_7
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -69,8 +70,8 @@ SESSION = "s \u00fc"
 @pytest.fixture
 def other_server(redis_server: RedisServer, running_server: Callable[[str], RedisServer]) -> RedisServer:
     """A server of the other version line."""
-    newest = running_server("newest")
-    return running_server("old") if redis_server is newest else newest
+    newest = running_server(NEWEST)
+    return running_server(REDIS_7) if redis_server is newest else newest
 
 
 @pytest.fixture
