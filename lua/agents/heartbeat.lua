@@ -1,14 +1,18 @@
 #!lua flags=allow-oom
--- Records the heartbeat of a worker and the backlog that it accepts per agent.
--- status: ok seq floor | incomplete seq floor (an agent or a limit is missing: register again) | unknown seq floor (not in
+-- Records the heartbeat of a worker: for `others` only after a glance at their registrations, and for `rows` after a full
+-- check, with the backlog that the worker accepts per agent.
+-- status: ok seq floor | check seq floor (nothing is recorded, because one of `others` is not registered as it should be:
+-- send them as `rows`) | incomplete seq floor (an agent or a limit is missing: register again) | unknown seq floor (not in
 -- the registry: register again); each change of the desired state raises seq; floor: the lowest format that the pool
 -- admits, or empty
 -- repeat: records another heartbeat
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local worker  = ARGV[1]                   -- str: worker
 local rows    = cmsgpack.unpack(ARGV[2])  -- rows: agent backlog
-local alive_s = tonumber(ARGV[3])         -- int: a worker is alive for this long after a heartbeat
-local now_arg = ARGV[4]                   -- time: test override, microseconds
+local others  = ARGV[3]                   -- str: agents, blank-separated
+local limits  = ARGV[4]                   -- str: blank-separated names of limits of the others
+local alive_s = tonumber(ARGV[5])         -- int: a worker is alive for this long after a heartbeat
+local now_arg = ARGV[6]                   -- time: test override, microseconds
 --@include time: day_s, now_us, integer
 --@include key: has_type
 --@include format: read_floor
@@ -22,12 +26,44 @@ local floor = read_floor(pool)
 if redis.call('EXISTS', worker_key) == 0 then return {'unknown', seq, floor} end
 local status, complete, types = 'ok', {}, {}
 
+local function has_all(key, fields)
+  if #fields == 0 then return true end
+  local values = redis.call('HMGET', key, unpack(fields))
+  for i = 1, #fields do
+    if not values[i] then return false end
+  end
+  return true
+end
+
+-- Returns whether Redis lost nothing of the registrations of `others`, with one command for each kind of key. Lost keys
+-- and lost last writes show; single lost fields show in a full check.
+local function others_complete()
+  local agent_keys, fields, names = {}, {}, {}
+  for agent in string.gmatch(others, '%S+') do
+    local n = #fields + 1
+    local agent_key = pool .. ':agent:' .. agent
+    agent_keys[2 * n - 1], agent_keys[2 * n], fields[n] = agent_key, agent_key .. ':workers', 'agent:' .. agent
+  end
+  for name in string.gmatch(limits, '%S+') do names[#names + 1] = name end
+  return redis.call('EXISTS', unpack(agent_keys)) == #agent_keys and has_all(worker_key, fields)
+    and has_all(pool .. ':limits', names)
+end
+
 local function is_readable(agent)
   local agent_key = pool .. ':agent:' .. agent
   return has_type(types, agent_key, 'hash') and has_type(types, agent_key .. ':workers', 'hash')
     and has_type(types, pool .. ':offers:' .. agent, 'hash') and has_type(types, pool .. ':leases:' .. agent, 'hash')
 end
 
+if others ~= '' then
+  if not others_complete() then return {'check', seq, floor} end
+  local listed, score = {}, integer(now_ms)
+  for agent in string.gmatch(others, '%S+') do
+    local n = #listed
+    listed[n + 1], listed[n + 2] = score, agent
+  end
+  redis.call('ZADD', pool .. ':agents', unpack(listed))
+end
 for i = 1, #rows do
   local agent_key = pool .. ':agent:' .. rows[i].agent
   -- A registration would be refused, too: the repair names the key, and the heartbeat counts for the other agents.

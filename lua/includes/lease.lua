@@ -14,6 +14,18 @@ local function read_leases(pool, agent, default)
   return leases, shortest, longest
 end
 
+-- Returns whether workers may have been unable to renew, because no script looked at the inbox for longer than `gap_ms`
+-- since `looked` (protocol rule 10). Programs skip an inbox without entries, and no entry had a holder before it was added.
+local function is_after_gap(inbox_key, now_ms, looked, gap_ms)
+  if now_ms - looked <= gap_ms then return false end
+  --@rows oldest: entry
+  local oldest = redis.call('XRANGE', inbox_key, '-', '+', 'COUNT', 1)
+  if not oldest[1] then return false end
+  local added = tonumber(string.match(oldest[1].entry, '^%d+'))
+  -- After a step of the clock back its id may lie in the future; then it says nothing.
+  return added > now_ms or now_ms - added > gap_ms
+end
+
 -- Lists up to `limit` entries whose worker was silent for its lease and `slack(lease)` ms; each with its worker.
 local function expired_entries(inbox_key, leases, shortest, longest, slack, limit)
   local found, from, page = {}, '-', limit

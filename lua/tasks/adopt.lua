@@ -4,6 +4,7 @@
 -- entries that the caller holds. Returns at most 1 MiB of envelopes.
 -- returns: looked (1: the inbox was searched, 0: searched a moment ago, or a grace period runs),
 --          suspects (1: tasks of the pool wait for room beside few suspects: see `take_suspects`),
+--          filled (1: the inbox holds entries),
 --          then per delivery: entry id generation attempt deaths `forgiven` group (-1: none) depth envelope
 -- repeat: returns the claimed entries as lost ones, because the caller does not list them as held
 local pool       = KEYS[1]                   -- key: root of the pool's slot
@@ -22,7 +23,7 @@ local now_arg    = ARGV[9]                   -- time: test override, microsecond
 --@include desired: agent_blocked, any_session_stopped, stopped_scope
 --@include queue: start_waiting, flush_waiting
 --@include limit: limit_room, take_slots, return_slots
---@include lease: read_leases, expired_entries
+--@include lease: read_leases, is_after_gap, expired_entries
 --@include inbox: task_of_entry, remove_entries
 --@include ending: start_endings, flush_endings
 --@include envelope: depth_of
@@ -33,7 +34,8 @@ local inline_bytes, call_bytes = 16384, 1048576
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local agent_key, inbox_key = pool .. ':agent:' .. agent, pool .. ':inbox:' .. agent
-if redis.call('EXISTS', inbox_key) == 0 then return {0, 0} end
+local entries = redis.call('XLEN', inbox_key)
+if entries == 0 and redis.call('EXISTS', inbox_key) == 0 then return {0, 0, 0} end
 local ending, waiting = start_endings(now), start_waiting()
 local deaths_allowed = {}
 for i = 1, #max_deaths do deaths_allowed[max_deaths[i].skill] = max_deaths[i].deaths end
@@ -47,7 +49,7 @@ local search = rest or stepped_back or now_ms - looked >= lease_ms / 10
 local leases, shortest, longest = read_leases(pool, agent, lease_ms)
 -- While no search was possible, no renewal was: every holder gets one lease as grace (protocol rule 10).
 local gap_ms = math.min(lease_ms, tonumber(seen.shortest_lease_ms or lease_ms)) / 3
-if search and (stepped_back or now_ms - looked > gap_ms) then grace = now_ms + longest end
+if search and (stepped_back or is_after_gap(inbox_key, now_ms, looked, gap_ms)) then grace = now_ms + longest end
 local may_take = search and now_ms >= grace
 
 local any_active = redis.call('EXISTS', pool .. ':desired') == 1
@@ -93,7 +95,7 @@ if may_take then
   end
 end
 
-local answers, bytes, leave = {may_take and 1 or 0, redis.call('EXISTS', pool .. ':suspects')}, 0, {}
+local answers, bytes, leave = {may_take and 1 or 0, redis.call('EXISTS', pool .. ':suspects'), 0}, 0, {}
 local crews = {}
 
 local ids, from = {}, {}
@@ -158,4 +160,5 @@ end
 flush_waiting(pool, waiting)
 if #leave > 0 then remove_entries(pool, agent, leave) end
 flush_endings(pool, ending)
+answers[3] = entries > #leave and 1 or 0
 return answers

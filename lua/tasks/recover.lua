@@ -2,7 +2,7 @@
 -- Requeues entries of one inbox that no worker will finish: entries whose lease ran out long ago, because every live
 -- worker must be full; unread entries of an agent without workers, or without a free slot while another agent has the
 -- skill. Ends unread tasks that did not start in time.
--- returns: requeued, left (1: call again)
+-- returns: requeued, left (1: call again), filled (1: the inbox holds entries)
 -- repeat: finds only entries that ran out since
 local pool       = KEYS[1]             -- key: root of the pool's slot
 local agent      = ARGV[1]             -- str: agent
@@ -17,7 +17,7 @@ local now_arg    = ARGV[7]             -- time: test override, microseconds
 --@include record: read_task, next_generation
 --@include queue: start_waiting, flush_waiting
 --@include limit: return_slots
---@include lease: read_leases, expired_entries
+--@include lease: read_leases, is_after_gap, expired_entries
 --@include inbox: task_of_entry, remove_entries
 --@include ending: start_endings, flush_endings
 --@include reclaim: co_running, count_crew, reclaim_task, requeue_task
@@ -25,7 +25,7 @@ local now_arg    = ARGV[7]             -- time: test override, microseconds
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local agent_key, inbox_key = pool .. ':agent:' .. agent, pool .. ':inbox:' .. agent
-if redis.call('EXISTS', inbox_key) == 0 then return {0, 0} end
+if redis.call('EXISTS', inbox_key) == 0 then return {0, 0, 0} end
 local group = redis.call('XINFO', 'GROUPS', inbox_key)[1]
 -- A stream that was restored without its group gets a group that reads from the beginning (protocol rule 27).
 if not group then redis.call('XGROUP', 'CREATE', inbox_key, 'workers', '0') end
@@ -41,10 +41,10 @@ local swept, grace = tonumber(spec.swept or 0), tonumber(spec.grace or 0)
 local deaths_allowed = {}
 for skill, deaths in string.gmatch(spec.terms or '', '(%S+)=%d+/(%d+)') do deaths_allowed[skill] = tonumber(deaths) end
 -- While no supervisor or worker searched, renewals may have failed too: every holder gets one lease as grace (protocol
--- rule 10). Supervisors skip empty inboxes, workers do not.
+-- rule 10).
 local seen = math.max(swept, tonumber(spec.looked or 0))
 local gap_ms = every_ms + tonumber(spec.shortest_lease_ms or lease_ms) / 3
-if now_ms < swept or now_ms - seen > gap_ms then grace = math.max(grace, now_ms + longest) end
+if now_ms < swept or is_after_gap(inbox_key, now_ms, seen, gap_ms) then grace = math.max(grace, now_ms + longest) end
 redis.call('HSET', agent_key, 'swept', integer(now_ms), 'grace', integer(grace))
 redis.call('EXPIRE', agent_key, day_s, 'NX')
 
@@ -118,4 +118,4 @@ if clean == '1' then
     end
   end
 end
-return {given_back, left}
+return {given_back, left, redis.call('XLEN', inbox_key) > 0 and 1 or 0}

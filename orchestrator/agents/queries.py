@@ -45,13 +45,6 @@ async def agents_of_skill(store: Store, skill: str) -> list[str]:
     return [agent.decode() for agent in await store.execute("ZRANGE", store.keys.skill(skill), 0, -1)]
 
 
-async def inbox_lengths(store: Store) -> dict[str, int]:
-    """Read the agents with the lengths of their inboxes."""
-    agents = await agent_names(store)
-    replies = await store.pipeline([("XLEN", store.keys.inbox(agent)) for agent in agents])
-    return {agent: reply if isinstance(reply, int) else 0 for agent, reply in zip(agents, replies, strict=True)}
-
-
 async def agents(store: Store, limit: int | None = None, *, since_ms: int = 0) -> list[AgentInfo]:
     """Read agents by name, including those without a live worker.
 

@@ -69,24 +69,52 @@ class HeartbeatReply(NamedTuple):
         complete: whether each of its agents is registered.
         seq: sequence number of the desired state.
         floor: the lowest format that the pool admits, or None if Redis has lost it.
+        again: nothing is recorded, because one of the `others` is not registered as it should be.
     """
 
     known: bool
     complete: bool
     seq: str
     floor: int | None
+    again: bool
 
 
 def heartbeat(
-    keys: PoolKeys, *, worker: str, backlogs: Sequence[tuple[str, int]], alive_s: int, now_us: str = ""
+    keys: PoolKeys,
+    *,
+    worker: str,
+    backlogs: Sequence[tuple[str, int]],
+    others: Sequence[str] = (),
+    limits: Sequence[str] = (),
+    alive_s: int,
+    now_us: str = "",
 ) -> Call[HeartbeatReply]:
-    """Send a heartbeat with the requested backlog per agent; an unknown worker must register again."""
-    rows = pack_rows([(agent, str(backlog)) for agent, backlog in backlogs])
-    args: Arguments = {"pool": keys.root, "worker": worker, "rows": rows, "alive_s": alive_s, "now_arg": now_us}
+    """Send a heartbeat; an unknown worker must register again.
+
+    Args:
+        keys: of the pool.
+        worker: its id.
+        backlogs: up to 50 agents whose registrations are checked in full, with the requested backlogs.
+        others: up to 1,000 agents whose backlogs have not changed.
+        limits: names of the limits of the others.
+        alive_s: lifetime of the registration without a heartbeat.
+        now_us: overrides the clock of the server.
+    """
+    args: Arguments = {
+        "pool": keys.root,
+        "worker": worker,
+        "rows": pack_rows([(agent, str(backlog)) for agent, backlog in backlogs]),
+        "others": " ".join(others),
+        "limits": " ".join(limits),
+        "alive_s": alive_s,
+        "now_arg": now_us,
+    }
 
     def parse(reply: list[bytes]) -> HeartbeatReply:
         status, seq, floor = reply
-        return HeartbeatReply(status != b"unknown", status == b"ok", seq.decode(errors="replace"), read_floor(floor))
+        return HeartbeatReply(
+            status != b"unknown", status == b"ok", seq.decode(errors="replace"), read_floor(floor), status == b"check"
+        )
 
     return Call("agents/heartbeat", args, parse)
 

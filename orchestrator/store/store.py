@@ -328,10 +328,10 @@ class Store:
         if self._closed.is_set():
             raise ServerUnavailable(f"{command[0]!s} was not sent: the connection has been closed")
 
-    def blocking_link(self, block_s: float, *, name: str = "block") -> Router:
-        """Return a link of its own for reads that block up to `block_s`."""
+    def blocking_link(self, block_s: float, *, name: str = "block", opened: Callable[[], None] | None = None) -> Router:
+        """Return a link of its own for reads that block up to `block_s`; it calls `opened` for each new connection."""
         # The margin lets a busy server reply "nothing" before the read times out.
-        return self._new_router(f"{self._name}:{name}", block_s + self._endpoint.command_timeout_s)
+        return self._new_router(f"{self._name}:{name}", block_s + self._endpoint.command_timeout_s, opened=opened)
 
     def hints(self, *, name: str, received: Callable[[str, str], None], ended: Callable[[], None]) -> Hints:
         """Return a connection for subscriptions; see `Hints`."""

@@ -444,9 +444,16 @@ def return_unseen(
 
 
 class Adopted(NamedTuple):
-    """Reply of `adopt`; `suspects` tells whether suspects wait in the pool."""
+    """Reply of `adopt`.
+
+    Attributes:
+        suspects: whether suspects wait in the pool.
+        filled: whether the inbox holds entries.
+        deliveries: the adopted entries.
+    """
 
     suspects: bool
+    filled: bool
     deliveries: list[Delivery]
 
 
@@ -466,9 +473,10 @@ def adopt(
     """Claim entries of one inbox whose lease has expired; with `own` also those that this worker lost on its way."""
 
     def parse(reply: list[Any]) -> Adopted:
-        rows = zip(*[iter(reply[2:])] * 9, strict=True)
+        rows = zip(*[iter(reply[3:])] * 9, strict=True)
         return Adopted(
             bool(reply[1]),
+            bool(reply[2]),
             [
                 Delivery(
                     agent,
@@ -640,6 +648,20 @@ def abandon(
     return Call("tasks/abandon", args, parse)
 
 
+class Recovered(NamedTuple):
+    """Reply of `recover`.
+
+    Attributes:
+        requeued: number of requeued entries.
+        left: whether there may be more.
+        filled: whether the inbox holds entries.
+    """
+
+    requeued: int
+    left: bool
+    filled: bool
+
+
 def recover(
     keys: PoolKeys,
     *,
@@ -650,8 +672,8 @@ def recover(
     dead_ttl_s: int,
     clean: bool = False,
     now_us: str = "",
-) -> Call[tuple[int, bool]]:
-    """Requeue entries that no worker of the agent will finish; return their number, and True if there may be more."""
+) -> Call[Recovered]:
+    """Requeue entries that no worker of the agent will finish."""
     args: Arguments = {
         "pool": keys.root,
         "agent": agent,
@@ -662,7 +684,7 @@ def recover(
         "clean": "1" if clean else "0",
         "now_arg": now_us,
     }
-    return Call("tasks/recover", args, lambda reply: (reply[0], bool(reply[1])))
+    return Call("tasks/recover", args, lambda reply: Recovered(reply[0], bool(reply[1]), bool(reply[2])))
 
 
 def trim_events(keys: PoolKeys, *, oldest: str) -> Call[int]:

@@ -12,6 +12,8 @@ from orchestrator.store.calls import opaque
 from orchestrator.store.store import Store
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orchestrator.core.settings import Settings
     from orchestrator.store.router import Router
     from orchestrator.tasks.scripts import SubmitRow
@@ -34,7 +36,13 @@ class NoStore(Store):
         """Refuse commands."""
         raise _refusal(commands[0][0])
 
-    def blocking_link(self, block_s: float, *, name: str = "block") -> Router:  # noqa: ARG002
+    def blocking_link(
+        self,
+        block_s: float,  # noqa: ARG002
+        *,
+        name: str = "block",
+        opened: Callable[[], None] | None = None,  # noqa: ARG002
+    ) -> Router:
         """Refuse to block."""
         raise _refusal(name)
 

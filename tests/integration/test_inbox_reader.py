@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -11,12 +12,22 @@ import pytest
 from orchestrator import Agent
 from orchestrator.agents import scripts as registry
 from orchestrator.core.errors import ServerRefused
+from orchestrator.tasks import scripts
+from orchestrator.tasks.inbox import find_filled
 from orchestrator.tasks.model import TaskState
+from orchestrator.workers.runtime import inbox_reader
 from orchestrator.workers.runtime.inbox_reader import InboxReader
-from tests.helpers.local_team import TIMEOUT_S
+from tests.helpers.counting import CommandCounter
+from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
 from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import redis
+
+    from orchestrator.store.store import Store
+    from tests.faultkit.servers import RedisServer
     from tests.helpers.local_team import LocalTeam
 
 
@@ -99,16 +110,117 @@ async def test_a_busy_agent_starves_no_other(team: LocalTeam) -> None:
     assert (await busy[-1].status()).state is TaskState.READY, "the busy agent ended first"
 
 
+async def test_the_reader_asks_once_for_the_id_of_its_connection(team: LocalTeam, redis_client: redis.Redis) -> None:
+    """Partial reads need the id of the connection; it is asked for again only after the connection was lost."""
+    await team.work(*make_agents(3, concurrency=1, lease=300.0))
+    counter = CommandCounter(redis_client)
+
+    async def run_ten() -> None:
+        handles = [await team.orc.submit("a0", {"number": number, "seconds": 0.02}) for number in range(10)]
+        assert [await handle.result(TIMEOUT_S) for handle in handles] == list(range(10))
+
+    await run_ten()
+    assert counter.calls().get("client|id", 0) <= 1
+    clients = (await team.services.store.execute("CLIENT", "LIST")).decode().splitlines()
+    (reader,) = [client for client in clients if ":inboxes " in client]
+    await team.services.store.execute("CLIENT", "KILL", "ID", reader.partition("id=")[2].partition(" ")[0])
+    await run_ten()
+    assert counter.calls()["client|id"] <= 2
+
+
+async def test_many_agents_cost_little_at_rest(
+    redis_server: RedisServer, prefix: str, searches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At rest a worker sends a few commands for all its agents at each search and heartbeat, and adopts nothing."""
+    counted: Counter[str] = Counter()
+
+    def count(module: Any, name: str) -> None:
+        function = getattr(module, name)
+
+        def counting(*args: Any, **options: Any) -> Any:
+            counted[name] += 1
+            return function(*args, **options)
+
+        monkeypatch.setattr(module, name, counting)
+
+    count(registry, "heartbeat")
+    count(inbox_reader, "read_inboxes")
+    count(scripts, "adopt")
+    settings = local_settings(redis_server.url, prefix, worker__heartbeat_s=0.2)
+    with redis_server.client() as direct:
+        async with run_local_team(settings, supervised=False) as team:
+            await team.work(*make_agents(120, lease=2.0))
+            await wait_for(lambda: len(searches) >= 3 and searches[-1] == 120, "the worker to be at rest", 20)
+            counted.clear()
+            counter, first = CommandCounter(direct), len(searches)
+            await wait_for(lambda: len(searches) >= first + 10, "searches", 30)
+            searched, sizes = len(searches) - first, set(searches[first:])
+            # Read here: a worker that stops looks for lost entries of each agent.
+            calls, made = counter.calls(), Counter(counted)
+    assert sizes == {120}
+    assert made["adopt"] == 0
+    # One more of each may have been under way.
+    assert sum(calls.values()) <= 3 * (searched + 1) + 40 * (made["heartbeat"] + 1) + 2 * (made["read_inboxes"] + 1)
+    assert made["read_inboxes"] <= 3 * (searched + 1)
+
+
+async def test_the_search_finds_what_holds_entries(team: LocalTeam, redis_client: redis.Redis) -> None:
+    """Inboxes with entries, read or not, are found, and those that Redis cannot search."""
+    keys, store = team.services.keys, team.services.store
+    inboxes = [keys.inbox(name) for name in ("read", "unread", "empty", "missing")]
+    for inbox in inboxes[:3]:
+        redis_client.xgroup_create(inbox, "workers", mkstream=True)
+        redis_client.expire(inbox, 60)
+    for inbox in inboxes[:2]:
+        redis_client.xadd(inbox, {"t": "x"})
+    redis_client.xreadgroup("workers", "w", {inboxes[0]: ">"})
+    assert await find_filled(store, inboxes) == (set(inboxes[:2]), False)
+    redis_client.sadd(keys.suspected_queues, "skill:x")
+    assert await find_filled(store, inboxes[2:]) == (set(), True)
+    assert await find_filled(store, []) == (set(), True)
+    redis_client.delete(keys.suspected_queues)
+    damaged = keys.inbox("damaged")
+    redis_client.set(damaged, "x", ex=60)
+    found, _ = await find_filled(store, [damaged, *inboxes])
+    assert found >= {damaged, *inboxes[:2]}
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of inboxes that workers have searched."""
+    made: list[int] = []
+
+    async def find(store: Store, keys: Sequence[str]) -> tuple[set[str], bool]:
+        found = await find_filled(store, keys)
+        made.append(len(keys))
+        return found
+
+    monkeypatch.setattr(inbox_reader, "find_filled", find)
+    return made
+
+
 async def test_heartbeats_of_many_agents_are_short(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No call of a heartbeat has more than 50 agents, and all agents are in it."""
-    sizes: list[list[str]] = []
+    """No call checks more than 50 agents in full; the first heartbeat checks all, a later one a few."""
+    calls: list[tuple[set[str], set[str]]] = []
     send = registry.heartbeat
 
-    def note(*args: Any, backlogs: Any, **options: Any) -> Any:
-        sizes.append([agent for agent, _ in backlogs])
-        return send(*args, backlogs=backlogs, **options)
+    def note(*args: Any, backlogs: Any, others: Any, **options: Any) -> Any:
+        calls.append(({agent for agent, _ in backlogs}, set(others)))
+        return send(*args, backlogs=backlogs, others=others, **options)
 
     monkeypatch.setattr(registry, "heartbeat", note)
-    await team.work(*make_agents(120))
-    await wait_for(lambda: {name for names in sizes for name in names} >= {f"a{n}" for n in range(120)}, "a heartbeat")
-    assert max(len(names) for names in sizes) <= 50
+    await team.work(*make_agents(120), worker__heartbeat_s=0.2)
+    everyone = {f"a{number}" for number in range(120)}
+    await wait_for(lambda: any(others for _, others in calls), "a second heartbeat")
+    first = [checked for checked, others in calls if not others]
+    assert set[str]().union(*first) == everyone
+    assert max(len(checked) for checked, _ in calls) <= 50
+    await wait_for(lambda: len([others for _, others in calls if others]) >= 5, "heartbeats")
+    for checked, others in calls[len(first) :]:
+        assert len(checked) <= 1
+        assert checked | others == everyone
+    # The turns of full checks go through all agents.
+    assert len(set[str]().union(*(checked for checked, _ in calls[len(first) :]))) >= 4
+    store, keys = team.services.store, team.services.keys
+    await store.execute("DEL", keys.agent("a60"))
+    await wait_for(lambda: store.execute("EXISTS", keys.agent("a60")), "the worker to register again")

@@ -9,11 +9,14 @@ import pytest
 
 from orchestrator.agents import scripts as registry
 from orchestrator.agents.model import AgentSpec
+from orchestrator.agents.queries import agent_names
+from orchestrator.core.wakeups import Wakeup
 from orchestrator.store.store import Store
+from orchestrator.supervisor.recoverer import CLEAN_EVERY, Recoverer
 from orchestrator.tasks import scripts
 from orchestrator.tasks.inbox import GROUP, parse_entries
 from orchestrator.tasks.model import Verdict, VerdictKind
-from tests.helpers.local_team import TIMEOUT_S
+from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
 from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     import redis
 
     from orchestrator.store.calls import Call
+    from tests.faultkit.servers import RedisServer
     from tests.helpers.local_team import LocalTeam
 
 OF_TASKS = {"tasks/submit", "tasks/dispatch", "tasks/assign", "tasks/finish"}
@@ -111,6 +115,33 @@ async def test_a_changed_agent_costs_two_calls(team: LocalTeam, calls: Counter[s
     await run_lone_task(team)
     assert calls["agents/register"] == 30
     assert calls["tasks/assign"] <= 30 + 5
+
+
+async def test_sweeps_leave_empty_inboxes_alone(redis_server: RedisServer, prefix: str, calls: Counter[str]) -> None:
+    """The recoverer searches all inboxes at once; the search for unknown consumers takes a few in turn."""
+    async with run_local_team(local_settings(redis_server.url, prefix), supervised=False) as team:
+        await register_all(team, 50)
+        store, recoverer = team.services.store, Recoverer(team.services, repair_requested=Wakeup())
+        with team.services.watch_loop("recoverer", waits_s=60.0) as turn:
+            calls.clear()
+            await recoverer._recover_all(turn)
+            assert calls["tasks/recover"] == 0
+            inbox = team.services.keys.inbox("agent-7")
+            entry = await store.execute("XADD", inbox, "*", "t", "x", "g", "1", "e", "")
+            await recoverer._recover_all(turn)
+            await recoverer._recover_all(turn)
+            assert calls["tasks/recover"] == 2
+            await store.execute("XDEL", inbox, entry)
+            await recoverer._recover_all(turn)
+            await recoverer._recover_all(turn)
+            assert calls["tasks/recover"] == 3, "the one that found the inbox empty"
+        agents = await agent_names(store)
+        recoverer._sweeps = CLEAN_EVERY - 1
+        cleaned = [recoverer._next_to_clean(agents) for _ in range(10)]
+        assert {len(names) for names in cleaned} == {5}
+        assert set[str]().union(*cleaned) == set(agents)
+        recoverer._sweeps += 1
+        assert recoverer._next_to_clean(agents) == set()
 
 
 async def test_damaged_data_of_one_agent_delays_no_other(team: LocalTeam, redis_client: redis.Redis) -> None:

@@ -202,6 +202,11 @@ class Pool:
         assert self.now_us is not None
         self.now_us += int(ms * 1000)
 
+    def set_server_time(self) -> None:
+        """Set the clock to that of the server, from which entries have their ids."""
+        seconds, us = self.execute("TIME")
+        self.now_us = int(seconds) * 1_000_000 + int(us)
+
     def call(self, call: Call[T]) -> T:
         """Run a script call under the pool's clock."""
         if self.now_us is not None and "now_arg" in call.args:
@@ -420,8 +425,8 @@ class Pool:
         heartbeat_ms: int = 5000,
         clean: bool = False,
     ) -> tuple[int, bool]:
-        """Run recover."""
-        return self.call(
+        """Run recover; returns how many entries it requeued, and whether there may be more."""
+        done = self.call(
             task_scripts.recover(
                 self.keys,
                 agent=agent,
@@ -432,6 +437,7 @@ class Pool:
                 clean=clean,
             )
         )
+        return done.requeued, done.left
 
     def repair(self, *rows: str | tuple[str, str], repair: bool = True) -> list[tuple[str, str]]:
         """Run repair for records, or for (id, place); what was found, as (id or place, code)."""
@@ -481,6 +487,14 @@ class Pool:
         self.call(
             agent_scripts.register(
                 self.keys, worker=worker, spec=spec, slots=slots, backlog=backlog, about=about, alive_s=alive_s
+            )
+        )
+
+    def glance(self, *others: str, worker: str = "w1", limits: Iterable[str] = ()) -> agent_scripts.HeartbeatReply:
+        """Run heartbeat for agents whose registrations are not checked in full."""
+        return self.call(
+            agent_scripts.heartbeat(
+                self.keys, worker=worker, backlogs=[], others=others, limits=list(limits), alive_s=20
             )
         )
 

@@ -43,9 +43,11 @@ class Fetcher:
     Attributes:
         name: of the agent.
         key: of its inbox.
+        slots: of the agent.
         poll_every_s: longest time between two checks of the inbox.
         on_suspects: called when suspects wait in the pool.
         on_readable: called when an entry may be read, after a time when none was.
+        on_due: called when the inbox must be checked earlier than `due_s` said.
         adopts: entries may be lost or expired, so that the worker adopts before it reads.
         paused_until_s: by the monotonic clock; until then its inbox is left alone, after a failure.
     """
@@ -53,13 +55,14 @@ class Fetcher:
     def __init__(
         self, agent: Agent, parts: WorkerParts, slots: Slots, *, register: Callable[[], Awaitable[object]]
     ) -> None:
-        self._agent, self._parts, self._slots, self._register = agent, parts, slots, register
+        self._agent, self._parts, self.slots, self._register = agent, parts, slots, register
         self._services, self._in_flight, self._completer = parts.services, parts.in_flight, parts.completer
         self._lease_s = agent.lease_ms / 1000
         self.name, self.key = agent.name, parts.services.keys.inbox(agent.name)
         self.poll_every_s = self._lease_s / POLLS_PER_LEASE
         self.on_suspects: Callable[[], None] = lambda: None
         self.on_readable: Callable[[Fetcher], None] = lambda _: None
+        self.on_due: Callable[[], None] = lambda: None
         slots.on_readable = lambda: self.on_readable(self)
         self.adopts = True
         self.paused_until_s = 0.0
@@ -67,15 +70,19 @@ class Fetcher:
         """Time of the last check that could adopt entries."""
         self._checked_s = 0.0
         """Time of the last check, also without a free slot."""
+        self._filled = False
+        """The inbox held entries at the last check."""
         self._pauses = Pauses()
         self._server_ahead_ms = 0.0
 
     @property
     def readable(self) -> int:
         """Number of entries that may be read now, unless the whole worker starts nothing."""
-        return 0 if self._stopped() else self._slots.readable
+        return 0 if self.stopped else self.slots.readable
 
-    def _stopped(self) -> bool:
+    @property
+    def stopped(self) -> bool:
+        """True while an operator has stopped the agent."""
         commands = self._parts.commands
         return bool(commands.desired.active) and commands.stop_of(self._agent.name) is not None
 
@@ -90,6 +97,15 @@ class Fetcher:
         """Return when the inbox must be checked, by the monotonic clock."""
         return 0.0 if self.adopts else self._checked_s + self.poll_every_s
 
+    @property
+    def may_be_empty(self) -> bool:
+        """True if the worker knows of no entry in the inbox, so that a search of many inboxes may replace the check."""
+        return not (self.adopts or self._filled or self._in_flight.of(self.name))
+
+    def note_empty(self, searched_s: float) -> None:
+        """Note that a search found no entry at this time, so that a check of the inbox would have found none."""
+        self._checked_s = self._adopted_s = searched_s
+
     async def adopt(self, *, may_start: bool) -> None:
         """Check the inbox: adopt lost and expired entries, none unless this worker may start them.
 
@@ -98,7 +114,7 @@ class Fetcher:
         Raises:
             StoreError: no answer, or a refusal.
         """
-        limit = self._slots.readable if may_start else 0
+        limit = self.slots.readable if may_start else 0
         if limit and self._agent.limited:
             await self._read_server_clock()
         asked_s = time.monotonic()
@@ -115,7 +131,7 @@ class Fetcher:
 
     async def recover(self, failure: StoreError) -> None:
         """Leave the inbox alone for a while, after a failure that concerns this agent alone."""
-        self.adopts = True
+        self.check_for_lost()
         pause_s = self._pauses.next_s(failure)
         if isinstance(failure, GroupMissing):
             _log.warning("inbox_missing", agent=self.name)
@@ -152,6 +168,7 @@ class Fetcher:
             dead_ttl_s=round(self._services.settings.results.dead_ttl_s),
         )
         adopted = await self._services.store.call(call, retry_for_s=retry_for_s)
+        self._filled = adopted.filled
         if adopted.suspects:
             self.on_suspects()
         return adopted.deliveries
@@ -170,8 +187,8 @@ class Fetcher:
             if attempt is None:
                 continue
             attempt.leased_until_s = leased_s + self._lease_s
-            if self._slots.free > 0:
-                self._slots.start(attempt)
+            if self.slots.free > 0:
+                self.slots.start(attempt)
             else:
                 # A suspect, or a parent that goes on, took the slot while the read was under way.
                 self._completer.put(delivery, Verdict(VerdictKind.RELEASED, reason="its worker has no free slot"))
@@ -216,6 +233,7 @@ class Fetcher:
     def check_for_lost(self) -> None:
         """Ask for own lost entries before the next read."""
         self.adopts = True
+        self.on_due()
 
     async def release_lost(self, deadline_s: float) -> None:
         """Release the entries of a last read whose reply was lost; for a worker that stops."""

@@ -13,6 +13,7 @@ import select
 import socket
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -50,8 +51,15 @@ DESCRIBE_EVERY_S: Final = 86_400.0
 DESCRIBE_AGAIN_S: Final = 60.0
 DESCRIBED_AT_ONCE: Final = 50
 """Skills in one call, which has at most 16 KiB of each."""
-AGENTS_AT_ONCE: Final = 50
-"""Agents in one call of a heartbeat, which takes Redis some 20 µs for each."""
+CHECKED_AT_ONCE: Final = 50
+"""Agents in one call of a heartbeat that checks their registrations in full, which takes Redis some 20 µs for each."""
+AGENTS_AT_ONCE: Final = 1000
+"""Further agents in such a call, which take Redis 1.5 ms together."""
+CHANGES_EVERY_S: Final = 0.1
+"""Shortest time between two calls for changed backlogs."""
+CHECK_ALL_S: Final = 7200.0
+"""Time in which the heartbeats of a worker with many agents check each registration in full, and prolong its keys, which
+live for a day."""
 BATCHES_AT_ONCE: Final = 8
 """Batches of counts in one heartbeat: more pairs of agent and skill than a pool counts by name."""
 
@@ -119,7 +127,10 @@ class Heartbeat:
         # Short enough to ask again before the lease ends, so that one lost answer does not cost it.
         self._answer_within_s = min(settings.redis.command_timeout_s, shortest_lease_s / 4)
         self._stopping = threading.Event()
-        self._triggered = threading.Event()
+        self._changed = threading.Event()
+        """A backlog has changed."""
+        self._changes_s = 0.0
+        """Earliest time of the next call for changed backlogs."""
         self._waker = _Waker()
         self.listener = CommandListener(
             parts,
@@ -132,6 +143,13 @@ class Heartbeat:
             retry_cap_s=self._every_s,
         )
         self._surplus: dict[str, int] = {}
+        self._limits = {agent.name: agent.spec({}).limit_names for agent in agents}
+        self._recorded: dict[str, int] = {}
+        """Backlogs that Redis has."""
+        self._to_check = deque(agent.name for agent in agents)
+        """Agents in the order of their next full checks."""
+        self._registered: deque[str] = deque()
+        """Agents that the event loop has registered again since the last heartbeat."""
         self._describe_s = -math.inf
         self._pauses = Pauses(cap_s=self._every_s)
         self._reachable = False
@@ -142,9 +160,9 @@ class Heartbeat:
         self._waker.open()
         self._thread.start()
 
-    def trigger(self) -> None:
-        """Send a heartbeat now."""
-        self._triggered.set()
+    def note_backlog(self) -> None:
+        """Send changed backlogs soon."""
+        self._changed.set()
         self._waker.wake()
 
     def poll(self) -> None:
@@ -176,17 +194,20 @@ class Heartbeat:
         try:
             while not self._stopping.is_set():
                 turn.record()
-                if self._triggered.is_set() or time.monotonic() >= due_s:
-                    self._triggered.clear()
+                if time.monotonic() >= due_s:
                     pause_s = self._every_s if self._stuck() else self._guarded(self._send_heartbeat, store)
                     due_s = time.monotonic() + pause_s
+                elif self._changed.is_set() and time.monotonic() >= self._changes_s and not self._stuck():
+                    self._changed.clear()
+                    due_s = min(due_s, time.monotonic() + self._guarded(self._send_backlogs, store))
+                    self._changes_s = time.monotonic() + CHANGES_EVERY_S
                 self._keep_due_locks(store)
                 pause_s = self._guarded(self._listen, store)
                 due_s = min(due_s, time.monotonic() + pause_s)
                 self._renewer.wakes_s = min(due_s, self._next_lock_s())
                 if self._watchdog is not None:
                     self._watchdog.share_load(len(self._parts.in_flight), reachable=self._reachable)
-                self._wait(self._renewer.wakes_s)
+                self._wait(min(self._renewer.wakes_s, self._changes_s if self._changed.is_set() else math.inf))
             if self._reachable:
                 self._guarded(self.listener.process, store)
                 self._guarded(self._send_timings, store)
@@ -245,19 +266,8 @@ class Heartbeat:
                 _log.warning("renewal_refused", agent=agent.name, error=str(refusal))
         # After the leases: only an attempt that still owns its task may take back a lapsed lock.
         self._keep_locks(store, lapsed=True)
-        backlogs = [(agent.name, self._throughputs[agent.name].backlog) for agent in self._agents]
         sent_s = time.monotonic()
-        # In several calls, because other clients wait while a script runs.
-        calls = [
-            registry.heartbeat(
-                self._parts.services.keys,
-                worker=self._parts.worker,
-                backlogs=backlogs[first : first + AGENTS_AT_ONCE],
-                alive_s=self._alive_s,
-            )
-            for first in range(0, len(backlogs), AGENTS_AT_ONCE)
-        ]
-        answers = [store.call(call) for call in calls]
+        answers = self._record(store)
         answer = answers[-1]
         complete, known = all(one.complete for one in answers), all(one.known for one in answers)
         if not complete:
@@ -274,6 +284,62 @@ class Heartbeat:
             self._describe_s = -math.inf  # Redis may have lost the descriptions too
         elif time.monotonic() >= self._describe_s:
             self._describe(store)
+
+    def note_registered(self, agent: str) -> None:
+        """Check an agent in full at the next heartbeat, because its registration has just changed its backlog."""
+        self._registered.append(agent)
+
+    def _record(self, store: SyncStore) -> list[registry.HeartbeatReply]:
+        """Record the heartbeat for all agents; Redis works much less for agents whose registrations it glances at."""
+        backlogs = {agent.name: self._throughputs[agent.name].backlog for agent in self._agents}
+        checked = {name for name, backlog in backlogs.items() if self._recorded.get(name) != backlog}
+        while self._registered:
+            checked.add(self._registered.popleft())
+        for _ in range(math.ceil(len(backlogs) * self._every_s / CHECK_ALL_S)):
+            checked.add(self._to_check[0])
+            self._to_check.rotate(-1)
+        self._recorded = {}
+        rows = [(name, backlog) for name, backlog in backlogs.items() if name in checked]
+        others = [name for name in backlogs if name not in checked]
+        answers = []
+        # In several calls, because other clients wait while a script runs.
+        while rows or others:
+            few, many = rows[:CHECKED_AT_ONCE], others[:AGENTS_AT_ONCE]
+            answer = self._call(store, few, many)
+            others = others[len(many) :]
+            if answer.again:
+                rows += [(name, backlogs[name]) for name in many]
+            else:
+                rows = rows[len(few) :]
+                answers.append(answer)
+        if all(answer.complete for answer in answers):
+            self._recorded = backlogs
+        return answers
+
+    def _call(
+        self, store: SyncStore, backlogs: Sequence[tuple[str, int]], others: Sequence[str] = ()
+    ) -> registry.HeartbeatReply:
+        limits = dict.fromkeys(limit for name in others for limit in self._limits[name])
+        return store.call(
+            registry.heartbeat(
+                self._parts.services.keys,
+                worker=self._parts.worker,
+                backlogs=backlogs,
+                others=others,
+                limits=list(limits),
+                alive_s=self._alive_s,
+            )
+        )
+
+    def _send_backlogs(self, store: SyncStore) -> bool:
+        """Record the backlogs that changed since the last heartbeat; return whether that needs no whole heartbeat."""
+        rows = [(name, one.backlog) for name, one in self._throughputs.items() if self._recorded.get(name) != one.backlog]
+        if not self._recorded or len(rows) > CHECKED_AT_ONCE:
+            return False
+        if rows and not self._call(store, rows).complete:
+            return False
+        self._recorded.update(rows)
+        return True
 
     def _describe(self, store: SyncStore) -> None:
         """Store the descriptions of all skills; a failure costs the worker nothing."""

@@ -26,7 +26,9 @@ class InFlight:
 
     def __init__(self, *, grace_s: Callable[[], float]) -> None:
         self._grace_s = grace_s
-        self._attempts: dict[tuple[str, str], Attempt] = {}
+        self._attempts: dict[str, dict[str, Attempt]] = {}
+        """By agent and entry; an agent without attempts stays, so that other threads may copy the values."""
+        self._count = 0
         self._emptied, self._handler_ended = anyio.Event(), anyio.Event()
         self._early_cancels: OrderedDict[tuple[str, str], None] = OrderedDict()
         self.closed = False
@@ -37,15 +39,17 @@ class InFlight:
         """Called in the event loop when an attempt is dropped, while command receipts wait for that."""
 
     def __len__(self) -> int:
-        return len(self._attempts)
+        return self._count
 
     def add(self, delivery: Delivery) -> Attempt | None:
         """Add an entry and return its attempt, or None if the worker already holds the entry."""
-        key = (delivery.agent, delivery.entry)
-        if key in self._attempts:
+        attempts = self._attempts.get(delivery.agent)
+        if attempts is None:
+            attempts = self._attempts[delivery.agent] = {}
+        elif delivery.entry in attempts:
             return None
-        attempt = Attempt(delivery, self._grace_s())
-        self._attempts[key] = attempt
+        attempt = attempts[delivery.entry] = Attempt(delivery, self._grace_s())
+        self._count += 1
         if self._early_cancels and (delivery.task_id, delivery.generation) in self._early_cancels:
             attempt.stop(StopCause.CANCELLED)
         if self.closed:
@@ -65,18 +69,18 @@ class InFlight:
 
     def drop(self, delivery: Delivery) -> None:
         """Remove an entry, unless it came back under a new generation."""
-        key = (delivery.agent, delivery.entry)
-        attempt = self._attempts.get(key)
+        attempt = self.get(delivery.agent, delivery.entry)
         if attempt is not None and attempt.delivery.generation == delivery.generation:
-            del self._attempts[key]
-            if not self._attempts:
+            del self._attempts[delivery.agent][delivery.entry]
+            self._count -= 1
+            if not self._count:
                 self._emptied.set()
             if (on_drop := self.on_drop) is not None:
                 on_drop()
 
     def find(self, task_id: str, generation: str) -> Attempt | None:
         """Find an attempt by its task; safe from any thread."""
-        for attempt in list(self._attempts.values()):
+        for attempt in self.all():
             if attempt.delivery.task_id == task_id and attempt.delivery.generation == generation:
                 return attempt
         return None
@@ -98,23 +102,24 @@ class InFlight:
 
     async def wait_handlers(self) -> None:
         """Wait until no handler runs."""
-        while any(attempt.running for attempt in self._attempts.values()):
+        while any(attempt.running for attempt in self.all()):
             await self._handler_ended.wait()
 
     async def wait_empty(self) -> None:
         """Wait until no attempt is left."""
-        while self._attempts:
+        while self._count:
             self._emptied = anyio.Event()
             await self._emptied.wait()
 
     def get(self, agent: str, entry: str) -> Attempt | None:
         """Find an attempt by its entry."""
-        return self._attempts.get((agent, entry))
+        attempts = self._attempts.get(agent)
+        return None if attempts is None else attempts.get(entry)
 
     def of(self, agent: str) -> list[Attempt]:
         """Copy the attempts of one agent; safe from any thread."""
-        return [attempt for attempt in list(self._attempts.values()) if attempt.delivery.agent == agent]
+        return list(self._attempts.get(agent, {}).values())
 
     def all(self) -> list[Attempt]:
         """Copy all attempts; safe from any thread."""
-        return list(self._attempts.values())
+        return [attempt for attempts in list(self._attempts.values()) for attempt in list(attempts.values())]

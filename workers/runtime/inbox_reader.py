@@ -15,10 +15,10 @@ import anyio
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ServerRefused, ServerUnavailable, StoreError
 from orchestrator.core.log import get_logger
-from orchestrator.tasks.inbox import GroupMissing, parse_entries, read_inboxes
+from orchestrator.tasks.inbox import GroupMissing, find_filled, parse_entries, read_inboxes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from orchestrator.workers.runtime.fetcher import Fetcher
     from orchestrator.workers.runtime.parts import WorkerParts
@@ -29,6 +29,8 @@ ENTRIES_AT_ONCE: Final = 1000
 """Most entries of one reply, unless it has more inboxes."""
 PAUSE_PER_INBOX_S: Final = 5e-6
 """Pause after a read, for each inbox: a blocked read costs Redis 1 µs for each."""
+CHECK_PAUSE_S: Final = 20e-6
+"""Pause between two looks for agents whose inboxes are due, for each agent: such a look takes some 0.5 µs for each."""
 UNPAUSED: Final = 50
 """Inboxes of a read without a pause, because it costs as much as one of a single inbox."""
 SHORT_BLOCK_S: Final = 0.02
@@ -53,16 +55,18 @@ class InboxReader:
         self._by_key = {fetcher.key.encode(): fetcher for fetcher in fetchers}
         self._poll_every_s = min(fetcher.poll_every_s for fetcher in fetchers)
         name = f"inbox:{fetchers[0].name}" if len(fetchers) == 1 else "inboxes"
-        self._link = parts.services.store.blocking_link(self._poll_every_s, name=name)
+        self._link = parts.services.store.blocking_link(self._poll_every_s, name=name, opened=self._forget_id)
         self._woken, self._wanted = anyio.Event(), anyio.Event()
         self._reading: frozenset[Fetcher] = frozenset()
+        self._link_id: int | None = None
+        """Of the connection, unless the link has opened another one since."""
         self._client_id: int | None = None
         """Of the connection, while a read blocks that does not cover all agents."""
         self._may_unblock = True
-        self._next_read_s = 0.0
+        self._next_read_s = self._next_look_s = self._due_s = 0.0
         self._pauses = Pauses()
         for fetcher in fetchers:
-            fetcher.on_readable = self._note_readable
+            fetcher.on_readable, fetcher.on_due = self._note_readable, self._look_soon
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -79,6 +83,7 @@ class InboxReader:
                     try:
                         await self._turn()
                     except StoreError as failure:
+                        self._look_soon()
                         _log.warning("inboxes_unread", error=str(failure))
                         await anyio.sleep(self._pauses.next_s(failure))
         finally:
@@ -90,37 +95,45 @@ class InboxReader:
         self._woken = anyio.Event()
         now_s = time.monotonic()
         may_start = not self._parts.commands.outdated and self._parts.suspects.closed_s == 0
-        due = [
-            fetcher
-            for fetcher in self._fetchers
-            if fetcher.is_due(now_s, may_start=may_start) and fetcher.paused_until_s <= now_s
-        ]
+        due: list[Fetcher] = []
+        if now_s >= self._next_look_s:
+            due = [
+                fetcher
+                for fetcher in self._fetchers
+                if fetcher.is_due(now_s, may_start=may_start) and fetcher.paused_until_s <= now_s
+            ]
+        if due:
+            due = await self._without_empty(due)
         if due:
             # In turns, also when checks fail.
             due.sort(key=lambda fetcher: fetcher.due_s())
             await self._adopt(due[:ADOPTIONS_AT_ONCE], may_start=may_start)
-        ready = self._ready() if may_start else {}
-        if not ready:
-            if len(due) <= ADOPTIONS_AT_ONCE:
-                await self._wait()
-        elif len(due) > ADOPTIONS_AT_ONCE:
-            if now_s >= self._next_read_s:
+        if len(due) > ADOPTIONS_AT_ONCE:
+            if now_s >= self._next_read_s and (ready := self._ready(may_start=may_start)):
                 await self._read(ready, block_s=None)
+            return
+        if now_s >= self._next_look_s:
+            self._due_s = min(max(fetcher.due_s(), fetcher.paused_until_s) for fetcher in self._fetchers)
+            self._next_look_s = time.monotonic() + CHECK_PAUSE_S * len(self._fetchers)
+        if (pause_s := self._next_read_s - time.monotonic()) > 0:
+            await anyio.sleep(pause_s)
+        if ready := self._ready(may_start=may_start):
+            await self._read(ready, block_s=self._until_due_s())
         else:
-            if (pause_s := self._next_read_s - time.monotonic()) > 0:
-                await anyio.sleep(pause_s)
-                ready = self._ready()
-            if ready:
-                await self._read(ready, block_s=self._until_due_s())
+            await self._wait()
 
-    def _ready(self) -> dict[Fetcher, int]:
+    def _ready(self, *, may_start: bool = True) -> dict[Fetcher, int]:
         """Return the agents whose inboxes may be read, with the number of entries."""
-        return {fetcher: free for fetcher in self._fetchers if not fetcher.adopts and (free := fetcher.readable) > 0}
+        if not may_start:
+            return {}
+        fetchers: Iterable[Fetcher] = self._fetchers
+        if self._parts.commands.desired.active:
+            fetchers = (fetcher for fetcher in fetchers if not fetcher.stopped)
+        return {fetcher: free for fetcher in fetchers if not fetcher.adopts and (free := fetcher.slots.readable) > 0}
 
     def _until_due_s(self) -> float:
-        now_s = time.monotonic()
-        due_s = min(max(fetcher.due_s(), fetcher.paused_until_s) for fetcher in self._fetchers)
-        return min(self._poll_every_s, max(0.001, due_s - now_s))
+        due_s = max(self._due_s, self._next_look_s)
+        return min(self._poll_every_s, max(0.001, due_s - time.monotonic()))
 
     async def _wait(self) -> None:
         """Wait until an inbox may be read, or must be checked."""
@@ -131,6 +144,24 @@ class InboxReader:
             await self._woken.wait()
 
     # ----------------------------------------------------------------------------------------------------- adoptions
+
+    async def _without_empty(self, due: list[Fetcher]) -> list[Fetcher]:
+        """Search the inboxes that may be empty all at once, and return the agents whose inboxes must be checked.
+
+        Raises:
+            ServerUnavailable: Redis did not answer.
+        """
+        if not any(fetcher.may_be_empty for fetcher in due):
+            return due
+        # With those that are not due yet, so that one search does for all.
+        searched, searched_s = [fetcher for fetcher in self._fetchers if fetcher.may_be_empty], time.monotonic()
+        filled, suspects = await find_filled(self._parts.services.store, [fetcher.key for fetcher in searched])
+        empty = {fetcher for fetcher in searched if fetcher.key not in filled}
+        for fetcher in empty:
+            fetcher.note_empty(searched_s)
+            if suspects:
+                fetcher.on_suspects()
+        return [fetcher for fetcher in due if fetcher not in empty]
 
     async def _adopt(self, due: Sequence[Fetcher], *, may_start: bool) -> None:
         """Check inboxes, of which no read is under way.
@@ -167,11 +198,11 @@ class InboxReader:
         """
         partial = len(ready) < len(self._fetchers)
         if block_s is not None and partial:
-            await self._prepare_unblock()
+            if await self._prepare_unblock():
+                # More agents may have got free slots meanwhile.
+                ready = self._ready() or ready
             if not self._may_unblock:
                 block_s = min(block_s, SHORT_BLOCK_S)
-            # More agents may have got free slots meanwhile.
-            ready = self._ready() or ready
         count = max(1, min(*ready.values(), ENTRIES_AT_ONCE // len(ready), ENTRIES_AT_ONCE))
         asked_s = time.monotonic()
         if len(ready) > UNPAUSED:
@@ -234,20 +265,33 @@ class InboxReader:
 
     # ---------------------------------------------------------------------------------------------- ends of a read
 
-    async def _prepare_unblock(self) -> None:
-        if self._may_unblock:
-            try:
-                # At each read, because the link may have opened another connection.
-                self._client_id = int(await self._link.execute("CLIENT", "ID"))
-            except ServerRefused as refusal:
-                self._forbid(refusal)
+    async def _prepare_unblock(self) -> bool:
+        """Learn the id of the connection; return whether that took a round trip."""
+        if not self._may_unblock:
+            return False
+        asks = self._link_id is None or not self._link.is_open
+        try:
+            if asks:
+                self._link_id = int(await self._link.execute("CLIENT", "ID"))
+            self._client_id = self._link_id
+        except ServerRefused as refusal:
+            self._forbid(refusal)
+        return asks
+
+    def _forget_id(self) -> None:
+        self._link_id = self._client_id = None
 
     def _forbid(self, refusal: ServerRefused) -> None:
         self._may_unblock, self._client_id = False, None
         _log.warning("unblock_refused", error=str(refusal))
 
+    def _look_soon(self) -> None:
+        self._next_look_s = self._due_s = 0.0
+
     def _note_readable(self, fetcher: Fetcher) -> None:
         self._woken.set()
+        if fetcher.is_due(time.monotonic(), may_start=True):
+            self._look_soon()
         if self._client_id is not None and fetcher not in self._reading:
             self._wanted.set()
 

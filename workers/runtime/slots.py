@@ -65,7 +65,8 @@ class Slots:
     @property
     def readable(self) -> int:
         """Number of entries that may be read: free slots, and lent ones only while awaited tasks may arrive."""
-        return self._free if self._open else max(0, self._free - self._lent)
+        # Called for each agent at each read.
+        return self._free if self._open or not self._lent else max(0, self._free - self._lent)
 
     @property
     def lent(self) -> int:

@@ -429,7 +429,7 @@ class Worker:
         await self._services.store.call(call, retry_for_s=self._services.settings.redis.command_timeout_s)
 
     def _backlog_changed(self) -> None:
-        self._heartbeat.trigger()
+        self._heartbeat.note_backlog()
 
     def _register_soon(self) -> None:
         self._forgotten.set()
@@ -455,6 +455,7 @@ class Worker:
             _log.warning("registration_failed", agent=agent.name, error=str(failure))
             return False
         self._refused.discard(agent.name)
+        self._heartbeat.note_registered(agent.name)
         return True
 
     # -------------------------------------------------------------------------------------------------- drain

@@ -141,17 +141,60 @@ class TestBeat:
         assert pool.agent()["backlog"] == "1"
         assert not pool.execute("ZSCORE", pool.keys.agents, "other")
 
+    def test_glance(self, pool: Pool) -> None:
+        """A glance at many agents records the heartbeat for all of them, and prolongs no key of an agent."""
+        for agent in ("ed", "other", "third"):
+            pool.register(team=Team(agent=agent))
+        pool.execute("EXPIRE", pool.keys.agent("ed"), 60)
+        pool.notifications()
+        pool.sleep(7000)
+        assert pool.glance("ed", "other") == (True, True, "0", None, False)
+        assert pool.score(pool.keys.workers, "w1") == pool.score(pool.keys.agents, "other") == pool.now_ms
+        assert pool.score(pool.keys.agents, "ed") == pool.now_ms
+        assert pool.score(pool.keys.agents, "third") == pool.now_ms - 7000
+        assert pool.ttl_s(pool.keys.agent("ed")) <= 60
+        assert pool.notifications() == []
+
+    @pytest.mark.parametrize("lost", ["record", "workers", "field", "limit", "limits"])
+    def test_glance_finds_losses(self, pool: Pool, lost: str) -> None:
+        """A glance records nothing when an agent has lost a key or its last write, and asks for a full check."""
+        limited = Team(agent="other", limits=("model:x",), known_limits=(("model:x", Rate(1, 1000)),))
+        pool.register()
+        pool.register(team=limited)
+        commands: dict[str, tuple[str, ...]] = {
+            "record": ("DEL", pool.keys.agent("other")),
+            "workers": ("DEL", pool.keys.agent_workers("other")),
+            "field": ("HDEL", pool.keys.worker("w1"), "agent:other"),
+            "limit": ("HDEL", pool.keys.limits, "model:x"),
+            "limits": ("DEL", pool.keys.limits),
+        }
+        assert pool.glance("ed", "other", limits=["model:x"]).complete
+        pool.execute(*commands[lost])
+        pool.sleep(7000)
+        with pool.unchanged():
+            answer = pool.glance("ed", "other", limits=["model:x"])
+        assert (answer.known, answer.complete, answer.again) == (True, False, True)
+        pool.register(team=limited)
+        assert pool.glance("ed", "other", limits=["model:x"]).complete
+
+    def test_glance_of_an_unknown_worker(self, pool: Pool) -> None:
+        """A worker that the registry forgot is told to register again."""
+        pool.register("w2")
+        with pool.unchanged():
+            answer = pool.glance("ed")
+        assert (answer.known, answer.again) == (False, False)
+
     def test_tells_of_orders(self, pool: Pool) -> None:
         """The answer names the number of the desired state, to a worker that was forgotten too."""
 
         def heartbeat() -> HeartbeatReply:
             return pool.call(heartbeat_call(pool.keys, worker="w1", backlogs=[("ed", 0)], alive_s=60))
 
-        assert heartbeat() == (False, False, "0", None)
+        assert heartbeat() == (False, False, "0", None, False)
         pool.register()
-        assert heartbeat() == (True, True, "0", None)
+        assert heartbeat() == (True, True, "0", None, False)
         pool.execute("HSET", pool.keys.desired, "seq", 7)
-        assert heartbeat() == (True, True, "7", None)
+        assert heartbeat() == (True, True, "7", None, False)
 
     def test_tells_of_the_floor(self, pool: Pool) -> None:
         """The answer names the lowest format that the pool admits, and none if the key has another type."""

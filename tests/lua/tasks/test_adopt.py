@@ -37,6 +37,12 @@ def lost_before(pool: Pool, delivery: Delivery, *, blamed: int) -> None:
     pool.begin(delivery)
 
 
+def look_long_ago(pool: Pool) -> None:
+    """Register a worker and let the last look at its inbox be an hour ago."""
+    pool.register()
+    pool.execute("HSET", pool.keys.agent("ed"), "looked", pool.now_ms - 3_600_000, "grace", 0)
+
+
 def test_no_inbox(pool: Pool) -> None:
     """Without an inbox there is nothing to adopt and nothing changes."""
     with pool.unchanged():
@@ -184,6 +190,40 @@ class TestGrace:
     def test_first_look(self, pool: Pool) -> None:
         """The first look ever is after a gap too."""
         pool.register()
+        pool.put()
+        pool.one()
+        pool.age(LEASE_MS + 1)
+        assert pool.adopt("w2") == []
+
+    def test_an_inbox_without_entries_needs_no_look(self, pool: Pool) -> None:
+        """A worker that was idle adopts the first entry in time: before it was added, nobody had anything to renew."""
+        pool.set_server_time()
+        look_long_ago(pool)
+        pool.put()
+        pool.one()
+        pool.age(LEASE_MS + 1)
+        pool.sleep(1000)
+        assert len(pool.adopt("w2")) == 1
+
+    def test_entries_need_looks(self, pool: Pool) -> None:
+        """The oldest entry is older than a third of a lease and nobody looked: its holder gets its grace."""
+        pool.set_server_time()
+        look_long_ago(pool)
+        pool.put()
+        pool.one()
+        pool.age(LEASE_MS + 1)
+        pool.sleep(LEASE_MS / 3 + 1000)
+        assert pool.adopt("w2") == []
+        pool.sleep(LEASE_MS)
+        assert len(pool.adopt("w2")) == 0, "that was a gap, too"
+        pool.look()
+        assert len(pool.adopt("w2")) == 1
+
+    def test_the_id_of_an_entry_may_be_in_the_future(self, pool: Pool) -> None:
+        """After a step of the clock back the id of an entry ends no grace."""
+        pool.set_server_time()
+        pool.sleep(-3_600_000)
+        look_long_ago(pool)
         pool.put()
         pool.one()
         pool.age(LEASE_MS + 1)
