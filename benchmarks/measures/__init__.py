@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benchmarks.measures import (
+    agents,
     blocked,
     chat,
     cost,
@@ -60,6 +61,7 @@ MEASURES: dict[str, Callable[[Bench], Iterable[Figure]]] = {
     "limits-by-name": limits_by_name.measure,
     "processes": handler_processes.measure,
     "rest": rest.measure,
+    "agents": agents.measure,
     "scrape": scrape.measure,
     "tracing": tracing.measure,
     "recovery": recovery.measure,

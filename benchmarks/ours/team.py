@@ -14,7 +14,7 @@ from orchestrator import Orchestrator, Submission
 from orchestrator.store.keys import PoolKeys
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from benchmarks.harness import Bench
     from benchmarks.sizes import Sizes
@@ -25,7 +25,7 @@ _POOL = "default"
 
 @dataclass(frozen=True, slots=True)
 class AgentUnderTest:
-    """An agent of `benchmarks.ours.agents`: variable, registered name and skill."""
+    """An agent, or several: variable of a module, registered name of the last one, and skill."""
 
     variable: str
     name: str
@@ -63,10 +63,20 @@ class OurWorkers:
         self.helpers.append(self.stack.enter_context(supervisor))
 
 
-def _client(orc: Orchestrator, skill: str, lanes: int = 0, sessions: int = 0, payload_bytes: int = 0) -> Calls:
-    """Return a client for one skill; `submit_many` spreads the tasks over the lanes or sessions."""
+def _client(
+    orc: Orchestrator,
+    skill: str,
+    *,
+    lanes: int = 0,
+    sessions: int = 0,
+    payload_bytes: int = 0,
+    agents: Sequence[str] = (),
+) -> Calls:
+    """Return a client for one skill; `submit_many` spreads the tasks over the lanes, sessions or agents."""
 
     def submission(args: dict[str, Any]) -> Submission:
+        if agents:
+            return Submission(skill, args, agent=agents[args["number"] % len(agents)])
         if sessions:
             return Submission(skill, args, session=f"session {args['number'] % sessions}")
         return Submission(skill, args, lane=f"lane {args['number'] % lanes}" if lanes else None)
@@ -133,6 +143,11 @@ class OurTeam:
         """Count the tasks that succeeded."""
         return int(self.bench.meter.hget(_KEYS.stats("TOTAL"), "succeeded") or 0)
 
+    def unfinished(self) -> int:
+        """Count the tasks that have not succeeded, wherever they wait."""
+        submitted, succeeded = self.bench.meter.hmget(_KEYS.stats("TOTAL"), ["submitted", "succeeded"])
+        return int(submitted or 0) - int(succeeded or 0)
+
     def registered(self) -> int:
         """Count the registered workers."""
         return self.bench.meter.hlen(_KEYS.agent_workers(self.agent.name))
@@ -148,12 +163,28 @@ class LanedTeam(OurTeam):
     async def client(self) -> AsyncIterator[LocalDriver]:
         """Connect."""
         async with self.orchestrator() as orc:
-            yield LocalDriver(_client(orc, self.agent.skill, self.lanes))
+            yield LocalDriver(_client(orc, self.agent.skill, lanes=self.lanes))
 
     def remaining(self) -> int:
         """Count by the counters, because most tasks wait in lanes and in no queue."""
-        submitted, succeeded = self.bench.meter.hmget(_KEYS.stats("TOTAL"), ["submitted", "succeeded"])
-        return int(submitted or 0) - int(succeeded or 0)
+        return self.unfinished()
+
+
+@dataclass(frozen=True, slots=True)
+class ManyAgentsTeam(OurTeam):
+    """A team of several agents; each task is for one of them."""
+
+    agents: Sequence[str] = ()
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[LocalDriver]:
+        """Connect."""
+        async with self.orchestrator() as orc:
+            yield LocalDriver(_client(orc, self.agent.skill, agents=self.agents))
+
+    def remaining(self) -> int:
+        """Count by the counters, because the tasks wait in many queues."""
+        return self.unfinished()
 
 
 @dataclass(frozen=True, slots=True)
