@@ -23,11 +23,15 @@ local reply_inline_bytes = 65536
 
 -- Ends a task: state, time, lifetime, idempotency key, output, lane. `task` has the fields idem, lane, session and out,
 -- and for the output gen, fails and deaths. `fields` is a flat list of fields to store; a success has `result` instead,
--- and maybe `envelope`, which takes the place of the stored one.
+-- and maybe `envelope`, which takes the place of the stored one. With `at`, the record is plain and is written again, so that
+-- its hash table becomes a listpack.
 -- Collects replies, events and counters in `ending`.
-local function end_task(pool, ending, id, task, state, ttl_s, fields, result, envelope)
+local function end_task(pool, ending, id, task, state, ttl_s, fields, result, envelope, at)
   local task_key = pool .. ':task:' .. id
-  if envelope then
+  if at then
+    redis.call('DEL', task_key)
+    redis.call('HSET', task_key, 'gen', task.gen, 'at', at, 'state', state, 'ended', ending.now_text, 'env', envelope, 'result', result)
+  elseif envelope then
     redis.call('HSET', task_key, 'state', state, 'ended', ending.now_text, 'env', envelope, 'result', result)
   elseif result then
     redis.call('HSET', task_key, 'state', state, 'ended', ending.now_text, 'result', result)

@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- Stores the verdicts of attempts: up to 500 rows, each judged for itself; a row may end after its payload. A task whose
 -- cancel is requested does not return to its queue: it ends as cancelled.
--- verdicts: succeeded (payload = result; `envelope`, if given, takes the place of the stored one) | dead (payload = error) | cancelled
+-- verdicts: succeeded (payload = result; `envelope`, if given, takes the place of the stored one;
+--             with `rewrite`, a plain record is deleted and written again, so that a hash table becomes a listpack) | dead (payload = error) | cancelled
 --           | retry (payload = error; after delay_ms)
 --           | snooze (after delay_ms or at at_ms; counts no attempt)
 --           | requeue (at its original place; counts no attempt)
@@ -17,7 +18,7 @@
 -- `dead`
 -- repeat: returns already
 local pool       = KEYS[1]                   -- key: root of the pool's slot
-local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation agent entry verdict payload envelope delay_ms at_ms reason number version names began_ago_ms timed_out apart
+local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation agent entry verdict payload envelope rewrite delay_ms at_ms reason number version names began_ago_ms timed_out apart
 local worker     = ARGV[2]                   -- str: worker that ran them
 local dead_ttl_s = tonumber(ARGV[3])         -- int: minimum lifetime of dead letters
 local max_wait_s = tonumber(ARGV[4])         -- int: a task that goes back is kept this long
@@ -50,11 +51,15 @@ local unstarted = {released = true, invalid = true, await_lock = true}
 local outcomes = {succeeded = 'succeeded', retry = 'failed', dead = 'failed', snooze = 'snoozed', requeue = 'interrupted', ask = 'asked',
   invalid = 'refused', cancelled = 'cancelled'}
 
--- Returns state and generation of a task, and a table of its other fields.
-local function read(task_key, has_result)
+-- Returns state and generation of a task, and a table of its other fields; of a plain task also `at`, with `rewrite`.
+local function read(task_key, has_result, rewrite)
   -- A plain task in its first attempt has env, gen, state and at, or these and a lane, a session or large arguments; the
   -- rest need not be read.
   local fields = redis.call('HLEN', task_key) - (has_result and 1 or 0)
+  if fields == 4 and rewrite then
+    local found = read_task(task_key, 'state', 'gen', 'at')
+    return found, {}, found.at
+  end
   if fields == 4 then return read_task(task_key, 'state', 'gen'), {} end
   if fields == 5 then
     local found = read_task(task_key, 'state', 'gen', 'lane', 'session')
@@ -150,7 +155,7 @@ local function judge(row, number)
   local id, verdict = row.id, row.verdict
   local task_key = pool .. ':task:' .. id
   --@row found: state gen
-  local found, task = read(task_key, row.apart)
+  local found, task, at = read(task_key, row.apart, row.rewrite)
   if not found.state then return 'stale' end
   if found.gen ~= row.generation then
     if redis.call('HGET', task_key, 'was') == row.generation then return 'already' end
@@ -186,7 +191,7 @@ local function judge(row, number)
     end
     -- Large arguments are a field of their own. A record that has one is not plain, so all its fields were read.
     if row.envelope and task.ran ~= nil then redis.call('HDEL', task_key, 'args') end
-    end_task(pool, ending, id, task, 'succeeded', lifetime(task.ttl), nil, row.payload, row.envelope)
+    end_task(pool, ending, id, task, 'succeeded', lifetime(task.ttl), nil, row.payload, row.envelope, at)
   elseif verdict == 'dead' then
     local fails = tonumber(task.fails or 0) + 1
     local attempt = fails + tonumber(task.deaths or 0)

@@ -37,6 +37,7 @@ SENT: Final = (
     "SUNION KEY",
     "EXPIRE KEY 1",
     "HSETNX KEY f v",
+    "OBJECT ENCODING KEY",
     "HGET KEY f",
     "HGETALL KEY",
     "HKEYS KEY",
@@ -171,5 +172,5 @@ def used_commands(keys: PoolKeys, *, durability: Level = "default") -> list[list
 
 def acl_name(command: Sequence[str]) -> str:
     """Return the name of a command in ACL rules: `xgroup|create`, `zadd`."""
-    containers = {"ACL", "CLIENT", "CLUSTER", "MEMORY", "SCRIPT", "XGROUP", "XINFO"}
+    containers = {"ACL", "CLIENT", "CLUSTER", "MEMORY", "OBJECT", "SCRIPT", "XGROUP", "XINFO"}
     return "|".join(command[: 2 if command[0] in containers else 1]).lower()

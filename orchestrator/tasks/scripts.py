@@ -193,23 +193,37 @@ def finish(
     worker: str,
     dead_ttl_s: int,
     max_wait_s: int,
+    listpack_bytes: int | None = None,
     now_us: str = "",
 ) -> Call[Finished]:
-    """Store up to 500 verdicts."""
+    """Store up to 500 verdicts.
+
+    Args:
+        keys: of the pool.
+        rows: deliveries and their verdicts.
+        worker: that ran them.
+        dead_ttl_s: minimum lifetime of dead letters.
+        max_wait_s: lifetime of a task that goes back.
+        listpack_bytes: the server's `hash-max-listpack-value`; None keeps hash tables as they are.
+        now_us: replaces the server's clock in tests.
+    """
+    longest = 2**62 if listpack_bytes is None else listpack_bytes
     packed = [
         (
             *(d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload)),
-            *(opaque(v.envelope) if v.envelope else None, v.delay_ms, v.at_ms, v.reason, v.number),
+            *(opaque(v.envelope) if v.envelope else None, None, v.delay_ms, v.at_ms, v.reason, v.number),
             *(v.version, v.names, v.began_ago_ms, v.timed_out or None, 1),
         )
         if v.apart
         else (
             *(d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload)),
-            *(None, v.delay_ms, v.at_ms, v.reason, v.number),
+            *(None, None, v.delay_ms, v.at_ms, v.reason, v.number),
             *((v.version, v.names) if v.version or v.began_ago_ms is not None else ()),
             *((v.began_ago_ms, v.timed_out or None) if v.began_ago_ms is not None else ()),
         )
         if v.delay_ms or v.at_ms or v.reason or v.number or v.version or v.began_ago_ms is not None
+        else (d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload), opaque(v.envelope), 1)
+        if v.envelope and len(d.envelope) > longest >= len(v.payload)
         else (d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload), opaque(v.envelope))
         if v.envelope
         else (d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload))

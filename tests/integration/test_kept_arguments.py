@@ -16,6 +16,7 @@ from orchestrator.supervisor.payload_sweeper import PayloadSweeper
 from orchestrator.tasks.records import read_record
 from orchestrator.testing.waiting import wait_for
 from orchestrator.workers.agent import Agent
+from tests.faultkit.servers import RedisServer
 from tests.helpers.local_team import LocalTeam, local_settings, run_local_team
 from tests.helpers.terminal import Done, Terminal
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator.tasks.model import Envelope
-    from tests.faultkit.servers import RedisServer
 
 WAIT_S = 10.0
 LONG = "x" * 20_000
@@ -152,3 +152,28 @@ async def test_at_the_command_line(redis_server: RedisServer, prefix: str, tmp_p
         refused = await orc("retry", handle.id, "--reason", "again", "--yes")
         assert refused.code == 4
         assert "has succeeded; submit it again as a new task" in refused.out + refused.err
+
+
+@pytest.mark.both_servers
+@pytest.mark.parametrize("listpack_bytes", [64, 1024])
+async def test_small_records_after_success(listpack_bytes: int) -> None:
+    """With short listpacks, the hash table of a queued task becomes a listpack again, with all its fields."""
+    with RedisServer(options={"hash-max-listpack-value": str(listpack_bytes)}) as server:
+        settings = local_settings(server.url, "kept:test:t", results__keep_arguments=False)
+        async with run_local_team(settings) as team:
+            store, keys = team.services.store, team.services.keys
+            plain = await team.orc.submit("echo", {"text": "x" * 100})
+            laned = await team.orc.submit("echo", {"text": "x" * 100}, lane="l")
+            queued = [await store.execute("OBJECT", "ENCODING", keys.task(one.id)) for one in (plain, laned)]
+            assert queued == [b"hashtable" if listpack_bytes == 64 else b"listpack"] * 2
+            await team.work(echoing())
+            assert [await one.result(WAIT_S) for one in (plain, laned)] == [100, 100]
+            assert await store.execute("OBJECT", "ENCODING", keys.task(plain.id)) == b"listpack"
+            record = await read_record(store, plain.id)
+            assert set(await store.execute("HKEYS", keys.task(plain.id))) == {
+                b"gen", b"state", b"at", b"ended", b"env", b"result",
+            }  # fmt: skip
+            assert (record.holder, record.result, record.skill) == ("ed", b"100", "echo")
+            assert 3500 < await store.execute("TTL", keys.task(plain.id)) <= 3600
+            assert (await plain.info()).history[-1].assigned_at is not None
+            assert (await laned.info()).lane == "l"

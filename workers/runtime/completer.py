@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from msgspec.structs import replace
 
-from orchestrator.core.errors import StoreError
+from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.formats import Feature
 from orchestrator.core.group_commit import GroupCommit
 from orchestrator.core.log import get_logger
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from orchestrator.workers.runtime.timings import AttemptTimings
 
 PAUSE_S: Final = 1.0
+USUAL_LISTPACK_BYTES: Final = 64
+"""Default of Redis for `hash-max-listpack-value`: with a longer value, a record is a hash table."""
+OUR_LISTPACK_BYTES: Final = 1024
+"""The same in the shipped redis.conf."""
 _WITHOUT_TIMES: Final = frozenset({VerdictKind.SUCCEEDED, VerdictKind.RELEASED, VerdictKind.AWAIT_LOCK})
 """Verdicts of attempts whose begin is not stored: it did not happen, or would cost every task."""
 _TIME_LIMITS: Final = frozenset({StopCause.TIMEOUT, StopCause.SILENCE})
@@ -43,6 +47,7 @@ class Completer:
 
     def __init__(self, services: Services, in_flight: InFlight, timings: AttemptTimings, *, worker: str) -> None:
         self._services, self._in_flight, self._timings, self._worker = services, in_flight, timings, worker
+        self._hash_tables: bool | None = None
         self._commits: GroupCommit[tuple[Delivery, Verdict], FinishStatus | None] = GroupCommit(
             "worker", self._store, size=self._call_bytes
         )
@@ -86,10 +91,26 @@ class Completer:
             worker=self._worker,
             dead_ttl_s=round(settings.results.dead_ttl_s),
             max_wait_s=round(settings.queue.max_wait_s),
+            listpack_bytes=USUAL_LISTPACK_BYTES if await self._find_hash_tables(rows) else None,
         )
         if not values:
             return await self._services.store.call(call, retry_for_s=float("inf"))
         return await self._services.store.call_behind(write_commands(keys, values), call, retry_for_s=float("inf"))
+
+    async def _find_hash_tables(self, rows: Sequence[tuple[Delivery, Verdict]]) -> bool:
+        """Return whether the server makes hash tables of usual records; asks once, about the first one that may be."""
+        if self._hash_tables is None:
+            for delivery, verdict in rows:
+                if verdict.envelope and USUAL_LISTPACK_BYTES < len(delivery.envelope) <= OUR_LISTPACK_BYTES:
+                    key = self._services.keys.task(delivery.task_id)
+                    try:
+                        encoding = await self._services.store.execute("OBJECT", "ENCODING", key)
+                    except ServerRefused:
+                        encoding = b"unknown"
+                    if encoding is not None:
+                        self._hash_tables = encoding == b"hashtable"
+                    break
+        return bool(self._hash_tables)
 
     async def _store(self, batch: Sequence[tuple[Delivery, Verdict]]) -> Sequence[FinishStatus | None]:
         rows = [(delivery, self._timed(delivery, verdict)) for delivery, verdict in batch]

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.core.ids import new_task_id
 from orchestrator.core.rates import Rate
 from orchestrator.tasks import scripts as task_scripts
-from orchestrator.tasks.model import FinishStatus, TaskState, Verdict, VerdictKind
+from orchestrator.tasks.model import Envelope, FinishStatus, TaskState, Verdict, VerdictKind, encode_envelope
 from tests.helpers.cases import each_case
 from tests.lua.pool import DEAD_TTL_S, MAX_WAIT_S, START_US, USUAL_TTL_S, Team, node, rank, row
 
@@ -59,6 +59,26 @@ def test_a_success_may_replace_its_envelope(pool: Pool, fields: dict[str, Any], 
     assert pool.end(delivery, payload=b"1", envelope=kept) == OK
     assert pool.execute("HGET", pool.keys.task(delivery.task_id), "env") == (kept or whole)
     assert pool.task(delivery.task_id)["result"] == "1"
+
+
+@pytest.mark.parametrize("fields", [{"ttl_s": USUAL_TTL_S}, {"lane": "l"}, {"idem": "k", "digest": "d"}])
+def test_a_success_may_write_its_record_again(pool: Pool, fields: dict[str, Any]) -> None:
+    """Only a plain record is written again, so that its hash table becomes a listpack; no record loses a field."""
+    delivery = start(pool, **fields)
+    key = pool.keys.task(delivery.task_id)
+    pool.execute("HSET", key, "env", encode_envelope(Envelope("sum", b"{%s}" % (b" " * 1200))))
+    assert pool.execute("OBJECT", "ENCODING", key) == b"hashtable"
+    before = pool.task(delivery.task_id).keys()
+    verdict = Verdict(VerdictKind.SUCCEEDED, b"1", envelope=b"\x92\xa3sum\xc4\x00")
+    rows = [(msgspec.structs.replace(delivery, envelope=b"x" * 1200), verdict)]
+    call = task_scripts.finish(pool.keys, rows=rows, worker="w1", dead_ttl_s=1000, max_wait_s=1000, listpack_bytes=64)
+    assert pool.call(call).statuses == [OK]
+    found = pool.task(delivery.task_id)
+    assert found.keys() == before | {"ended", "result"}
+    assert (found["state"], found["gen"], found["result"]) == ("succeeded", delivery.generation, "1")
+    assert pool.execute("OBJECT", "ENCODING", key) == (b"listpack" if "ttl_s" in fields else b"hashtable")
+    assert pool.ttl_s(key) == fields.get("ttl_s", 7200)
+    assert pool.call(call).statuses == [ALREADY]
 
 
 def test_dead(pool: Pool) -> None:
