@@ -20,6 +20,7 @@ class Sizes:
     submits_at_once: int
     submits_many: int
     round_trips: int
+    steady_s: float
     pick_up_s: float
     rest_s: float
     vectors: tuple[int, ...]
@@ -66,6 +67,7 @@ FULL = Sizes(
     submits_at_once=10_000,
     submits_many=25_000,
     round_trips=300,
+    steady_s=5.0,
     pick_up_s=4.0,
     rest_s=20.0,
     vectors=(10_000, 100_000),
@@ -79,6 +81,7 @@ QUICK = Sizes(
     submits_at_once=5_000,
     submits_many=10_000,
     round_trips=150,
+    steady_s=2.5,
     pick_up_s=2.0,
     rest_s=6.0,
     vectors=(10_000,),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _WARM_UP = 20
 # Long enough for every process to be back in its blocking read.
 _BREATH_S = 0.005
+_CALLERS = 20
+_IN_FLIGHT = 300
 _SUBMITS: Mapping[str, Callable[[Client, int], Awaitable[None]]] = {
     ONE_BY_ONE: lambda client, count: client.submit_one_by_one(count),
     AT_ONCE: lambda client, count: client.submit_at_once(count),
@@ -58,3 +60,45 @@ class LocalDriver:
                 if (early_s := started_s + number / rate_per_s - time.perf_counter()) > 0:
                     await asyncio.sleep(early_s)
                 submits.create_task(self.client.submit_stamped(number))
+
+    async def paced_round_trips_ms(self, rate_per_s: int, count: int) -> list[float]:
+        """Return the times from submit to result at a steady rate of single submits, independent of results.
+
+        Callers take turns, so that each submit comes from another asyncio task.
+        """
+        for number in range(_WARM_UP):
+            await self.client.round_trip(number)
+        taken_ms: list[float] = []
+
+        async def time_one(number: int) -> None:
+            before_s = time.perf_counter()
+            await self.client.round_trip(number)
+            taken_ms.append((time.perf_counter() - before_s) * 1000)
+
+        async def call(first: int) -> None:
+            for number in range(first, count, _CALLERS):
+                if (early_s := started_s + number / rate_per_s - time.perf_counter()) > 0:
+                    await asyncio.sleep(early_s)
+                trips.create_task(time_one(number))
+
+        async with asyncio.TaskGroup() as trips:
+            started_s = time.perf_counter()
+            for first in range(_CALLERS):
+                trips.create_task(call(first))
+        return taken_ms
+
+    async def sustained_per_s(self, count: int) -> float:
+        """Return the round trips per second of many callers, each of which submits its next task after a result."""
+        for number in range(_WARM_UP):
+            await self.client.round_trip(number)
+        numbers = iter(range(count))
+
+        async def call() -> None:
+            for number in numbers:
+                await self.client.round_trip(number)
+
+        started_s = time.perf_counter()
+        async with asyncio.TaskGroup() as callers:
+            for _ in range(_IN_FLIGHT):
+                callers.create_task(call())
+        return count / (time.perf_counter() - started_s)

@@ -20,7 +20,10 @@ if os.environ.get(SPANS_VARIABLE):
 
     start_spans()
 
+SHORT_S = 0.005
+
 free = Agent("bench", concurrency=CONCURRENCY)
+short = Agent("bench-short", concurrency=200)
 held = Agent("bench-held", concurrency=1)
 crowd = Agent("bench-crowd", concurrency=CONCURRENCY)
 fifty = Agent("bench-fifty", concurrency=50)
@@ -39,6 +42,13 @@ async def answer(number: int, url: str, style: str, sent_ns: int, body: str = ""
 async def answer_limited(number: int, url: str, style: str, sent_ns: int) -> dict[str, Any]:  # noqa: ARG001
     """Return at once; every start counts against the limit."""
     note_start(sent_ns)
+    return result_of(number, "")
+
+
+@short.skill
+async def wait_shortly(number: int, url: str, style: str, sent_ns: int) -> dict[str, Any]:  # noqa: ARG001
+    """Wait as for a short call of another service."""
+    await anyio.sleep(SHORT_S)
     return result_of(number, "")
 
 

@@ -34,6 +34,7 @@ class AgentUnderTest:
 
 
 FREE = AgentUnderTest("free", "bench", "answer")
+SHORT = AgentUnderTest("short", "bench-short", "wait_shortly")
 HELD = AgentUnderTest("held", "bench-held", "hold")
 CROWD = AgentUnderTest("crowd", "bench-crowd", "work")
 FIFTY = AgentUnderTest("fifty", "bench-fifty", "work")
