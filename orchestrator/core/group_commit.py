@@ -1,11 +1,13 @@
 """Group commit: concurrent callers share calls to Redis. While one call is in flight, the next batch grows.
 
-A lone row is sent by its own caller. Only rows that arrive during a call go through `run`, so no row waits for a timer.
+At rest a lone row is sent by its own caller. Where recent calls met others, a row first waits for those that arrive in
+the same turns of the event loop (docs/internals/adr/0062). No row waits for a timer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -22,6 +24,12 @@ MAX_BYTES: Final = 256 * 1024
 """Bounds of one call, so that it occupies the server for less than 2 ms. Each pass of a kilobyte through a script takes
 about a microsecond."""
 MAX_WAITING_BYTES: Final = 4 * 1024 * 1024
+MAX_GATHER_S: Final = 0.0005
+"""Longest time for which rows wait for others; the time of the last call is a limit too."""
+GATHER_ABOVE: Final = 1.25
+"""Rows wait for others while recent calls carried more rows than this on average, with those that came meanwhile."""
+LOAD_CALLS: Final = 8
+"""Weight of the average: calls after which it has followed two thirds of a change."""
 
 Row = TypeVar("Row")
 Answer = TypeVar("Answer")
@@ -36,8 +44,8 @@ class GroupCommit(Generic[Row, Answer]):
         size: returns the bytes that a row adds to a call.
         max_waiting_bytes: `wait_for_room` blocks while at least this much waits behind a call.
         max_rows, max_bytes: bounds of one batch.
-        sends_lone: a row that finds no call in flight is sent at once; else it waits a turn of the event loop for
-            others, which is right where a call takes much longer than a round trip.
+        sends_lone: at rest, a row that finds no call in flight is sent at once; else it waits a turn of the event loop
+            for others, which is right where a call takes much longer than a round trip.
     """
 
     def __init__(
@@ -56,6 +64,7 @@ class GroupCommit(Generic[Row, Answer]):
         self._waiting: deque[tuple[Row, asyncio.Future[Answer] | None]] = deque()
         self._waiting_bytes = 0
         self._busy = self._closed = False
+        self._load, self._call_s, self._last_rows = 1.0, 0.0, 1
         self._wake, self._room = anyio.Event(), anyio.Event()
 
     async def add(self, row: Row) -> Answer:
@@ -67,7 +76,7 @@ class GroupCommit(Generic[Row, Answer]):
         """
         if self._closed:
             raise self._unsent()
-        if self._busy or not self._sends_lone:
+        if self._busy or self._gathers or not self._sends_lone:
             if not self._busy:
                 self._busy = True
                 self._wake.set()
@@ -77,7 +86,7 @@ class GroupCommit(Generic[Row, Answer]):
             return await answer
         self._busy = True
         try:
-            return (await self._send([row]))[0]
+            return (await self._timed([row]))[0]
         finally:
             # `run` takes over while rows wait: a caller that submits in a loop would send for all the others.
             self._busy = bool(self._waiting)
@@ -106,6 +115,8 @@ class GroupCommit(Generic[Row, Answer]):
                 # One turn of the event loop: rows that arrive in the same turn share a call.
                 await checkpoint()
                 while self._waiting:
+                    if self._gathers:
+                        await self._gather()
                     await self._send_waiting()
                 self._busy = False
         finally:
@@ -118,12 +129,31 @@ class GroupCommit(Generic[Row, Answer]):
             self._fail(self._take(), self._unsent())
         self._announce_room()
 
+    @property
+    def _gathers(self) -> bool:
+        return self._load > GATHER_ABOVE
+
+    async def _gather(self) -> None:
+        """Wait for further rows until a turn of the event loop brings none, or as many wait as the last call had."""
+        ends_s = time.monotonic() + min(self._call_s, MAX_GATHER_S)
+        while (count := len(self._waiting)) < self._last_rows or count == 1:
+            await checkpoint()
+            if len(self._waiting) == count or time.monotonic() >= ends_s:
+                return
+
+    async def _timed(self, rows: Sequence[Row]) -> Sequence[Answer]:
+        started_s = time.monotonic()
+        answers = await self._send(rows)
+        self._call_s, self._last_rows = time.monotonic() - started_s, len(rows)
+        self._load += (len(rows) + len(self._waiting) - self._load) / LOAD_CALLS
+        return answers
+
     async def _send_waiting(self) -> None:
         batch = self._take()
         if not batch:
             return
         try:
-            answers = await self._send([row for row, _ in batch])
+            answers = await self._timed([row for row, _ in batch])
         except OrchestratorError as failure:
             self._fail(batch, failure)
         except BaseException:

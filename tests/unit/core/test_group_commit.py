@@ -70,6 +70,50 @@ async def test_rows_gather_before_a_slow_call() -> None:
     assert server.calls == [list("abc"), ["d"]]
 
 
+async def test_rows_gather_while_recent_calls_met_others() -> None:
+    """Pairs of one turn soon share their calls; a caller alone soon sends its row itself again."""
+    server = _Server()
+    server.gate.set()
+    commits: GroupCommit[str, str] = GroupCommit("client", server.send, size=len)
+    async with anyio.create_task_group() as group:
+        group.start_soon(commits.run)
+        for _ in range(10):
+            async with anyio.create_task_group() as callers:
+                callers.start_soon(commits.add, "a")
+                callers.start_soon(commits.add, "b")
+        assert server.calls[:2] == [["a"], ["b"]]
+        assert server.calls[-1] == ["a", "b"]
+        for _ in range(20):
+            await commits.add("c")
+        server.calls.clear()
+        # Its caller sends it before `run` could.
+        sends = commits.add("d")
+        sends.send(None)
+        assert server.calls == [["d"]]
+        sends.close()
+        group.cancel_scope.cancel()
+
+
+async def test_gathering_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows wait for others no longer than the limit, also while each turn brings some."""
+    monkeypatch.setattr(group_commit, "MAX_GATHER_S", 0.0)
+    server = _Server()
+    server.gate.set()
+    commits: GroupCommit[str, str] = GroupCommit("client", server.send, size=len)
+    async with anyio.create_task_group() as group:
+        group.start_soon(commits.run)
+        async with anyio.create_task_group() as callers:
+            for _ in range(100):
+                callers.start_soon(commits.add, "a")
+        server.calls.clear()
+        async with anyio.create_task_group() as callers:
+            for _ in range(50):
+                callers.start_soon(commits.add, "b")
+                await anyio.lowlevel.checkpoint()
+        group.cancel_scope.cancel()
+    assert len(server.calls) > 5
+
+
 async def test_a_batch_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """No call carries more rows or bytes than allowed, except a single row that is larger."""
     monkeypatch.setattr(group_commit, "MAX_BYTES", 10)
