@@ -238,9 +238,12 @@ class Replies:
         link = self._services.store.blocking_link(self._block_s, name="replies")
         pauses = Pauses()
         replies_key = self._services.keys.replies(self._client)
+        # After a reply that was awaited, the next read is sent before the next submit: it is not in the way of its
+        # result. Replies that no caller awaits end this.
+        reads_on = False
         try:
             while True:
-                if not self._waiting_own:
+                if not self._waiting_own and not reads_on:
                     self._own_wait = anyio.Event()
                     await self._own_wait.wait()
                     continue
@@ -250,11 +253,13 @@ class Replies:
                     )
                 except StoreError as failure:
                     _log.warning("replies_interrupted", error=str(failure))
+                    reads_on = False
                     await anyio.sleep(pauses.next_s(failure))
                     await self._try_poll(list(self._waiting))
                     continue
                 pauses.reset()
                 self.last_failure = None
+                reads_on = bool(reply and self._waiting_own)
                 entries = reply[0][1] if reply else ()
                 if entries:
                     self._cursor = entries[-1][0].decode()

@@ -261,6 +261,21 @@ async def _result_or_cancelled(handle: TaskHandle[Any]) -> None:
         await handle.result()
 
 
+async def test_replies_are_read_ahead_of_the_next_submit(team: LocalTeam, redis_client: redis.Redis) -> None:
+    """After an awaited result the client reads on, until it gets replies that no caller awaits."""
+
+    def reads() -> bool:
+        listed: Any = redis_client.client_list()
+        return any(one["name"].endswith(":replies") and "b" in one["flags"] for one in listed)
+
+    await team.work(make_editor())
+    assert await (await team.orc.submit("double", {"x": 2})).result(TIMEOUT_S) == 4
+    await wait_for(reads, "the read ahead of the next submit")
+    handle = await team.orc.submit("double", {"x": 1})
+    await wait_for(lambda: not reads(), "the reply that no caller awaits")
+    assert await handle.result(TIMEOUT_S) == 2
+
+
 async def test_results_are_there_after_replies_were_trimmed(
     team: LocalTeam, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
