@@ -10,7 +10,7 @@ import msgspec
 
 from orchestrator.store.script_files import all_scripts
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 Argument: TypeAlias = str | bytes | int
 Arguments: TypeAlias = Mapping[str, Argument]
 _encoder = msgspec.msgpack.Encoder()
@@ -27,7 +27,7 @@ def opaque(data: bytes) -> msgspec.Raw:
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
+class Call(Generic[T_co]):
     """One script call.
 
     Attributes:
@@ -38,7 +38,7 @@ class Call(Generic[T]):
 
     script: str
     args: Arguments
-    parse: Callable[[Any], T]
+    parse: Callable[[Any], T_co]
 
     @property
     def sha(self) -> str:

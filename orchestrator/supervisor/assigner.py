@@ -17,12 +17,14 @@ from orchestrator.core.log import get_logger
 from orchestrator.core.queue_name import QueueName
 from orchestrator.core.wakeups import EVERYTHING, REGISTRY, changed_queue
 from orchestrator.tasks import scripts
+from orchestrator.tasks.model import Assigned, Dispatched
 from orchestrator.tasks.queries import any_ready, ready_queues
 
 if TYPE_CHECKING:
     from orchestrator.core.turns import LoopTurn
     from orchestrator.core.wakeups import Wakeup
     from orchestrator.services import Services
+    from orchestrator.store.calls import Call
 
 AGAIN_S: Final = 1.0
 """Retry delay after a refusal of Redis; the repair of damaged data runs meanwhile."""
@@ -95,29 +97,31 @@ class Assigner:
             turn.record()
             queue = queues.popleft()
             try:
-                if queue.agent is not None:
-                    left = await self._assign(queue.agent)
-                else:
-                    left, without[queue] = await self._dispatch(queue.name, without.get(queue, 0))
+                done = await self._services.store.call(self.call_for(queue, without.get(queue, 0)))
             except ServerRefused as refusal:
                 queues.extend(await self._isolate(queue, refusal))
                 continue
-            self._refused.discard(queue)
-            if left:
+            self.record(queue, done)
+            if isinstance(done, Dispatched):
+                without[queue] = done.without
+            if done.left:
                 queues.append(queue)
 
-    async def _assign(self, agent: str) -> bool:
-        done = await self._services.store.call(scripts.assign(self._services.keys, agent=agent, limit=self._batch))
-        self._note_opening(QueueName.of_agent(agent), done.wait_us)
-        return done.left
+    def call_for(self, queue: QueueName, without: int = 0) -> Call[Assigned | Dispatched]:
+        """Return the call that assigns tasks of a queue; `without` comes from the reply to the call before."""
+        if queue.agent is not None:
+            return scripts.assign(self._services.keys, agent=queue.agent, limit=self._batch)
+        return scripts.dispatch(self._services.keys, skill=queue.name, limit=self._batch, without=without)
 
-    async def _dispatch(self, skill: str, without: int) -> tuple[bool, int]:
-        call = scripts.dispatch(self._services.keys, skill=skill, limit=self._batch, without=without)
-        done = await self._services.store.call(call)
-        for agent, wait_us in done.waits_us.items():
-            self._note_opening(QueueName.of_agent(agent), wait_us)
-        self._opens_s.pop(QueueName.of_skill(skill), None)
-        return done.left, done.without
+    def record(self, queue: QueueName, done: Assigned | Dispatched) -> None:
+        """Record when the limits that hold tasks back open."""
+        if isinstance(done, Assigned):
+            self._note_opening(queue, done.wait_us)
+        else:
+            for agent, wait_us in done.waits_us.items():
+                self._note_opening(QueueName.of_agent(agent), wait_us)
+            self._opens_s.pop(queue, None)
+        self._refused.discard(queue)
 
     def _note_opening(self, queue: QueueName, wait_us: int) -> None:
         if wait_us:

@@ -142,13 +142,16 @@ async def supervise(
 
     async def work() -> None:
         assign_wakeup, promote_wakeup, schedule_wakeup, repair_requested = Wakeup(), Wakeup(), Wakeup(), Wakeup()
-        doorbell = Doorbell(services, assigner=assign_wakeup, promoter=promote_wakeup, scheduler=schedule_wakeup)
+        assigner = Assigner(services, assign_wakeup, repair_requested=repair_requested)
+        doorbell = Doorbell(
+            services, assigner=assign_wakeup, promoter=promote_wakeup, scheduler=schedule_wakeup, calls=assigner
+        )
         keys_lost = Wakeup()
         jobs = Jobs(services)
         async with anyio.create_task_group() as loops:
             loops.start_soon(doorbell.run)
             loops.start_soon(doorbell.sweep)
-            loops.start_soon(Assigner(services, assign_wakeup, repair_requested=repair_requested).run)
+            loops.start_soon(assigner.run)
             loops.start_soon(Promoter(services, promote_wakeup, repair_requested=repair_requested).run)
             loops.start_soon(Scheduler(services, schedule_wakeup, repair_requested=repair_requested).run)
             loops.start_soon(RegistryCleanup(services).run)

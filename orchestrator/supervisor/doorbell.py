@@ -1,12 +1,13 @@
 """Reads the doorbell stream of the pool and notifies the loops of changes.
 
 A notification is a hint (protocol rule 5): at the start, after every gap in reading, and in every sweep the loops are
-told to check everything.
+told to check everything. While notifications are about the same queue, Redis assigns its tasks at the end of the read
+(docs/internals/adr/0062).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -16,11 +17,16 @@ from orchestrator.core.errors import StoreError
 from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
 from orchestrator.core.queue_name import QueueName
-from orchestrator.core.wakeups import EVERYTHING, REGISTRY, SCHEDULES
+from orchestrator.core.wakeups import EVERYTHING, REGISTRY, SCHEDULES, changed_queue
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from orchestrator.core.wakeups import Wakeup
     from orchestrator.services import Services
+    from orchestrator.store.calls import Argument
+    from orchestrator.store.router import Router
+    from orchestrator.supervisor.assigner import Assigner
 
 READ_COUNT: Final = 1000
 """The length that the stream keeps at least. After a full read, older entries may have been trimmed unread."""
@@ -30,12 +36,20 @@ _log = get_logger(__name__)
 
 
 class Doorbell:
-    """Notifies the assigner of queues, the promoter of due tasks and the scheduler of schedules."""
+    """Notifies the assigner of queues, the promoter of due tasks and the scheduler of schedules.
 
-    def __init__(self, services: Services, *, assigner: Wakeup, promoter: Wakeup, scheduler: Wakeup) -> None:
+    Args:
+        calls: makes the calls that assign tasks, and takes their replies.
+    """
+
+    def __init__(
+        self, services: Services, *, assigner: Wakeup, promoter: Wakeup, scheduler: Wakeup, calls: Assigner
+    ) -> None:
         self._services, self._assigner, self._promoter = services, assigner, promoter
         self._wakeups = {"scheduled": promoter, SCHEDULES: scheduler}
-        self._scheduler = scheduler
+        self._scheduler, self._calls = scheduler, calls
+        self._last_names: set[str] = set()
+        self._ahead: str | None = None
 
     async def run(self) -> None:
         """Read notifications until cancelled."""
@@ -60,12 +74,11 @@ class Doorbell:
                         self._assigner.notify(REGISTRY)
                         self._scheduler.notify(SCHEDULES)
                         self._notify_all()
-                    reply = await link.execute(
-                        "XREAD", "COUNT", READ_COUNT, "BLOCK", int(block_s * 1000), "STREAMS", doorbell_key, cursor
-                    )
+                    read = ("XREAD", "COUNT", READ_COUNT, "BLOCK", int(block_s * 1000), "STREAMS", doorbell_key, cursor)
+                    reply, assigned = await self._read_and_assign(link, read)
                 except StoreError as failure:
                     _log.warning("doorbell_read_failed", error=str(failure))
-                    cursor = None
+                    cursor = self._ahead = None
                     await anyio.sleep(pauses.next_s(failure))
                     continue
                 pauses.reset()
@@ -74,14 +87,43 @@ class Doorbell:
                     self._assigner.notify(REGISTRY)
                     self._scheduler.notify(SCHEDULES)
                     self._notify_all()
-                for entry, fields in entries:
-                    cursor = entry.decode()
-                    self._notify(*[text.decode() for text in fields[1::2]])
-                # A notified loop sends its call before the next read.
-                await checkpoint()
+                if entries:
+                    cursor = entries[-1][0].decode()
+                names = {self._name(*[text.decode() for text in fields[1::2]]) for _, fields in entries}
+                for name in names - {assigned}:
+                    self._wakeups.get(name, self._assigner).notify(name)
+                again = names & self._last_names
+                self._ahead = next((name for name in again if name.startswith(("queue:", "agent:"))), None)
+                self._last_names = names
+                if names != {assigned}:
+                    # A notified loop sends its call before the next read.
+                    await checkpoint()
         finally:
             turn.close()
             await link.close()
+
+    async def _read_and_assign(self, link: Router, read: Sequence[Argument]) -> tuple[Any, str | None]:
+        """Read the doorbell, and assign tasks of the queue that each of the last two reads named.
+
+        Redis runs the second command as soon as the read ends, so the tasks do not wait for this process to wake up. If
+        the notification is about another queue, the call finds no task or does what the assigner would do later.
+
+        Returns:
+            The reply to the read, and the notification that needs no further call.
+        """
+        if self._ahead is None:
+            return await link.execute(*read), None
+        name, queue = self._ahead, changed_queue(self._ahead)
+        call = self._calls.call_for(queue)
+        reply, assigned = await link.pipeline([read, call.command()])
+        if isinstance(reply, StoreError):
+            raise reply
+        if isinstance(assigned, StoreError):
+            # The assigner calls again, and deals with the failure.
+            return reply, None
+        done = call.parse(assigned)
+        self._calls.record(queue, done)
+        return reply, None if done.left else name
 
     def _block_s(self) -> float:
         return min(LONGEST_BLOCK_S, self._services.settings.supervisor.sweep_s)
@@ -94,10 +136,10 @@ class Doorbell:
                 turn.record()
                 self._notify_all()
 
-    def _notify(self, what: str, agent: str = "") -> None:
+    @staticmethod
+    def _name(what: str, agent: str = "") -> str:
         # An entry that names an agent is about this agent only.
-        name = str(QueueName.of_agent(agent)) if agent else what
-        self._wakeups.get(name, self._assigner).notify(name)
+        return str(QueueName.of_agent(agent)) if agent else what
 
     def _notify_all(self) -> None:
         self._assigner.notify(EVERYTHING)

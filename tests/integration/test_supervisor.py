@@ -292,13 +292,73 @@ async def test_nothing_is_lost_between_two_that_both_work(team: LocalTeam) -> No
     await team.work(agent)
     wakeup = Wakeup()
     async with anyio.create_task_group() as second:
-        second.start_soon(Doorbell(team.services, assigner=wakeup, promoter=Wakeup(), scheduler=Wakeup()).run)
-        second.start_soon(Assigner(team.services, wakeup, repair_requested=Wakeup()).run)
+        doorbell, assigner = _doorbell(team, wakeup)
+        second.start_soon(doorbell.run)
+        second.start_soon(assigner.run)
         handles = await team.orc.submit_many([Submission("work", {"label": number}) for number in range(600)])
         for handle in handles:
             await handle.result(TIMEOUT_S)
         second.cancel_scope.cancel()
     assert sorted(notes) == list(range(600))
+
+
+def _doorbell(team: LocalTeam, wakeup: Wakeup) -> tuple[Doorbell, Assigner]:
+    assigner = Assigner(team.services, wakeup, repair_requested=Wakeup())
+    return Doorbell(team.services, assigner=wakeup, promoter=Wakeup(), scheduler=Wakeup(), calls=assigner), assigner
+
+
+@pytest.mark.both_servers
+async def test_the_read_of_the_doorbell_assigns(settings: Settings) -> None:
+    """After two reads that name the same queue, the next one assigns its tasks; no loop of an assigner runs."""
+    async with run_local_team(settings, supervised=False) as team:
+        agent, _ = make_agent("steady", "work")
+        await team.work(agent)
+        handle = await team.orc.submit("work")
+        doorbell, _ = _doorbell(team, Wakeup())
+
+        async def ring() -> None:
+            while True:
+                await _ring(team, "queue:skill:work")
+                await anyio.sleep(0.02)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(doorbell.run)
+            group.start_soon(ring)
+            assert await handle.result(TIMEOUT_S) == "steady"
+            group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_what_the_read_cannot_assign_is_left_to_the_assigner(settings: Settings, *, refused: bool) -> None:
+    """A notification whose call was refused is passed on, and one whose queue is empty afterwards is not."""
+    name, mark, passed_on = "queue:skill:work", "queue:skill:mark", list[str]()
+    async with run_local_team(settings, supervised=False) as team:
+        wakeup = Wakeup()
+        doorbell, _ = _doorbell(team, wakeup)
+        if refused:
+            await team.services.store.execute("SET", team.services.keys.queue("skill:work"), "no sorted set")
+
+        async def collect() -> None:
+            while True:
+                passed_on.extend(await wakeup.wait(None))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(doorbell.run)
+            group.start_soon(collect)
+            await wait_for(lambda: bool(passed_on), "the first read")
+            await _ring(team, name)
+            await wait_for(lambda: passed_on.count(name) == 1, "the first notification")
+            await _ring(team, name)
+            await wait_for(lambda: passed_on.count(name) == 2, "the second notification")
+            await _ring(team, name)
+            await _ring(team, mark)
+            await wait_for(lambda: mark in passed_on, "the end of the reads")
+            group.cancel_scope.cancel()
+    assert passed_on.count(name) == (3 if refused else 2)
+
+
+async def _ring(team: LocalTeam, name: str) -> None:
+    await team.services.store.execute("XADD", team.services.keys.doorbell, "*", "w", name)
 
 
 DAILY = {"worker__heartbeat_s": 5.0, "supervisor__leader_lease_s": 10.0, "supervisor__sweep_s": 2.5}
