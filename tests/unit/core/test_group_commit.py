@@ -114,9 +114,8 @@ async def test_gathering_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(server.calls) > 5
 
 
-async def test_a_batch_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_has_bounds() -> None:
     """No call carries more rows or bytes than allowed, except a single row that is larger."""
-    monkeypatch.setattr(group_commit, "MAX_BYTES", 10)
     server = _Server()
     commits: GroupCommit[str, str] = GroupCommit("worker", server.send, size=len, max_rows=3, max_bytes=10)
     rows = ["a", "b", "c", "d", "eeeeee", "ffffff", "g" * 50, "h"]
@@ -128,7 +127,7 @@ async def test_a_batch_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
         await anyio.wait_all_tasks_blocked()
         group.cancel_scope.cancel()
     assert server.calls == [["a", "b", "c"], ["d", "eeeeee"], ["ffffff"], ["g" * 50], ["h"]]
-    assert list(split_to_fit(rows, len)) == [rows[:5], rows[5:6], rows[6:7], rows[7:]]
+    assert list(split_to_fit(rows, len, max_bytes=10)) == [rows[:5], rows[5:6], rows[6:7], rows[7:]]
 
 
 async def test_rows_wait_for_room() -> None:
