@@ -16,15 +16,15 @@ from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
 from orchestrator.core.queue_name import QueueName
 from orchestrator.core.wakeups import EVERYTHING, REGISTRY, changed_queue
-from orchestrator.tasks import scripts
-from orchestrator.tasks.model import Assigned, Dispatched
+from orchestrator.tasks.assigning import assign_from
+from orchestrator.tasks.model import Assigned
 from orchestrator.tasks.queries import any_ready, ready_queues
 
 if TYPE_CHECKING:
     from orchestrator.core.turns import LoopTurn
     from orchestrator.core.wakeups import Wakeup
     from orchestrator.services import Services
-    from orchestrator.store.calls import Call
+    from orchestrator.tasks.model import Dispatched
 
 AGAIN_S: Final = 1.0
 """Retry delay after a refusal of Redis; the repair of damaged data runs meanwhile."""
@@ -58,7 +58,8 @@ class Assigner:
                     self._wakeup.notify(EVERYTHING, REGISTRY)
 
     @property
-    def _batch(self) -> int:
+    def batch(self) -> int:
+        """The most tasks that one call assigns."""
         return self._services.settings.supervisor.batch
 
     def _until_next_s(self) -> float | None:
@@ -97,21 +98,15 @@ class Assigner:
             turn.record()
             queue = queues.popleft()
             try:
-                done = await self._services.store.call(self.call_for(queue, without.get(queue, 0)))
+                done = await assign_from(self._services.store, queue, limit=self.batch, without=without.get(queue, 0))
             except ServerRefused as refusal:
                 queues.extend(await self._isolate(queue, refusal))
                 continue
             self.record(queue, done)
-            if isinstance(done, Dispatched):
+            if not isinstance(done, Assigned):
                 without[queue] = done.without
             if done.left:
                 queues.append(queue)
-
-    def call_for(self, queue: QueueName, without: int = 0) -> Call[Assigned | Dispatched]:
-        """Return the call that assigns tasks of a queue; `without` comes from the reply to the call before."""
-        if queue.agent is not None:
-            return scripts.assign(self._services.keys, agent=queue.agent, limit=self._batch)
-        return scripts.dispatch(self._services.keys, skill=queue.name, limit=self._batch, without=without)
 
     def record(self, queue: QueueName, done: Assigned | Dispatched) -> None:
         """Record when the limits that hold tasks back open."""

@@ -7,7 +7,7 @@ told to check everything. While notifications are about the same queue, Redis as
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -18,15 +18,13 @@ from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
 from orchestrator.core.queue_name import QueueName
 from orchestrator.core.wakeups import EVERYTHING, REGISTRY, SCHEDULES, changed_queue
+from orchestrator.tasks.assigning import read_then_assign
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from orchestrator.core.wakeups import Wakeup
     from orchestrator.services import Services
-    from orchestrator.store.calls import Argument
-    from orchestrator.store.router import Router
     from orchestrator.supervisor.assigner import Assigner
+    from orchestrator.tasks.model import Assigned, Dispatched
 
 READ_COUNT: Final = 1000
 """The length that the stream keeps at least. After a full read, older entries may have been trimmed unread."""
@@ -39,7 +37,7 @@ class Doorbell:
     """Notifies the assigner of queues, the promoter of due tasks and the scheduler of schedules.
 
     Args:
-        calls: makes the calls that assign tasks, and takes their replies.
+        calls: takes the replies of calls that assign tasks.
     """
 
     def __init__(
@@ -75,7 +73,13 @@ class Doorbell:
                         self._scheduler.notify(SCHEDULES)
                         self._notify_all()
                     read = ("XREAD", "COUNT", READ_COUNT, "BLOCK", int(block_s * 1000), "STREAMS", doorbell_key, cursor)
-                    reply, assigned = await self._read_and_assign(link, read)
+                    covered = None
+                    if (ahead := self._ahead) is None:
+                        reply = await link.execute(*read)
+                    else:
+                        store, queue = self._services.store, changed_queue(ahead)
+                        reply, done = await read_then_assign(store, link, read, queue, limit=self._calls.batch)
+                        covered = self._covered(ahead, done)
                 except StoreError as failure:
                     _log.warning("doorbell_read_failed", error=str(failure))
                     cursor = self._ahead = None
@@ -89,41 +93,34 @@ class Doorbell:
                     self._notify_all()
                 if entries:
                     cursor = entries[-1][0].decode()
-                names = {self._name(*[text.decode() for text in fields[1::2]]) for _, fields in entries}
-                for name in names - {assigned}:
-                    self._wakeups.get(name, self._assigner).notify(name)
-                again = names & self._last_names
-                self._ahead = next((name for name in again if name.startswith(("queue:", "agent:"))), None)
-                self._last_names = names
-                if names != {assigned}:
+                if self._pass_on(
+                    {self._name(*[text.decode() for text in fields[1::2]]) for _, fields in entries}, covered
+                ):
                     # A notified loop sends its call before the next read.
                     await checkpoint()
         finally:
             turn.close()
             await link.close()
 
-    async def _read_and_assign(self, link: Router, read: Sequence[Argument]) -> tuple[Any, str | None]:
-        """Read the doorbell, and assign tasks of the queue that each of the last two reads named.
+    def _covered(self, name: str, done: Assigned | Dispatched | None) -> str | None:
+        """Record what the call behind a read did; return the notification if it needs no further call."""
+        if done is None:
+            # The assigner calls again if the queue was named, and deals with the failure.
+            return None
+        self._calls.record(changed_queue(name), done)
+        if done.left:
+            self._assigner.notify(name)
+            return None
+        return name
 
-        Redis runs the second command as soon as the read ends, so the tasks do not wait for this process to wake up. If
-        the notification is about another queue, the call finds no task or does what the assigner would do later.
-
-        Returns:
-            The reply to the read, and the notification that needs no further call.
-        """
-        if self._ahead is None:
-            return await link.execute(*read), None
-        name, queue = self._ahead, changed_queue(self._ahead)
-        call = self._calls.call_for(queue)
-        reply, assigned = await link.pipeline([read, call.command()])
-        if isinstance(reply, StoreError):
-            raise reply
-        if isinstance(assigned, StoreError):
-            # The assigner calls again, and deals with the failure.
-            return reply, None
-        done = call.parse(assigned)
-        self._calls.record(queue, done)
-        return reply, None if done.left else name
+    def _pass_on(self, names: set[str], covered: str | None) -> bool:
+        """Notify the loops, except of `covered`, and choose the queue of the next read; return whether it notified."""
+        for name in names - {covered}:
+            self._wakeups.get(name, self._assigner).notify(name)
+        again = names & self._last_names
+        self._ahead = next((name for name in again if name.startswith(("queue:", "agent:"))), None)
+        self._last_names = names
+        return names != {covered}
 
     def _block_s(self) -> float:
         return min(LONGEST_BLOCK_S, self._services.settings.supervisor.sweep_s)
