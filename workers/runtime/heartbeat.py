@@ -58,8 +58,8 @@ AGENTS_AT_ONCE: Final = 1000
 CHANGES_EVERY_S: Final = 0.1
 """Shortest time between two calls for changed backlogs."""
 CHECK_ALL_S: Final = 7200.0
-"""Time in which the heartbeats of a worker with many agents check each registration in full, and prolong its keys, which
-live for a day."""
+"""Time in which the heartbeats of a worker with many agents check each registration in full, and prolong its keys,
+which live for a day."""
 BATCHES_AT_ONCE: Final = 8
 """Batches of counts in one heartbeat: more pairs of agent and skill than a pool counts by name."""
 
@@ -333,7 +333,8 @@ class Heartbeat:
 
     def _send_backlogs(self, store: SyncStore) -> bool:
         """Record the backlogs that changed since the last heartbeat; return whether that needs no whole heartbeat."""
-        rows = [(name, one.backlog) for name, one in self._throughputs.items() if self._recorded.get(name) != one.backlog]
+        found = self._throughputs.items()
+        rows = [(name, one.backlog) for name, one in found if self._recorded.get(name) != one.backlog]
         if not self._recorded or len(rows) > CHECKED_AT_ONCE:
             return False
         if rows and not self._call(store, rows).complete:
