@@ -297,7 +297,7 @@ def test_watch(terminal: Terminal) -> None:
 
 def test_watch_ends_with_the_task(terminal: Terminal) -> None:
     """It follows a running task to its end, and tells by its exit code how that was."""
-    bad = terminal.orc("tasks", "watch", submit(terminal, "talk", "-a", "to=2", "-a", "fail=true", "--delay", "200ms"))
+    bad = terminal.orc("tasks", "watch", submit(terminal, "talk", "-a", "to=2", "-a", "fail=true", "--delay", "1s"))
     assert bad.code == 1
     assert [line.split()[1] for line in bad.out.splitlines()] == [
         *["scheduled", "assigned"],

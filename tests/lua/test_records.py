@@ -10,6 +10,7 @@ from orchestrator.agents.model import SkillVersion
 from orchestrator.tasks.model import VerdictKind
 from tests.lua.pool import Team, row
 from tests.lua.scenario import play
+from tests.lua.tasks.test_values_apart import large, submit
 
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
@@ -74,6 +75,7 @@ def test_fields_and_counters(pool: Pool) -> None:
     pool.put(row(queue="agent:al", skill="sum"))
     for delivery in pool.deliver("old", agent="al"):
         pool.refuse(delivery, versions[0])
+    submit(pool, large())
     look()
     # tests/lua/backup/test_restore.py looks at records that a restore wrote.
     assert task_fields | {"restored"} == explained("Fields of a task")
