@@ -117,8 +117,9 @@ class Doorbell:
         """Notify the loops, except of `covered`, and choose the queue of the next read; return whether it notified."""
         for name in names - {covered}:
             self._wakeups.get(name, self._assigner).notify(name)
-        again = names & self._last_names
-        self._ahead = next((name for name in again if name.startswith(("queue:", "agent:"))), None)
+        # All other names are of queues.
+        again = (names & self._last_names) - {REGISTRY} - self._wakeups.keys()
+        self._ahead = min(again, default=None)
         self._last_names = names
         return names != {covered}
 
