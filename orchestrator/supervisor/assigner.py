@@ -108,15 +108,16 @@ class Assigner:
             if done.left:
                 queues.append(queue)
 
-    def record(self, queue: QueueName, done: Assigned | Dispatched) -> None:
-        """Record when the limits that hold tasks back open."""
+    def record(self, queue: QueueName, done: Assigned | Dispatched) -> bool:
+        """Record when the limits that hold tasks back open; return whether any does."""
+        self._refused.discard(queue)
         if isinstance(done, Assigned):
             self._note_opening(queue, done.wait_us)
-        else:
-            for agent, wait_us in done.waits_us.items():
-                self._note_opening(QueueName.of_agent(agent), wait_us)
-            self._opens_s.pop(queue, None)
-        self._refused.discard(queue)
+            return done.wait_us > 0
+        for agent, wait_us in done.waits_us.items():
+            self._note_opening(QueueName.of_agent(agent), wait_us)
+        self._opens_s.pop(queue, None)
+        return any(done.waits_us.values())
 
     def _note_opening(self, queue: QueueName, wait_us: int) -> None:
         if wait_us:

@@ -107,7 +107,9 @@ class Doorbell:
         if done is None:
             # The assigner calls again if the queue was named, and deals with the failure.
             return None
-        self._calls.record(changed_queue(name), done)
+        if self._calls.record(changed_queue(name), done):
+            # It waits for an opening that it does not know yet.
+            self._assigner.notify()
         if done.left:
             self._assigner.notify(name)
             return None

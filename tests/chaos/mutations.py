@@ -84,7 +84,7 @@ MUTATIONS: Final = {
     "no-room": Mutation(
         "includes/room.lua",
         "room = room - slots * backlog - math.min(suspects, live_workers(pool .. ':agent:' .. agent))",
-        "room = 0",
+        "room = 0 * live_workers(pool .. ':agent:' .. agent)",
         "while suspects wait, no other task is assigned",
     ),
     "every-death": Mutation(

@@ -218,7 +218,7 @@ def test_status(terminal: Terminal) -> None:
     """One screen: server, supervisor, agents, workers, queues, counters; the same as one document."""
     screen = terminal.orc("status")
     assert screen.code == 0, screen
-    for word in ("redis", "supervisor", "greeter", "submitted"):
+    for word in ("Redis", "supervisor", "greeter", "submitted"):
         assert word in screen.out
     status = terminal.orc("status", "-o", "json").json()
     assert status["supervisor"]

@@ -538,7 +538,8 @@ async def test_under_load(team: LocalTeam, target: Settings, tmp_path: Path) -> 
         await copy.orc.admin.start()
 
         async def all_succeeded() -> bool:
-            return {str(row.state) for row in await list_tasks(copy.services, limit=10_000)} == {"succeeded"}
+            # Tasks that had ended before are in no list, because a backup has no log of ends.
+            return {str(row.state) for row in await list_tasks(copy.services, limit=10_000)} <= {"succeeded"}
 
         await wait_for(all_succeeded, "the end of all tasks", 20)
         assert await check_keys(copy.services) == []
@@ -550,6 +551,7 @@ def family_agent() -> Agent:
 
     @agent.skill(name="child")
     async def child() -> int:
+        await anyio.sleep(0.01)  # so that some have not ended when they are saved
         return 1
 
     @agent.skill(name="parent")

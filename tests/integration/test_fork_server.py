@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -213,7 +213,8 @@ async def test_a_call_that_is_cancelled_at_its_start(tmp_path: Path) -> None:
     """It leaves no process behind and keeps no other call from its start."""
     async with running(forked) as calls:
         for delay_s in (0.0, 0.001, 0.002, 0.005, 0.01, 0.1) * 3:
-            with anyio.move_on_after(delay_s):
+            # Handlers that begin in time fail, because their folder does not exist.
+            with anyio.move_on_after(delay_s), suppress(Exception):
                 await calls.call_together(10, "stay", marker=str(tmp_path / "never" / "marker"))
         with pytest.raises(Exception, match="No such file"):
             await calls.call("stay", marker=str(tmp_path / "never" / "marker"))
