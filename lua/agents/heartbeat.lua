@@ -27,10 +27,13 @@ if redis.call('EXISTS', worker_key) == 0 then return {'unknown', seq, floor} end
 local status, complete, types = 'ok', {}, {}
 
 local function has_all(key, fields)
-  if #fields == 0 then return true end
-  local values = redis.call('HMGET', key, unpack(fields))
-  for i = 1, #fields do
-    if not values[i] then return false end
+  -- In pieces, because agents may have many limits and Lua passes some 8,000 arguments at most.
+  for first = 1, #fields, 1000 do
+    local last = math.min(first + 999, #fields)
+    local values = redis.call('HMGET', key, unpack(fields, first, last))
+    for i = 1, last - first + 1 do
+      if not values[i] then return false end
+    end
   end
   return true
 end

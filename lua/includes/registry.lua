@@ -85,7 +85,9 @@ end
 -- any of them has. Returns what changed: 'skills', 'rest' or nil.
 local function publish_offer(pool, agent, counts, now_ms)
   local agent_key = pool .. ':agent:' .. agent
-  local known = redis.call('HMGET', agent_key, 'slots', 'backlog', 'skills', 'versions')
+  local known = redis.call('HMGET', agent_key, 'slots', 'backlog', 'skills', 'versions', 'limits')
+  -- A record that Redis lost stays missing until a worker registers again, because a heartbeat looks only whether it exists.
+  if not known.slots and not known.limits then return nil end
   local skills_before, versions_before = known.skills or '', known.versions or ''
   local live, slots = counts.live or 0, integer(counts.slots or 0)
   local backlog = live > 0 and not counts['without backlog'] and '1' or '0'

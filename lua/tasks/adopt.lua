@@ -50,7 +50,10 @@ local leases, shortest, longest = read_leases(pool, agent, lease_ms)
 -- While no search was possible, no renewal was: every holder gets one lease as grace (protocol rule 10).
 local gap_ms = math.min(lease_ms, tonumber(seen.shortest_lease_ms or lease_ms)) / 3
 if search and (stepped_back or is_after_gap(inbox_key, now_ms, looked, gap_ms)) then grace = now_ms + longest end
-local may_take = search and now_ms >= grace
+-- A registration always writes `limits`. A record that Redis lost stays missing, so that a heartbeat finds that and the
+-- worker registers again. Until then no look can be stored, and no expired entry is taken.
+local may_store = search and (seen.limits or seen.grace)
+local may_take = may_store and now_ms >= grace
 
 local any_active = redis.call('EXISTS', pool .. ':desired') == 1
 local blocked, sessions = any_active and agent_blocked(pool, agent), any_active and any_session_stopped(pool)
@@ -148,7 +151,7 @@ for i = 1, #candidates do
     consider(i)
   end
 end
-if search then
+if may_store then
   redis.call('HSET', agent_key, 'looked', integer(now_ms), 'grace', integer(grace), 'rest', rest and '1' or '0')
   redis.call('EXPIRE', agent_key, day_s, 'NX')
 end

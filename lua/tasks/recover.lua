@@ -34,7 +34,8 @@ for i = 1, group and #group or 0, 2 do
   if group[i] == 'last-delivered-id' then read_up_to = group[i + 1] end
 end
 
-local spec = redis.call('HMGET', agent_key, 'slots', 'lease_ms', 'swept', 'grace', 'terms', 'looked', 'shortest_lease_ms')
+local spec = redis.call('HMGET', agent_key, 'slots', 'lease_ms', 'swept', 'grace', 'terms', 'looked', 'shortest_lease_ms',
+  'limits')
 local slots, lease_ms = tonumber(spec.slots or 0), tonumber(spec.lease_ms or 15000)
 local leases, shortest, longest = read_leases(pool, agent, lease_ms)
 local swept, grace = tonumber(spec.swept or 0), tonumber(spec.grace or 0)
@@ -45,8 +46,13 @@ for skill, deaths in string.gmatch(spec.terms or '', '(%S+)=%d+/(%d+)') do death
 local seen = math.max(swept, tonumber(spec.looked or 0))
 local gap_ms = every_ms + tonumber(spec.shortest_lease_ms or lease_ms) / 3
 if now_ms < swept or is_after_gap(inbox_key, now_ms, seen, gap_ms) then grace = math.max(grace, now_ms + longest) end
-redis.call('HSET', agent_key, 'swept', integer(now_ms), 'grace', integer(grace))
-redis.call('EXPIRE', agent_key, day_s, 'NX')
+-- A registration always writes `limits`. A record that Redis lost stays missing while the agent has workers, so that a
+-- heartbeat finds that and the worker registers again. Until then no look can be stored, and no expired entry is taken.
+local may_store = spec.limits or spec.grace or redis.call('EXISTS', agent_key .. ':workers') == 0
+if may_store then
+  redis.call('HSET', agent_key, 'swept', integer(now_ms), 'grace', integer(grace))
+  redis.call('EXPIRE', agent_key, day_s, 'NX')
+end
 
 local ending, waiting = start_endings(now), start_waiting()
 local leave, given_back, left = {}, 0, 0
@@ -60,7 +66,7 @@ local function give_back(entry, id, crew, evidence)
   given_back = given_back + 1
 end
 
-if now_ms >= grace then
+if may_store and now_ms >= grace then
   local function slack(lease) return 2 * math.min(heartbeat_ms, math.floor(lease / 3)) end
   --@rows overdue: entry worker
   local overdue = expired_entries(inbox_key, leases, shortest, longest, slack, limit)
@@ -99,7 +105,8 @@ if #leave > 0 then remove_entries(pool, agent, leave) end
 if given_back > 0 then ending.counts.recovered = given_back end
 flush_endings(pool, ending)
 
-if clean == '1' then
+-- Workers that lost entries hold nothing now, and their leases would lengthen each grace until the turn of this agent.
+if clean == '1' or #leave > 0 then
   local consumers = redis.call('XINFO', 'CONSUMERS', inbox_key, 'workers')
   local readers = {}
   for i = 1, math.min(#consumers, limit) do

@@ -177,6 +177,19 @@ class TestBeat:
         pool.register(team=limited)
         assert pool.glance("ed", "other", limits=["model:x"]).complete
 
+    def test_glance_at_many_limits(self, pool: Pool) -> None:
+        """Agents may have more limits than Lua passes arguments in one call; each is looked for."""
+        names = [f"model:{number}" for number in range(9000)]
+        pool.register()
+        for first in range(0, len(names), 1000):
+            fields = [part for name in names[first : first + 1000] for part in (name, "1 1000")]
+            pool.execute("HSET", pool.keys.limits, *fields)
+        assert pool.glance("ed", limits=names).complete
+        for lost in (names[0], names[4321], names[-1]):
+            pool.execute("HDEL", pool.keys.limits, lost)
+            assert pool.glance("ed", limits=names).again
+            pool.execute("HSET", pool.keys.limits, lost, "1 1000")
+
     def test_glance_of_an_unknown_worker(self, pool: Pool) -> None:
         """A worker that the registry forgot is told to register again."""
         pool.register("w2")
@@ -282,6 +295,23 @@ class TestDeregister:
         pool.register("w2", Team(agent="b"), slots=3)
         pool.deregister("w1")
         assert (pool.agent("a")["slots"], pool.agent("b")["slots"]) == ("0", "3")
+
+    @pytest.mark.parametrize("silent", [False, True])
+    def test_a_lost_record_stays_missing(self, pool: Pool, silent: bool) -> None:  # noqa: FBT001
+        """A worker that leaves makes no record of an agent that Redis lost: a glance of another finds the loss."""
+        pool.register("w2")
+        pool.sleep(30_000)
+        pool.register("w1", slots=3)
+        pool.execute("DEL", pool.keys.agent("ed"))
+        if silent:
+            assert pool.expire() == ["w2"]
+        else:
+            pool.deregister("w2")
+        assert pool.execute("EXISTS", pool.keys.agent("ed")) == 0
+        assert pool.glance("ed").again
+        pool.register("w1", slots=3)
+        assert pool.agent()["slots"] == "3"
+        assert pool.repair_registry(("agent", "ed"), ("skill", "sum")) == []
 
     def test_survives_a_lost_group(self, pool: Pool) -> None:
         """A worker can deregister although its inbox or group is gone."""

@@ -495,12 +495,43 @@ def test_keeps_the_record_alive(pool: Pool) -> None:
         assert pool.ttl_s(key) > 86_000
 
 
-def test_forgotten_agent_leaves_no_immortal_key(pool: Pool) -> None:
-    """Looking into the inbox of an agent that the registry forgot makes no key that stays for ever."""
+def test_a_lost_record_stays_missing(pool: Pool) -> None:
+    """A look makes no record of an agent that Redis lost, so that a glance finds the loss and the worker registers."""
     pool.register()
     pool.execute("DEL", pool.keys.agent("ed"))
     pool.adopt("w1")
-    assert pool.ttl_s(pool.keys.agent("ed")) > 0
+    assert pool.execute("EXISTS", pool.keys.agent("ed")) == 0
+    assert pool.glance("ed").again
+    pool.register()
+    pool.adopt("w1")
+    assert pool.agent()["looked"] == str(pool.now_ms)
+    assert pool.glance("ed").complete
+
+
+def test_a_lost_record_starts_a_grace(pool: Pool) -> None:
+    """Looks that cannot be stored take no expired entry; after the next registration every holder has one lease."""
+    lose(pool)
+    pool.execute("DEL", pool.keys.agent("ed"))
+    for _ in range(10):
+        assert pool.adopt("w2") == []
+        pool.sleep(LEASE_MS / 5)
+    pool.register("w2")
+    for _ in range(5):
+        assert pool.adopt("w2") == []
+        pool.sleep(LEASE_MS / 5)
+    assert len(pool.adopt("w2")) == 1
+
+
+def test_a_lost_record_hides_the_shortest_lease(pool: Pool) -> None:
+    """A holder with a shorter lease keeps its entry, which is too young to tell of a time without looks."""
+    pool.set_server_time()
+    pool.register(team=Team(lease_ms=LEASE_MS // 10))
+    pool.put()
+    pool.one()
+    pool.execute("DEL", pool.keys.agent("ed"))
+    pool.age(LEASE_MS // 10 + 1)
+    pool.sleep(1000)
+    assert pool.adopt("w2") == []
 
 
 def test_generation_rises_when_the_clock_stepped_back(pool: Pool) -> None:

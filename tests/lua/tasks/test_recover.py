@@ -25,6 +25,12 @@ def look(pool: Pool, *, times: int = 6) -> None:
         pool.sleep(EVERY_MS)
 
 
+def idle_ms(pool: Pool) -> dict[str, int]:
+    """Return how long each consumer of the inbox is idle."""
+    found = pool.execute("XINFO", "CONSUMERS", pool.keys.inbox("ed"), "workers")
+    return {facts[1].decode(): facts[5] for facts in found}
+
+
 def test_nothing_to_recover(pool: Pool) -> None:
     """Without an inbox, or with an empty one, nothing is given back."""
     with pool.unchanged():
@@ -106,6 +112,52 @@ def test_no_grace_is_forgotten(pool: Pool) -> None:
     pool.sleep(LEASE_MS)
     pool.recover(every_ms=LEASE_MS)
     assert pool.inbox_length() == 0
+
+
+def test_a_lost_record_stays_missing(pool: Pool) -> None:
+    """While workers are listed, `recover` makes no lost record: a glance finds the loss, and nothing is taken."""
+    pool.register()
+    pool.put(row())
+    pool.one()
+    pool.execute("DEL", pool.keys.agent("ed"))
+    pool.age(OVERDUE_MS + 1)
+    look(pool)
+    assert pool.execute("EXISTS", pool.keys.agent("ed")) == 0
+    assert len(pool.pending()) == 1
+    assert pool.glance("ed").again
+    pool.register()
+    look(pool, times=3)
+    assert len(pool.pending()) == 1
+    look(pool, times=3)
+    assert pool.pending() == []
+
+
+def test_a_lost_record_hides_the_shortest_lease(pool: Pool) -> None:
+    """A holder with a short lease keeps its entry, which is too young to tell of a time without looks."""
+    pool.set_server_time()
+    pool.register(team=Team(lease_ms=LEASE_MS // 10))
+    pool.put(row())
+    pool.one()
+    pool.execute("DEL", pool.keys.agent("ed"))
+    pool.age(OVERDUE_MS)
+    pool.sleep(1000)
+    pool.recover(every_ms=EVERY_MS)
+    assert len(pool.pending()) == 1
+
+
+def test_entries_of_an_agent_without_record_and_workers(pool: Pool) -> None:
+    """Without workers no registration restores the record: `recover` makes it, and takes entries back after a grace."""
+    pool.register()
+    pool.put(row())
+    pool.one()
+    pool.execute("DEL", pool.keys.agent("ed"))
+    pool.deregister()
+    pool.age(OVERDUE_MS + 1)
+    look(pool, times=3)
+    assert len(pool.pending()) == 1
+    look(pool, times=3)
+    assert pool.pending() == []
+    assert pool.ttl_s(pool.keys.agent("ed")) > 0
 
 
 def test_the_terms_of_the_agent_end_a_task(pool: Pool) -> None:
@@ -232,19 +284,31 @@ def test_cleans_consumers(pool: Pool) -> None:
     )
 
 
+def test_forgets_the_lease_of_a_worker_whose_entries_it_takes(pool: Pool) -> None:
+    """A worker that died with entries leaves its lease, which goes with them: it would lengthen every later grace."""
+    pool.register("dead", team=Team(lease_ms=50))  # idle times follow the real clock
+    pool.register()
+    pool.put(row())
+    pool.assign()
+    pool.read("dead", limit=1)
+    pool.deregister("dead")
+    leases = pool.keys.leases("ed")
+    assert pool.execute("HEXISTS", leases, "dead") == 1
+    look(pool)
+    pool.age(OVERDUE_MS + 1)
+    wait_until(lambda: idle_ms(pool)["dead"] > 60, lambda: f"the dead one to be idle: {idle_ms(pool)}")
+    assert pool.recover()[0] == 1
+    assert pool.execute("HKEYS", leases) == [b"w1"]
+
+
 def test_leaves_consumers_of_the_registry(pool: Pool) -> None:
     """The consumer of a registered worker stays, however long it is idle: its blocked read may take an entry."""
-
-    def idle_ms() -> dict[str, int]:
-        found = pool.execute("XINFO", "CONSUMERS", pool.keys.inbox("ed"), "workers")
-        return {facts[1].decode(): facts[5] for facts in found}
-
     pool.register(team=Team(lease_ms=50))  # idle times follow the real clock
     for worker in ("w1", "ghost"):
         pool.execute("XGROUP", "CREATECONSUMER", pool.keys.inbox("ed"), "workers", worker)
-    wait_until(lambda: min(idle_ms().values()) > 60, lambda: f"both to be idle: {idle_ms()}")
+    wait_until(lambda: min(idle_ms(pool).values()) > 60, lambda: f"both to be idle: {idle_ms(pool)}")
     pool.recover(clean=True)
-    assert set(idle_ms()) == {"w1"}
+    assert set(idle_ms(pool)) == {"w1"}
 
 
 def test_repeat(pool: Pool) -> None:
