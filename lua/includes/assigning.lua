@@ -234,7 +234,7 @@ local function fill_inbox(pool, run, agent, most)
       -- An index entry that an interrupted script left behind; the record decides.
     elseif task.by and tonumber(task.by) <= run.now_ms then
       task.gen = found.gen
-      end_task(pool, run.ending, id, task, 'expired', lifetime(task.ttl), {'reason', 'did not start in time'})
+      end_task(pool, run.ending, id, task, 'expired', lifetime(task.ttl, nil, task.idem), {'reason', 'did not start in time'})
       run.expiring[#run.expiring + 1] = id
     elseif task.skill and not agent.skilled[task.skill] then
       parked[#parked + 1] = score

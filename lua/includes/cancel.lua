@@ -42,7 +42,7 @@ local function cancel_task(pool, ending, cancelling, id, reason)
     end
   end
   local ended = {idem = task.idem, lane = task.lane, session = task.session, out = task.out, gen = task.gen, fails = task.fails, deaths = task.deaths}
-  end_task(pool, ending, id, ended, 'cancelled', lifetime(task.ttl), {'reason', reason})
+  end_task(pool, ending, id, ended, 'cancelled', lifetime(task.ttl, nil, task.idem), {'reason', reason})
   if state == 'ready' then
     leave_ready(pool, ending, task.queue or skill_queue(task.env), id)
   elseif state == 'scheduled' then

@@ -161,12 +161,12 @@ local function reclaim_task(pool, ending, agent, entry, id, crew, witnessed, max
     redis.call('HDEL', task_key, 'alone')
   end
   if found.cancel then
-    end_task(pool, ending, id, task, 'cancelled', lifetime(found.ttl), {'reason', found.cancel})
+    end_task(pool, ending, id, task, 'cancelled', lifetime(found.ttl, nil, found.idem), {'reason', found.cancel})
   elseif died and task.blamed >= allowed then
     end_task(pool, ending, id, task, 'dead', lifetime(found.ttl, dead_ttl_s), {'reason', 'deaths'})
     index_dead(pool, id, now_ms, dead_ttl_s)
   elseif task.by and tonumber(task.by) <= now_ms then
-    end_task(pool, ending, id, task, 'expired', lifetime(found.ttl), {'reason', 'did not start in time'})
+    end_task(pool, ending, id, task, 'expired', lifetime(found.ttl, nil, found.idem), {'reason', 'did not start in time'})
   else
     keep_alive(pool, id, task.idem, task.out)
     if died and task.out then

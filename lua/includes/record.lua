@@ -13,9 +13,9 @@ local function has_ended(state)
 end
 
 -- Returns the seconds that an ended task is kept: its result lifetime, at least 5 minutes (protocol rule 22). The
--- default, an hour, is not stored.
-local function lifetime(ttl, at_least_s)
-  local seconds = tonumber(ttl) or 3600
+-- default, an hour, is not stored; with an idempotency key it is a day, which programs of format 2 do not store either.
+local function lifetime(ttl, at_least_s, idem)
+  local seconds = tonumber(ttl) or (idem and 86400) or 3600
   if seconds < 300 then seconds = 300 end
   if at_least_s and seconds < at_least_s then seconds = at_least_s end
   return seconds

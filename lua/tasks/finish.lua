@@ -35,7 +35,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include inbox: remove_entries
 --@include ending: start_endings, end_task, flush_endings, index_dead
 --@rare: leave_attempt, note_refusal, note_attempt, return_slots, index_dead, append_event, pass_lane, put_ready, put_due
---@rare: flush_turns
+--@rare: flush_turns, drop_result
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -191,7 +191,7 @@ local function judge(row, number)
     end
     -- Large arguments are a field of their own. A record that has one is not plain, so all its fields were read.
     if row.envelope and task.ran ~= nil then redis.call('HDEL', task_key, 'args') end
-    end_task(pool, ending, id, task, 'succeeded', lifetime(task.ttl), nil, row.payload, row.envelope, at)
+    end_task(pool, ending, id, task, 'succeeded', lifetime(task.ttl, nil, task.idem), nil, row.payload, row.envelope, at)
   elseif verdict == 'dead' then
     local fails = tonumber(task.fails or 0) + 1
     local attempt = fails + tonumber(task.deaths or 0)
@@ -203,17 +203,23 @@ local function judge(row, number)
     local reason = task.cancel or row.reason or ''
     local fields = {'reason', reason}
     note_attempt(task_key, row, task, fields, outcomes[verdict] and 'cancelled', reason)
-    end_task(pool, ending, id, task, 'cancelled', lifetime(task.ttl), fields)
+    end_task(pool, ending, id, task, 'cancelled', lifetime(task.ttl, nil, task.idem), fields)
   end
   return 'ok'
+end
+
+-- Removes the large result of a row that changed nothing, unless the task refers to it.
+local function drop_result(row)
+  local task_key, field = pool .. ':task:' .. row.id, 'result:' .. row.generation
+  local result = redis.call('HGET', task_key, 'result')
+  if not result or string.sub(result, 1, #field + 2) ~= '\2' .. field .. ' ' then redis.call('HDEL', task_key, field) end
 end
 
 for i = 1, #rows do
   local status = judge(rows[i], i)
   if status ~= 'ok' then
     answers[#answers + 1], answers[#answers + 2] = i, status
-    local row = rows[i]
-    if status == 'stale' and row.apart then redis.call('HDEL', pool .. ':task:' .. row.id, 'result:' .. row.generation) end
+    if rows[i].apart then drop_result(rows[i]) end
   end
 end
 flush_waiting(pool, waiting)

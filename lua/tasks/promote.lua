@@ -27,7 +27,7 @@ for i = 1, #late do
       'deaths', 'lane', 'session')
   if task.state == 'ready' or task.state == 'scheduled' or task.state == 'waiting' then
     local ended = {idem = task.idem, lane = task.lane, session = task.session, out = task.out, gen = task.gen, fails = task.fails, deaths = task.deaths}
-    end_task(pool, ending, id, ended, 'expired', lifetime(task.ttl), {'reason', 'did not start in time'})
+    end_task(pool, ending, id, ended, 'expired', lifetime(task.ttl, nil, task.idem), {'reason', 'did not start in time'})
     if task.state == 'ready' then
       leave_ready(pool, ending, task.queue or skill_queue(task.env), id)
     elseif task.state == 'scheduled' then

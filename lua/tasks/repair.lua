@@ -228,7 +228,7 @@ local function check_lifetime(row, id, task)
     if task.deleted then
       keep_s = 300
     elseif ended[task.state] then
-      keep_s = lifetime(task.ttl, task.state == 'dead' and dead_ttl_s)
+      keep_s = lifetime(task.ttl, task.state == 'dead' and dead_ttl_s, task.idem)
     elseif waits[task.state] then
       keep_s = max_wait_s + math.ceil(math.max(0, (number(task.due) or 0) - now_ms) / 1000)
     end

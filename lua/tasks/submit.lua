@@ -24,7 +24,7 @@ local now_arg     = ARGV[4]                   -- time: test override, microsecon
 --@include schedule: fire_is_stale, record_fire
 --@rare: is_known, refused_by, held_by, percent_encode, live_member, make_way, pass_lane, fire_is_stale, record_fire
 --@rare: parse_version_scope, put_due, append_event, has_begun, cancel_task, flush_cancelling, flush_turns, flush_children
---@rare: session_of, note_activity
+--@rare: session_of, note_activity, drop_arguments
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -266,12 +266,19 @@ local function make_way(others, on_busy, id)
   end
 end
 
+-- Removes arguments that the client wrote for a row which was not created, unless the task that is there refers to them:
+-- a success has dropped its own.
+local function drop_arguments(task_key)
+  local envelope = redis.call('HGET', task_key, 'env')
+  if not envelope or not string.find(envelope, '\2args ', 1, true) then redis.call('HDEL', task_key, 'args') end
+end
+
 for i = 1, #rows do
   local status, detail = judge(i, rows[i])
   if status then
     local n = #answers
     answers[n + 1], answers[n + 2], answers[n + 3] = i, status, detail
-    if rows[i].apart and redis.call('HEXISTS', task_keys[i], 'env') == 0 then redis.call('HDEL', task_keys[i], 'args') end
+    if rows[i].apart then drop_arguments(task_keys[i]) end
   end
 end
 

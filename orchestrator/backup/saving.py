@@ -420,6 +420,9 @@ class PoolSaver:
             fields = _pairs(flat)
             if not fields or "deleted" in fields:
                 continue
+            if len(fields) == 1 and "state" not in fields:
+                # A large value whose submit or verdict follows, or does not: then it expires within a minute.
+                continue
             size += sum(map(len, flat))
             listed = [to_text(child) for child in children]
             self._children |= dict.fromkeys(child for child in listed if self._is_young(child))

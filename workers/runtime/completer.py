@@ -107,6 +107,9 @@ class Completer:
                         encoding = await self._services.store.execute("OBJECT", "ENCODING", key)
                     except ServerRefused:
                         encoding = b"unknown"
+                    except StoreError:
+                        # The verdicts wait for Redis in their own call.
+                        encoding = None
                     if encoding is not None:
                         self._hash_tables = encoding == b"hashtable"
                     break

@@ -234,13 +234,14 @@ class Executor:
 
     async def _read_arguments(self, attempt: Attempt) -> Next | Verdict:
         """Read arguments that are a field of their own in the record."""
-        envelope = attempt.envelope
+        envelope, services, task = attempt.envelope, self._parts.services, attempt.delivery.task_id
         try:
-            args = await self._parts.services.values.read(attempt.delivery.task_id, envelope.args)
+            args = await services.values.read(task, envelope.args)
+            is_there = args is not None or await services.store.execute("HEXISTS", services.keys.task(task), "state")
         except StoreError as failure:
             return Verdict(VerdictKind.REQUEUE, reason=f"Redis did not return its arguments: {failure}")
         if args is None:
-            return Next.DROP
+            return rejected("its record has lost its arguments") if is_there else Next.DROP
         attempt.envelope = replace(envelope, args=args)
         return self._check_start(attempt)
 

@@ -513,3 +513,13 @@ class TestReady:
         pool.end(delivery, VerdictKind.REQUEUE)
         (again,) = pool.deliver()
         assert self.ready(pool, (again, Verdict(VerdictKind.SUCCEEDED, b"1"))) == {0: 0}
+
+
+def test_a_key_without_a_lifetime_lives_a_day(pool: Pool) -> None:
+    """Programs of format 2 store no lifetime for a keyed task, which lives a day; one without a key lives an hour."""
+    pool.register()
+    pool.put(row(idem="k", digest="d", ttl_s=USUAL_TTL_S), row(ttl_s=USUAL_TTL_S))
+    keyed, plain = sorted(pool.deliver(), key=lambda one: "idem" not in pool.task(one.task_id))
+    assert (pool.end(keyed), pool.end(plain)) == (FinishStatus.OK, FinishStatus.OK)
+    lives = [pool.ttl_s(pool.keys.task(one.task_id)) for one in (keyed, plain)]
+    assert (lives, pool.ttl_s(f"{pool.keys.root}:idem:k")) == ([86_400, 3600], 86_400)

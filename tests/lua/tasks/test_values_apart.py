@@ -101,6 +101,29 @@ def test_a_repeat_changes_nothing(pool: Pool) -> None:
         assert submit(pool, one) == [("duplicate", one.id)]
 
 
+def test_a_repeat_after_the_success_leaves_no_arguments(pool: Pool) -> None:
+    """A success drops its arguments, and a client that sends the submit again does not bring them back."""
+    delivery = start(pool)
+    value, verdict = succeeded(delivery)
+    write(pool, value)
+    assert pool.finish((delivery, changed(verdict, envelope=envelope(args=b"null")))) == [FinishStatus.OK]
+    assert "args" not in pool.task(delivery.task_id)
+    with pool.unchanged():
+        assert submit(pool, large(delivery.task_id)) == [("duplicate", delivery.task_id)]
+
+
+def test_arguments_alone_are_no_task(pool: Pool) -> None:
+    """A task whose arguments are there and whose submit is lost, by a failover between the two, counts as lost."""
+    one = large()
+    submit(pool, one)
+    assert pool.call(task_scripts.find_lost(pool.keys, ids=[one.id])) == []
+    pool.execute("DEL", pool.keys.task(one.id))
+    _, value = split_row(one.sent())
+    assert value is not None
+    write(pool, value)
+    assert pool.call(task_scripts.find_lost(pool.keys, ids=[one.id])) == [one.id]
+
+
 @pytest.mark.parametrize("ended", ["live", "deleted"])
 def test_a_refused_submit_leaves_no_arguments(pool: Pool, ended: str) -> None:
     """Arguments go with a refusal: by a full queue, by a key, and by the stub of a deleted task."""
@@ -165,6 +188,16 @@ def test_stale_result(pool: Pool) -> None:
     write(pool, value)
     assert pool.finish((delivery, verdict)) == [FinishStatus.STALE]
     assert pool.task(delivery.task_id) == {}
+
+
+def test_a_result_behind_the_end_is_removed(pool: Pool) -> None:
+    """An attempt that ended as dead keeps no large result that comes later."""
+    delivery = start(pool)
+    assert pool.end(delivery, VerdictKind.DEAD, payload=b"E", reason="too late") is FinishStatus.OK
+    value, verdict = succeeded(delivery)
+    with pool.unchanged():
+        write(pool, value)
+        assert pool.finish((delivery, verdict)) == [FinishStatus.ALREADY]
 
 
 def test_values_never_replace_others(pool: Pool) -> None:
