@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import signal
 import socket
-import subprocess
 import sys
-import time
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +19,8 @@ import pytest
 from orchestrator.core.log import LogMessage
 from orchestrator.core.settings import Settings
 from orchestrator.testing.waiting import wait_for
-from orchestrator.workers.runtime import process_starter
+from orchestrator.workers.runtime import fork_client, process_starter
 from orchestrator.workers.runtime.handler_processes import HandlerProcessDied, HandlerProcesses
-from orchestrator.workers.runtime.process_groups import kill_group_of
 from orchestrator.workers.runtime.process_starter import ProcessStarter, processors
 from tests.helpers.forked_handlers import forked
 from tests.helpers.subprocesses import alive, children_of
@@ -31,12 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from orchestrator.workers.agent import Agent
+    from orchestrator.workers.runtime.fork_client import ForkClient
 
 TIMEOUT_S = 30.0
 """Programs have to be started, and the machine is shared."""
 
 pytestmark = [
-    pytest.mark.skipif(not process_starter.CAN_FORK, reason="forks need pidfds"),
+    pytest.mark.skipif(not process_starter.CAN_FORK, reason="the system cannot kill the group of a pidfd"),
     pytest.mark.timeout(180),
 ]
 
@@ -257,20 +257,103 @@ async def test_no_process_outlives_a_worker_without_a_host(tmp_path: Path) -> No
     await wait_for(lambda: not alive(process) and not alive(server), "the end of both", TIMEOUT_S)
 
 
-def test_a_recycled_id_is_not_killed() -> None:
-    """The group of a process that has ended and whose id is free is that of its pidfd, whatever has the number now."""
-    first, other = (subprocess.Popen(["sleep", "60"], process_group=0) for _ in range(2))
-    pidfd = os.pidfd_open(first.pid)
-    try:
-        first.kill()
-        first.wait()
-        kill_group_of(pidfd, other.pid)
-        time.sleep(0.05)
-        assert other.poll() is None
-    finally:
-        other.kill()
-        other.wait()
-        os.close(pidfd)
+def groups_of(calls: Calls) -> list[int]:
+    """The process groups that the host would kill."""
+    return [group for group in calls.starter._groups._groups.tolist() if group]
+
+
+async def ready(calls: Calls) -> ForkClient:
+    """The link to the fork server, when it forks."""
+    starter = calls.starter
+    await wait_for(lambda: starter._server is not None and starter._server.is_ready, "the fork server", TIMEOUT_S)
+    assert starter._server is not None
+    return starter._server
+
+
+def no_file_number(_: int) -> int:
+    """Refuse a pidfd as the system does."""
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+async def test_a_fork_that_the_worker_cannot_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker without file numbers fails the start, which leaves no process and keeps no other call from its start."""
+    async with running(forked) as calls:
+        server = (await ready(calls)).program
+        for _ in range(3):
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "pidfd_open", no_file_number)
+                with pytest.raises(OSError, match="Too many open files"):
+                    await calls.call("family")
+        assert calls.starter.starting.borrowed_tokens == 0
+        await wait_for(lambda: children_of(server.pid) == [], "the end of the processes")
+        assert groups_of(calls) == [server.pid]
+        assert (await calls.call("family"))[1] == server.pid
+
+
+async def test_a_fork_server_without_file_numbers() -> None:
+    """A start fails while the fork server cannot receive sockets; it goes on after that."""
+    async with running(forked) as calls:
+        server = (await ready(calls)).program
+        limits = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+        with pytest.raises(OSError, match="Too many open files"):
+            await calls.call("family")
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, limits)
+        assert calls.starter.starting.borrowed_tokens == 0
+        assert (await calls.call("family"))[1] == server.pid
+
+
+async def test_a_fork_server_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker kills it, and the calls run in forks of another one."""
+    monkeypatch.setattr(fork_client, "ANSWER_S", 2.0)
+    async with running(forked) as calls:
+        server = (await ready(calls)).program
+        os.kill(server.pid, signal.SIGSTOP)
+        parents = {parent for _, parent, _ in await calls.call_together(3, "family")}
+        assert server.pid not in parents
+        assert not alive(server.pid)
+    assert logged(caplog, "fork_server_ended")[0] == {"error": "signal SIGKILL"}
+
+
+async def test_processes_of_a_dead_server_are_forgotten() -> None:
+    """No host kills the ids of idle processes whose server has ended, because other processes may have them."""
+    async with running(forked) as calls:
+        _, server, _ = await calls.call("family")
+        (idle,) = calls.processes._idle
+        assert idle.child.pid in groups_of(calls)
+        os.kill(server, signal.SIGKILL)
+        with anyio.fail_after(TIMEOUT_S):
+            await idle.child.wait()
+        assert idle.child.pid not in groups_of(calls)
+
+
+async def test_a_server_that_ends_while_a_process_is_ended() -> None:
+    """The process is forgotten once."""
+    async with running(forked) as calls:
+        _, server, _ = await calls.call("family")
+        process = calls.processes._idle.pop()
+        os.kill(server, signal.SIGSTOP)
+        process.writer.close()
+        with anyio.fail_after(TIMEOUT_S):
+            async with anyio.create_task_group() as group:
+                group.start_soon(process.child.end)
+                await wait_for(lambda: process.child.pid not in groups_of(calls), "the kill")
+                os.kill(server, signal.SIGKILL)
+        assert not alive(process.child.pid)
+
+
+async def test_a_program_that_the_worker_cannot_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is killed and forgotten."""
+    starter, before = ProcessStarter(Settings()), children_of(os.getpid())
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        monkeypatch.setattr(os, "pidfd_open", no_file_number)
+        with pytest.raises(OSError, match="Too many open files"):
+            starter._launch("import time; time.sleep(60)", theirs)
+    assert children_of(os.getpid()) == before
+    assert not any(starter._groups._groups.tolist())
 
 
 @pytest.mark.parametrize("use_uvloop", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import os
 import socket
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from orchestrator.workers.runtime.handler_process import Hello
     from orchestrator.workers.runtime.process_groups import ProcessGroups
 
+ANSWER_S: Final = 10.0
+"""Time for a fork before the worker gives the server up."""
+LATE_S: Final = 1.0
+"""Time to read answers that arrived while something blocked the event loop."""
 END_S: Final = 1.0
 """Time for the server to end before the worker kills it."""
 
@@ -83,7 +88,7 @@ class ForkClient:
         """Fork a process that serves calls at a socket.
 
         Raises:
-            ForkServerEnded: the server ended first.
+            ForkServerEnded: the server ended first, or did not answer.
             OSError: the system refused another process.
         """
         number, fork = next(self._numbers), _Fork()
@@ -91,10 +96,17 @@ class ForkClient:
         with anyio.CancelScope(shield=True):
             self._forks[number] = fork
             try:
-                await self._send(Fork(number), connection.fileno())
-                await fork.answered.wait()
+                with anyio.move_on_after(ANSWER_S):
+                    await self._send(Fork(number), connection.fileno())
+                    await fork.answered.wait()
+                with anyio.move_on_after(LATE_S):
+                    await fork.answered.wait()
+                if not fork.answered.is_set():
+                    self._lose()
             finally:
                 del self._forks[number]
+            if fork.unwatched:
+                await self.reap(fork.unwatched)
         if fork.errno:
             raise OSError(fork.errno, os.strerror(fork.errno))
         if fork.child is None:
@@ -102,7 +114,7 @@ class ForkClient:
         return fork.child
 
     async def reap(self, pid: int) -> None:
-        """Let the server free the id of a process that has ended."""
+        """Let the server free the id of a process, and kill it if it has not ended."""
         self._children.pop(pid, None)
         with suppress(ForkServerEnded):
             await self._send(Reap(pid))
@@ -153,14 +165,18 @@ class ForkClient:
             case Forked():
                 self._take(report)
             case ForkEnded():
-                self._children[report.pid].note_end(report.code)
+                if (child := self._children.get(report.pid)) is not None:
+                    child.note_end(report.code)
 
     def _take(self, report: Forked) -> None:
-        """Hand a new process to the call that asked for it, which waits without a limit of time."""
+        """Hand a new process to the call that asked for it."""
         fork = self._forks[report.number]
         fork.errno = report.errno
         if not report.errno:
-            fork.child = self._children[report.pid] = ForkedChild(report.pid, self._groups, self)
+            try:
+                fork.child = self._children[report.pid] = ForkedChild(report.pid, self._groups, self)
+            except OSError as refused:
+                fork.errno, fork.unwatched = refused.errno or errno.EIO, report.pid
         fork.answered.set()
 
     def _lose(self) -> None:
@@ -185,3 +201,5 @@ class _Fork:
     answered: anyio.Event = field(default_factory=anyio.Event)
     child: ForkedChild | None = None
     errno: int = 0
+    unwatched: int = 0
+    """The process, if the worker cannot watch it."""

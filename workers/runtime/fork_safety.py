@@ -1,6 +1,7 @@
 """Tells why a process must not fork after it has imported a module (Linux).
 
-A child of a fork has one thread, shares the connections of its parent, and the locks of the other threads stay locked.
+A child of a fork has one thread, shares what its parent has open, with the positions in files, and the locks of the
+other threads stay locked.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import fcntl
 import os
 import select
 import signal
-import socket
 import stat
 import threading
 import time
@@ -25,6 +25,7 @@ TRIAL_S: Final = 2.0
 THREADS_END_S: Final = 0.2
 """Time for threads to end that a library has joined; the kernel lists them a moment longer."""
 
+_STATELESS: Final = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
 _FILES: Final = Path("/proc/self/fd")
 _THREADS: Final = Path("/proc/self/task")
 
@@ -49,6 +50,8 @@ def reason_against_fork(before: Collection[tuple[int, str]]) -> str | None:
         return f"it starts threads: {', '.join(names)}"
     if signal.getsignal(signal.SIGCHLD) != signal.SIG_DFL:
         return "it handles SIGCHLD"
+    if _has_children():
+        return "it starts a program that goes on"
     reasons = (_shared(number, target) for number, target in open_files().items() if (number, target) not in before)
     return next(filter(None, reasons), None) or _thread_that_stays()
 
@@ -58,17 +61,23 @@ def _shared(number: int, target: str) -> str | None:
     if target == "anon_inode:[eventpoll]":
         return "it makes an event loop"
     try:
-        mode = os.fstat(number).st_mode
-        if stat.S_ISSOCK(mode):
-            # Datagrams have borders, so that processes may share their socket.
-            with socket.socket(fileno=os.dup(number)) as one:
-                return None if one.type == socket.SOCK_DGRAM else "it opens a connection"
-        flags = fcntl.fcntl(number, fcntl.F_GETFL)
+        mode, flags = os.fstat(number).st_mode, fcntl.fcntl(number, fcntl.F_GETFL)
     except OSError:  # closed since
         return None
-    # Such as a database. What is appended to, such as a log, may be shared.
-    changed = flags & os.O_ACCMODE == os.O_RDWR and not flags & os.O_APPEND
-    return f"it opens {target} for changes" if stat.S_ISREG(mode) and changed else None
+    if stat.S_ISSOCK(mode):
+        return "it opens a connection"
+    # What is only appended to, such as a log, may be shared: each write goes to the end.
+    appended = stat.S_ISREG(mode) and flags & os.O_APPEND and flags & os.O_ACCMODE == os.O_WRONLY
+    return None if appended or target in _STATELESS else f"it keeps {target} open"
+
+
+def _has_children() -> bool:
+    """Return whether this process has children, running or ended."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _thread_that_stays() -> str | None:

@@ -7,6 +7,7 @@ MessagePack in packets; the socket of the calls comes with the message that asks
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import select
@@ -24,7 +25,7 @@ from orchestrator.core.parent_process import end_with_parent
 from orchestrator.core.secret_environment import remember_secrets
 from orchestrator.workers.runtime.fork_safety import open_files, reason_against_fork
 from orchestrator.workers.runtime.handler_process import Hello, find_skill, serve
-from orchestrator.workers.runtime.process_groups import exit_code_of
+from orchestrator.workers.runtime.process_groups import exit_code_of, kill_group_of
 from orchestrator.workers.runtime.verdicts import describe
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Fork(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Reap(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The permission to free the id of a process that has ended."""
+    """The permission to free the id of a process, and the order to kill it if it has not ended."""
 
     pid: int
 
@@ -129,7 +130,7 @@ class _ForkServer:
                     return None
                 if isinstance(order, Reap):
                     self._reap(order.pid)
-                elif isinstance(order, Fork) and self._fork(order, files[0]):
+                elif isinstance(order, Fork) and self._fork(order, files):
                     return files[0]
 
     def _import(self, main: str | None) -> bool:
@@ -158,8 +159,12 @@ class _ForkServer:
         with suppress(BrokenPipeError):  # the worker has ended, as the next read tells
             self._control.send(msgspec.msgpack.encode(report))
 
-    def _fork(self, order: Fork, connection: int) -> bool:
+    def _fork(self, order: Fork, files: Sequence[int]) -> bool:
         """Fork; return True in the child."""
+        if not files:  # this process had no file number left for the socket
+            self._send(Forked(order.number, errno=errno.EMFILE))
+            return False
+        (connection,) = files
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError, AttributeError):
                 stream.flush()
@@ -206,6 +211,7 @@ class _ForkServer:
 
     def _reap(self, pid: int) -> None:
         for pidfd in [pidfd for pidfd, child in self._children.items() if child == pid]:
+            kill_group_of(pidfd)
             os.waitpid(pid, 0)
             del self._children[pidfd]
             with suppress(KeyError):  # its end was reported

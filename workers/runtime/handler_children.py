@@ -48,7 +48,12 @@ class NewProgram:
         self._pidfd: int | None = None
         groups.add(self.pid)
         if hasattr(os, "pidfd_open"):
-            self._pidfd = os.pidfd_open(self.pid)
+            try:
+                self._pidfd = os.pidfd_open(self.pid)
+            except OSError:
+                groups.kill(self.pid)
+                process.wait()
+                raise
             _when_readable(self._pidfd, self._note_end)
 
     def _note_end(self) -> None:
@@ -96,15 +101,20 @@ class ForkServerLink(Protocol):
 
 
 class ForkedChild:
-    """A process that the fork server has forked, and whose end it reports."""
+    """A process that the fork server has forked, and whose end it reports.
+
+    Raises:
+        OSError: the worker has no file number left to watch it.
+    """
 
     def __init__(self, pid: int, groups: ProcessGroups, server: ForkServerLink) -> None:
         self.pid = pid
         self._groups, self._server = groups, server
         self._ended, self._how, self._freed = anyio.Event(), "its fork server ended", False
-        groups.add(pid)
         # The server keeps the id taken, so this is the process.
         self._pidfd = os.pidfd_open(pid)
+        self._killed = False
+        groups.add(pid)
 
     @property
     def has_ended(self) -> bool:
@@ -118,7 +128,7 @@ class ForkedChild:
 
     def lose_server(self) -> None:
         """Kill the process, because its server has ended; from its end on its id may become that of another one."""
-        kill_group_of(self._pidfd, self.pid)
+        self._kill()
         if not self._ended.is_set():
             _when_readable(self._pidfd, self._ended.set)
 
@@ -131,14 +141,18 @@ class ForkedChild:
         """Kill its group, wait for its end, and free its process id."""
         if not self._freed:
             self._freed = True
-            if self._server.is_lost:
-                self._groups.forget(self.pid)
-            else:
-                self._groups.kill(self.pid)
+            self._kill()
             await self._ended.wait()
             await self._server.reap(self.pid)
             os.close(self._pidfd)
         await self._ended.wait()
+
+    def _kill(self) -> None:
+        """Kill its group and forget it, once."""
+        if not self._killed:
+            self._killed = True
+            kill_group_of(self._pidfd)
+            self._groups.forget(self.pid)
 
 
 def in_words(code: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import signal
+import sys
 from contextlib import suppress
 from typing import Final
 
@@ -26,17 +27,29 @@ def kill_group(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def kill_group_of(pidfd: int, group: int) -> None:
-    """Kill all processes of the group of a process that may have ended, and whose id another process may have got."""
+def can_kill_group_of() -> bool:
+    """Return whether the system can kill the group of a pidfd, which Linux can since 6.9."""
+    if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
+        return False
     try:
+        pidfd = os.pidfd_open(os.getpid())
+    except OSError:
+        return False
+    try:
+        signal.pidfd_send_signal(pidfd, 0, None, _WHOLE_GROUP)
+    except ProcessLookupError:  # this process leads no group
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(pidfd)
+    return True
+
+
+def kill_group_of(pidfd: int) -> None:
+    """Kill all processes of the group of a process that may have ended, and whose id another process may have got."""
+    with suppress(ProcessLookupError, PermissionError):
         signal.pidfd_send_signal(pidfd, signal.SIGKILL, None, _WHOLE_GROUP)
-    except ProcessLookupError:
-        return
-    except OSError:  # a kernel before 6.9
-        with suppress(ProcessLookupError):
-            # The id is that of this process as long as it runs.
-            signal.pidfd_send_signal(pidfd, 0)
-            kill_group(group)
 
 
 def exit_code_of(pidfd: int) -> int:

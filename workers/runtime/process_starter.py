@@ -1,7 +1,7 @@
 """Starts the processes of `process=True` handlers of a worker: as forks of a server that has imported the handlers.
 
 A module that makes forks unsafe gets a new program for each process, which imports it again. So does every module where
-the system has no pidfd, and all of them after a fork server that ends again and again.
+the system cannot kill the group of a pidfd, and all of them after a fork server that ends again and again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from orchestrator.workers.runtime.fork_client import ForkClient, ForkServerEnded
 from orchestrator.workers.runtime.fork_server import ImportHandler
 from orchestrator.workers.runtime.handler_children import NewProgram
 from orchestrator.workers.runtime.handler_process import Hello
-from orchestrator.workers.runtime.process_groups import ProcessGroups
+from orchestrator.workers.runtime.process_groups import ProcessGroups, can_kill_group_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from orchestrator.workers.runtime.handler_children import HandlerChild
     from orchestrator.workers.skill import Skill
 
-CAN_FORK: Final = sys.platform == "linux" and hasattr(os, "pidfd_open")
-"""Elsewhere the system has no pidfd, or its libraries do not survive a fork."""
+CAN_FORK: Final = can_kill_group_of()
+"""Elsewhere programs of a handler could outlive the fork server, or libraries do not survive a fork."""
 HEALTHY_AFTER_S: Final = 30.0
 """Lifetime of a fork server after which its end is not counted."""
 MOST_ENDS: Final = 3
