@@ -458,8 +458,8 @@ SECTIONS: Final = (
                 ("error", "module"),
                 "The worker does not fork the processes of the `process=True` handlers of `module`, because a fork "
                 "is not safe after its import, as `error` says. Each process is a new program, which takes more time "
-                "and memory. Start threads and programs and open files and connections at their first use, not when the "
-                "module is imported.",
+                "and memory. Start threads and programs and open files and connections at their first use, not when "
+                "the module is imported.",
             ),
             LogEvent(
                 "heartbeat_failed",
