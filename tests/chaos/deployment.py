@@ -41,6 +41,8 @@ shared = "{SHARED_PER_S}/s"
 [redis]
 connect_timeout_s = 2.0
 command_timeout_s = 2.0
+[results]
+keep_arguments = true  # the checkers read what each task was asked to do
 [worker]
 drain_s = 3.0
 grace_s = 1.0
