@@ -44,7 +44,7 @@ def confirms_flushes(binary: ServerBinary) -> bool:
 async def test_waitaof_of_valkey(tmp_path: Path) -> None:
     """WAITAOF of Valkey confirms a write that came during a flush at the end of that flush; that of Redis waits on.
 
-    When this fails, Valkey is mended, and `ServerInfo.has_waitaof` may say so for newer ones.
+    When this fails, Valkey has repaired it, and `ServerInfo.has_waitaof` may be true for newer versions.
     """
     early = [await anyio.to_thread.run_sync(confirmed_early, binary_of(which), tmp_path) for which in (VALKEY, NEWEST)]
     assert early == [True, False]

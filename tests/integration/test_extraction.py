@@ -87,7 +87,7 @@ async def noting(team: LocalTeam) -> Noting:
 
 
 async def test_rules(team: LocalTeam) -> None:
-    """What was said in so many words is in the memory of the agent, with where it comes from."""
+    """Facts that were said literally are in the memory of the agent, with where they come from."""
     agent = Agent("ed")
     agent.extracts(RuleExtractor())
     await team.work(agent)
