@@ -60,5 +60,5 @@ def _holds_secret(name: str, value: str) -> bool:
     for leaf in leaves():
         if leaf.secret and (name == leaf.variable or leaf.variable.startswith(f"{name}__")):
             # An address without a password is no secret; programs that handlers start may need it.
-            return leaf.name != "redis.url" or "@" in value or "://" not in value
+            return leaf.name != "redis.url" or "@" in value or "password=" in value or "://" not in value
     return False

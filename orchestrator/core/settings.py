@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar, get_args
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -21,7 +21,7 @@ from orchestrator.core.errors import InvalidInput
 from orchestrator.core.health_address import parse_health_address
 from orchestrator.core.ids import check_name
 from orchestrator.core.rates import parse_rate
-from orchestrator.core.redis_url import url_problem
+from orchestrator.core.redis_url import parse_url, url_problem
 
 ENV_PREFIX: Final = "ORC_"
 
@@ -147,8 +147,9 @@ class RedisSettings(_Section):
 
     url: Annotated[SecretStr, AfterValidator(_check_url)] | None = Field(
         default=None,
-        description="Address of the server: redis://, rediss:// or unix://, with user and password if needed. "
-        "Without it, a running embedded server is used.",
+        description="Address of the server: redis://, rediss:// or unix://, with user and password if needed; of "
+        "sentinels and their group: redis+sentinel://host:port,host:port/group/0; of a cluster: "
+        "redis+cluster://host:port,host:port. Without it, a running embedded server is used.",
         examples=["redis://localhost:6379/0"],
     )
     connect_timeout_s: Seconds = Field(default=5.0, description="Time-out of a connection attempt, in seconds.")
@@ -589,8 +590,8 @@ class Settings(BaseSettings):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Values that must never be printed: the server's password, raw and decoded, and the secrets of settings."""
-        password = urlsplit(self.redis.url.get_secret_value()).password if self.redis.url else None
+        """Values that must never be printed: passwords of Redis, raw and decoded, and the secrets of settings."""
+        passwords = parse_url(self.redis.url.get_secret_value()).passwords if self.redis.url else ()
         declared = (
             self.control.secret,
             self.control.previous_secret,
@@ -598,7 +599,7 @@ class Settings(BaseSettings):
             self.payload.secret_access_key,
         )
         keys = [key.get_secret_value() for key in declared if key]
-        return tuple({password, unquote(password), *keys} if password else keys)
+        return tuple({*passwords, *keys})
 
     @classmethod
     def settings_customise_sources(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
+from orchestrator.core.redis_url import parse_url
 from orchestrator.doctor.findings import ok, problem, warning
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from orchestrator.doctor.findings import DoctorFinding
 
 _WIDEST: Final = 0o640
-_LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1", None})
 
 
 def broken_settings(wrong: ConfigError) -> list[DoctorFinding]:
@@ -77,7 +76,7 @@ def _secrets(settings: Settings) -> dict[str, str]:
 
 def _has_password(settings: Settings) -> bool:
     url = settings.redis.url
-    return url is not None and urlsplit(url.get_secret_value()).password is not None
+    return url is not None and bool(parse_url(url.get_secret_value()).passwords)
 
 
 def check_control_secret(loaded: LoadedSettings) -> list[DoctorFinding]:
@@ -86,10 +85,11 @@ def check_control_secret(loaded: LoadedSettings) -> list[DoctorFinding]:
     if control.secret is not None:
         also = "; the previous secret is accepted too" if control.previous_secret is not None else ""
         return [ok("control-secret", f"commands are signed and checked{also}")]
-    parts = urlsplit(url.get_secret_value()) if url else None
-    if parts is None or parts.scheme == "unix" or parts.hostname in _LOCAL:
+    parsed = parse_url(url.get_secret_value()) if url else None
+    if parsed is None or parsed.is_local:
         return [ok("control-secret", "none is set; Redis is reached on this machine only")]
-    found = f"control.secret is not set, and Redis is at {parts.hostname}: its clients can stop and start agents"
+    hosts = ", ".join(dict.fromkeys(node.host for node in parsed.nodes))
+    found = f"control.secret is not set, and Redis is at {hosts}: its clients can stop and start agents"
     fix = "set ORC_CONTROL__SECRET to the same secret for supervisors, workers and operators: `openssl rand -hex 32`"
     return [warning("control-secret", found, fix)]
 
@@ -99,15 +99,14 @@ def check_url(loaded: LoadedSettings) -> list[DoctorFinding]:
     url = loaded.settings.redis.url
     if url is None:
         return [ok("redis-url", "not set: the embedded server is used")]
-    parts = urlsplit(url.get_secret_value())
-    where = f"{parts.scheme}://{parts.hostname or parts.path}{f':{parts.port}' if parts.port else ''}"
-    password = _has_password(loaded.settings)
+    parsed = parse_url(url.get_secret_value())
+    where, password = f"{parsed.scheme}://{parsed}", bool(parsed.passwords)
     if password and loaded.places.get("redis.url") == "option":
         found = f"{where}: the password was given as an option, which every user of this machine can see"
         return [warning("redis-url", found, "put the URL into ORC_REDIS__URL or a secret file")]
-    if password and parts.scheme == "redis" and parts.hostname not in _LOCAL:
+    if password and not parsed.is_encrypted and not parsed.is_local:
         found = f"{where}: the password crosses the network in clear text"
-        return [
-            warning("redis-url", found, f"set ORC_REDIS__URL to rediss://…@{parts.hostname}, with TLS at the server")
-        ]
+        encrypted = parsed.scheme.replace("redis", "rediss", 1)
+        at = ",".join(node.host for node in parsed.nodes)
+        return [warning("redis-url", found, f"set ORC_REDIS__URL to {encrypted}://…@{at}, with TLS at the server")]
     return [ok("redis-url", where)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urlsplit
 
 from orchestrator.core.errors import ConfigError
-from orchestrator.core.redis_url import url_problem
+from orchestrator.core.redis_url import parse_url, url_problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,13 +118,15 @@ def locate(url: str) -> Locator:
     """Return the locator for a URL.
 
     Raises:
-        ConfigError: it is not the address of a server.
+        ConfigError: it is not the address of Redis.
     """
-    return FixedLocator(Address(check_url(url)))
+    if (kind := parse_url(check_url(url)).kind) != "server":
+        raise ConfigError(f"redis+{kind}:// is not supported yet; use the address of one server, redis://host:port/0")
+    return FixedLocator(Address(url))
 
 
 def check_url(url: str) -> str:
-    """Return `url` if it is the address of a server.
+    """Return `url` if it is the address of Redis.
 
     Raises:
         ConfigError: it is not; the message has no text of it.

@@ -121,10 +121,9 @@ def _place_of_redis(common: Globals, held: ExitStack) -> tuple[Settings, Mapping
         variables["ORC_REDIS__URL"] = redis.url
         server = "embedded, over a socket"
     else:
-        from urllib.parse import urlsplit
+        from orchestrator.core.redis_url import parse_url
 
-        parts = urlsplit(settings.redis.url.get_secret_value())
-        server = f"at {parts.hostname}:{parts.port or 6379}" if parts.hostname else f"at {parts.path}"
+        server = f"at {parse_url(settings.redis.url.get_secret_value())}"
     pool = common.pool or f"bench-{secrets.token_hex(4)}"
     variables["ORC_POOL"] = pool
     environ = {**common.environ(), **variables}

@@ -110,6 +110,11 @@ def test_a_secret_file(tmp_path: Path) -> None:
         ("redis://:hunter2@localhost:6379/0", "ok"),
         ("redis://db.example:6379/0", "ok"),
         ("unix://user:hunter2@/run/redis.sock", "ok"),
+        ("redis+sentinel://:hunter2@a.example,b.example:1/group", "warning"),
+        ("redis+sentinel://localhost,b.example:1/group?sentinel_password=hunter2", "warning"),
+        ("rediss+sentinel://:hunter2@a.example,b.example:1/group", "ok"),
+        ("redis+cluster://:hunter2@a.example,[::2]:1", "warning"),
+        ("redis+cluster://:hunter2@localhost:1,[::1]:2", "ok"),
     ],
 )
 def test_a_password_in_clear_text(tmp_path: Path, url: str, severity: str) -> None:
@@ -117,7 +122,7 @@ def test_a_password_in_clear_text(tmp_path: Path, url: str, severity: str) -> No
     found = only(configuration.check_url(loaded(tmp_path, ORC_REDIS__URL=url)))
     assert found.severity.value == severity
     assert "hunter2" not in found.found + found.fix
-    assert severity == "ok" or "rediss://" in found.fix
+    assert severity == "ok" or url.partition(":")[0].replace("redis", "rediss") + "://" in found.fix
 
 
 def test_a_password_as_an_option(tmp_path: Path) -> None:
