@@ -11,34 +11,24 @@ import secrets
 import signal
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import anyio.lowlevel
 import pytest
 
 from orchestrator.core.log import level_in_use, override_level, set_level
-from tests.faultkit.servers import RedisServer
 from tests.helpers.guards import LoopWatch, describe_tasks, keys_of, keys_without_ttl, running_tasks
 from tests.helpers.log_checks import checked_events
-from tests.helpers.server_matrix import (
-    ALL_SERVERS,
-    ALL_SERVERS_RARELY,
-    MISSING,
-    NEWEST,
-    REDIS_7,
-    VALKEY,
-    binary_of,
-    find_binary,
-)
+from tests.helpers.server_matrix import MATRIX, MISSING, NEWEST, find_binary, servers_of, start_server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
     import redis
 
+    from tests.faultkit.servers import RedisServer
+
 USUAL_LEVEL: Final = "info"
-SCRIPT_TESTS = Path(__file__).parent / "lua"
 FAILED = pytest.StashKey[bool]()
 
 
@@ -88,7 +78,7 @@ def running_server() -> Iterator[Callable[[str], RedisServer]]:
 
         def get(which: str) -> RedisServer:
             if which not in running:
-                running[which] = stack.enter_context(RedisServer(binary_of(which)))
+                running[which] = stack.enter_context(start_server(which))
             return running[which]
 
         yield get
@@ -96,7 +86,7 @@ def running_server() -> Iterator[Callable[[str], RedisServer]]:
 
 @pytest.fixture
 def redis_server(request: pytest.FixtureRequest, running_server: Callable[[str], RedisServer]) -> RedisServer:
-    """A running server without persistence: the newest Redis, and with `@pytest.mark.both_servers` all in turn."""
+    """A running server without persistence: the newest Redis, and with `@pytest.mark.every_server` all in turn."""
     return running_server(getattr(request, "param", NEWEST))
 
 
@@ -123,15 +113,14 @@ def prefix(request: pytest.FixtureRequest, redis_client: redis.Redis) -> Iterato
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests marked `both_servers` once on each server; of teams only those on the newest one are not `slow`."""
-    if metafunc.definition.get_closest_marker("both_servers") and "redis_server" in metafunc.fixturenames:
-        of_scripts = metafunc.definition.path.is_relative_to(SCRIPT_TESTS)
-        metafunc.parametrize("redis_server", ALL_SERVERS if of_scripts else ALL_SERVERS_RARELY, indirect=True)
+    """Run tests marked `every_server` once on each server; see `servers_of` for those that are `slow`."""
+    if metafunc.definition.get_closest_marker("every_server") and "redis_server" in metafunc.fixturenames:
+        metafunc.parametrize("redis_server", servers_of(metafunc.definition.path), indirect=True)
 
 
 def pytest_report_header() -> list[str]:
     """Say which servers the tests run on."""
-    found = {which: find_binary(which) for which in (NEWEST, REDIS_7, VALKEY)}
+    found = {which: find_binary(which) for which in MATRIX}
     return [f"{which}: {f'{binary.version} ({binary.path})' if binary else 'none'}" for which, binary in found.items()]
 
 

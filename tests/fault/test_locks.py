@@ -52,7 +52,7 @@ def has_it(process: subprocess.Popen[str]) -> None:
     assert process.stdout.readline() == "held\n"
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 @pytest.mark.parametrize(("what", "written"), [("write", 0), ("blind", lock_holder.WRITES)])
 def test_frozen_holder_writes_nothing(redis_server: RedisServer, prefix: str, what: str, written: int) -> None:
     """A holder stands still until another has its lock: none of its 10,000 writes passes; unguarded all do."""

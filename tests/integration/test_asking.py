@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from orchestrator import TaskHandle
     from tests.helpers.local_team import LocalTeam
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 async def asks(handle: TaskHandle[Any], number: int = 1) -> None:

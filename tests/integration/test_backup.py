@@ -229,7 +229,7 @@ async def finish(copy: LocalTeam, tasks: dict[str, TaskHandle[object]]) -> None:
     assert await check_keys(copy.services) == []
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 async def test_drill(team: LocalTeam, target: Settings, tmp_path: Path, other_server: RedisServer) -> None:
     """A pool in every state is saved, restored on the other version of Redis, checked and started: every task ends."""
     drill = DrillAgent()
@@ -863,7 +863,7 @@ async def test_the_floor_rises_during_a_backup(settings: Settings, tmp_path: Pat
     assert view.floor == 3
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 async def test_chats_and_memories(
     team: LocalTeam, tmp_path: Path, target: Settings, other_server: RedisServer, redis_client: redis.Redis
 ) -> None:

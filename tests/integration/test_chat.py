@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
     from tests.helpers.local_team import LocalTeam
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 @pytest.fixture

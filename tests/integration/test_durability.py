@@ -258,7 +258,7 @@ async def test_a_connection_that_ends_before_the_wait_does(pair: Pair) -> None:
     assert pair.direct.hget(f"{PREFIX}:{{pool:default}}:stats:TOTAL", "submitted") == b"1"
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 async def test_fsync_without_a_file_is_refused(redis_server: RedisServer, prefix: str) -> None:
     """Nothing is stored by a submit that the server cannot confirm."""
     settings = local_settings(redis_server.url, prefix)

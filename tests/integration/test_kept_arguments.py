@@ -154,7 +154,7 @@ async def test_at_the_command_line(redis_server: RedisServer, prefix: str, tmp_p
         assert "has succeeded; submit it again as a new task" in refused.out + refused.err
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 @pytest.mark.parametrize("listpack_bytes", [64, 1024])
 async def test_small_records_after_success(listpack_bytes: int) -> None:
     """With short listpacks, the hash table of a queued task becomes a listpack again, with all its fields."""

@@ -63,7 +63,7 @@ class Holder:
         await wait_for(lambda: handle.id in self.started, f"{handle.id} to start", TIMEOUT_S)
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 async def test_order(team: LocalTeam) -> None:
     """Tasks of a lane run one at a time, in their order, over two workers, with retries and snoozes."""
     first, second = Notes(trouble=0.2), Notes(trouble=0.2)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from orchestrator.repair.findings import RepairFinding
     from tests.helpers.local_team import LocalTeam
 
-both_servers = pytest.mark.both_servers
+every_server = pytest.mark.every_server
 
 LOST = [
     *["queue:skill:work", "queue:agent:busy", "queues", "scheduled", "expiring", "inbox:busy", "doorbell", "events"],
@@ -83,7 +83,7 @@ async def submit_all(team: LocalTeam, count: int) -> list[TaskHandle[object]]:
     return handles
 
 
-@both_servers
+@every_server
 async def test_a_healthy_busy_team_is_never_repaired(team: LocalTeam) -> None:
     """While tasks run, retry, wait and end, and workers come and go, walk after walk finds nothing."""
     held = anyio.Event()
@@ -116,7 +116,7 @@ async def test_a_healthy_busy_team_is_never_repaired(team: LocalTeam) -> None:
     assert "cleaned" not in counts
 
 
-@both_servers
+@every_server
 async def test_what_is_lost_stays_lost_without_the_walk(team: LocalTeam, redis_client: redis.Redis) -> None:
     """The twin of the following: a queue that Redis lost is found by nobody else, sweeps or not."""
     handle = await team.orc.submit("work")
@@ -156,7 +156,7 @@ async def test_any_key_may_be_lost_under_load(
     assert codes(await scan(team)) == {}
 
 
-@both_servers
+@every_server
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_everything_but_records_and_workers_may_be_lost_at_once(
     team: LocalTeam, redis_client: redis.Redis, seed: int
@@ -194,7 +194,7 @@ def write_garbage(direct: redis.Redis, keys: PoolKeys) -> int:
     return planted
 
 
-@both_servers
+@every_server
 @pytest.mark.parametrize("settings", [{"supervisor__sweep_s": 0.3}], indirect=True)
 async def test_garbage_stops_nobody(
     team: LocalTeam, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch

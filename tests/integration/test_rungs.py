@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
     from tests.faultkit.servers import RedisServer
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 EXACT = {"memory": {"vector_rung": "exact"}}
 LSH = {"memory": {"vector_rung": "lsh"}}
 _NUMBERS = itertools.count()

@@ -97,7 +97,7 @@ def codes(found: list[RepairFinding]) -> set[tuple[str, bool]]:
     return {(finding.code, finding.repaired) for finding in found}
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 async def test_sound_scopes(team: LocalTeam) -> None:
     """Data in use is no damage, and a scan changes nothing."""
     await fill(team)
@@ -106,7 +106,7 @@ async def test_sound_scopes(team: LocalTeam) -> None:
         assert await check_keys(team.services) == []
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 async def test_keys_as_such(team: LocalTeam, redis_client: redis.Redis) -> None:
     """A lost lifetime comes back; foreign keys, and keys of another type, are named and stay."""
     await fill(team)
@@ -143,7 +143,7 @@ async def test_lost_parts_are_listed_before_they_are_counted(team: LocalTeam, re
     assert (await team.orc.workspace(SESSION).snapshot()).logs["log"][-1].value == 3
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 async def test_chats(team: LocalTeam, redis_client: redis.Redis) -> None:
     """Ids, counts and the list of chats are made again from the messages; gaps and lost chats are named."""
     shared = ScopeKeys(team.settings.prefix, "session", SESSION)
@@ -198,7 +198,7 @@ async def test_a_chat_of_a_shortened_lifetime(settings: Settings, redis_client: 
         assert (await chat.hydrate()).messages == ()
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 async def test_lost_indices_of_memory(team: LocalTeam, redis_client: redis.Redis) -> None:
     """Each index comes back as it was, with its order and a lifetime, when any part of it is lost."""
     own = ScopeKeys(team.settings.prefix, "agent", "ada")
@@ -223,7 +223,7 @@ async def test_lost_indices_of_memory(team: LocalTeam, redis_client: redis.Redis
     assert {key: redis_client.zrange(key, 0, -1, withscores=True) for key in indices} == stored
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 @pytest.mark.parametrize("fields", [(), ("ada-9",)])
 async def test_headers_that_were_lost_before_a_store(
     team: LocalTeam, redis_client: redis.Redis, fields: tuple[str, ...]
@@ -247,7 +247,7 @@ async def test_headers_that_were_lost_before_a_store(
     assert len(await memory.recent(20)) == (9 if fields else 1)
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 async def test_lost_indices_of_a_simulation(team: LocalTeam, redis_client: redis.Redis) -> None:
     """Each index of a simulation comes back from the records of its agents, when any of them is lost."""
     memory = team.orc.memory("ada")
@@ -286,7 +286,7 @@ async def test_a_sweep_finds_all_indices(team: LocalTeam, redis_client: redis.Re
     assert redis_client.hkeys(own.key("stm:rec")) == [b"stm8", b"stm9"]
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 async def test_lost_records_of_memory(team: LocalTeam, redis_client: redis.Redis) -> None:
     """Lost contents, headers and counts are named; no entry stays without a record, and the other tier is as before."""
     own = ScopeKeys(team.settings.prefix, "agent", "ada")
@@ -439,7 +439,7 @@ def values(client: redis.Redis, prefix: str) -> dict[str, object]:
     return {key: read[text(client.type(key))](key) for key in keys_of(client, prefix) if "{pool:" not in key}
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 async def test_drill_of_each_kind(team: LocalTeam, redis_client: redis.Redis) -> None:
     """One key of each kind is lost: it is made again as it was, or named. Kinds without either are listed."""
     await populate(team)

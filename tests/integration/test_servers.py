@@ -105,7 +105,7 @@ def test_keys_without_a_lifetime_are_found(redis_client: redis.Redis, prefix: st
     redis_client.delete(f"{prefix}:{{pool:p}}:idem:a", f"{prefix}:elsewhere")
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 def test_namespaces_are_empty_at_first(redis_client: redis.Redis, prefix: str) -> None:
     """Every test begins in a namespace of its own."""
     assert not list(redis_client.scan_iter(match=f"{prefix}*"))

@@ -307,7 +307,7 @@ def _doorbell(team: LocalTeam, wakeup: Wakeup) -> tuple[Doorbell, Assigner]:
     return Doorbell(team.services, assigner=wakeup, promoter=Wakeup(), scheduler=Wakeup(), calls=assigner), assigner
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 async def test_the_read_of_the_doorbell_assigns(settings: Settings) -> None:
     """After two reads that name the same queue, the next one assigns its tasks; no loop of an assigner runs."""
     async with run_local_team(settings, supervised=False) as team:

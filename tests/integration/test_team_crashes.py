@@ -59,7 +59,7 @@ class RecordingAgent:
         return [ctx.attempt for ctx in self.seen]
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 @pytest.mark.parametrize("step", STEPS)
 async def test_a_crash_is_felt_and_survived(make: Callable[..., Team], step: Step) -> None:
     """The task has a death and a higher generation, another worker ends it, and its child is one and the same."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from orchestrator.core.settings import Settings
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 @pytest.fixture

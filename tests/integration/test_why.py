@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
     from tests.helpers.local_team import LocalTeam
 
-on_both = pytest.mark.both_servers
+on_every_server = pytest.mark.every_server
 
 
 async def why(handle: TaskHandle[Any]) -> Why:
@@ -237,7 +237,7 @@ async def test_agent_lacks_the_skill(team: LocalTeam) -> None:
     await runs(handle)
 
 
-@on_both
+@on_every_server
 @pytest.mark.parametrize("agent", [None, "editor"])
 async def test_some_workers_lack_the_skill(team: LocalTeam, agent: str | None) -> None:
     """In a rolling upgrade a task of the new skill waits for the old workers to go; they are named."""
@@ -268,7 +268,7 @@ async def granted_at(team: LocalTeam, handle: TaskHandle[Any], limit: str) -> da
     return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=grants[handle.id])
 
 
-@on_both
+@on_every_server
 async def test_rate_limit(team: LocalTeam) -> None:
     """Tasks that wait for a rate are told when they start, each by its place, and are granted their start just then."""
     await team.work(worker_of("editor", "work", rate=(2, timedelta(seconds=0.4))))
@@ -339,7 +339,7 @@ async def test_undefined_limit(team: LocalTeam) -> None:
     await runs(handle)
 
 
-@on_both
+@on_every_server
 async def test_no_room(team: LocalTeam) -> None:
     """With all slots taken a task waits for one; it is told how many there are, and how many tasks stand before it."""
     first, second = Holder("editor", concurrency=2), Holder("writer", concurrency=1)
@@ -379,7 +379,7 @@ async def test_a_full_agent_goes_before_its_limit(team: LocalTeam) -> None:
 # ---------------------------------------------------------------------------------------------------------- on a worker
 
 
-@on_both
+@on_every_server
 async def test_running(team: LocalTeam) -> None:
     """A running task: since when, on which worker and host, which attempt, how fresh its lease is."""
     holder = Holder("editor")
@@ -405,7 +405,7 @@ async def _workers(team: LocalTeam) -> list[Any]:
     return await registry.workers(team.services.store)
 
 
-@on_both
+@on_every_server
 async def test_cancelling(team: LocalTeam) -> None:
     """A task that was told to stop is cancelling until its handler has stopped; then it is cancelled."""
     agent, started, may_stop = Agent("editor"), anyio.Event(), anyio.Event()
@@ -454,7 +454,7 @@ async def test_ended(team: LocalTeam) -> None:
 # ------------------------------------------------------------------------------------------------------------- the rest
 
 
-@on_both
+@on_every_server
 @pytest.mark.parametrize("place", ["ready", "scheduled", "assigned"])
 async def test_lost(team: LocalTeam, place: str) -> None:
     """A task that stands nowhere, as after a loss of data, says so; the same task in its place does not."""
@@ -519,7 +519,7 @@ async def test_looking_is_one_round_trip(team: LocalTeam) -> None:
 # ----------------------------------------------------------------------------------------------------- stops and pauses
 
 
-@on_both
+@on_every_server
 @pytest.mark.parametrize(
     ("scope", "command"),
     [

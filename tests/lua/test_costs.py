@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def life(pool: Pool, count: int, **fields: Any) -> dict[str, int]:

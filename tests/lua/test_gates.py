@@ -19,7 +19,7 @@ from tests.lua.pool import Team, rank, row
 if TYPE_CHECKING:
     from tests.lua.pool import Pool, Row
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 STRANGE = "a b/ü{x}%\\\"'" + "z" * 40
 """A session with signs that keys cannot hold."""

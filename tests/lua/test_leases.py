@@ -6,7 +6,7 @@ import pytest
 
 from tests.lua.pool import LEASE_MS, Pool, Team
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 SHORT_MS = 1000
 SHORT = Team(lease_ms=SHORT_MS)

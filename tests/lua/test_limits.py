@@ -25,7 +25,7 @@ from tests.lua.pool import START_US, USUAL_TTL_S, Pool, Team, row
 if TYPE_CHECKING:
     from tests.faultkit.servers import RedisServer
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 NOTHING = Assigned(0, left=False, wait_us=0)
 

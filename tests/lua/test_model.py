@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import Delivery
     from tests.faultkit.servers import RedisServer
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 MAX_TASKS = 12
 SKILLS = ("a", "b", "c")

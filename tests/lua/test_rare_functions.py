@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.store.script_files import ScriptFile
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 OPENING = "\nrare = function()\n"
 """The line that the loader writes above the rare functions of a script."""

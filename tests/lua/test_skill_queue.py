@@ -14,7 +14,7 @@ from tests.lua.pool import LEASE_MS, Team, row
 if TYPE_CHECKING:
     from tests.lua.pool import Pool, Row
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def task_of(skill: str, *, start_by_ms: int = 0, depth: int = 0) -> Row:

@@ -16,7 +16,7 @@ from tests.lua.pool import Team, row
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 OLD = SkillVersion("d1", required=("text",))
 NEW = SkillVersion("d2", required=("text",), optional=("polite",))

@@ -391,7 +391,7 @@ async def test_a_parent_that_waits_in_vain(settings: Settings) -> None:
         await handle.cancel()
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 async def test_memory_at_the_present_rate(
     team: LocalTeam, redis_client: redis.Redis, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,7 +38,7 @@ def looked_at(running: RedisServer) -> Settings:
     return local_settings(running.url, PREFIX)
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 async def test_a_plain_server_is_well_and_is_not_changed(redis_server: RedisServer, settings: Settings) -> None:
     """No problem on either version; not a byte of the data, no script and no setting is another one afterwards."""
     with redis_server.client() as client:
@@ -131,7 +131,7 @@ async def test_memory_runs_out(used: float, severity: str) -> None:
         assert "redis-memory" not in await find_problems(looked_at(running))
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 async def test_short_listpacks() -> None:
     """Redis' own default makes a hash table of the record of a usual task; the fix ends that."""
     with RedisServer() as running, running.client() as client:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.agent_state.scripts import Changed
     from tests.faultkit.servers import RedisServer
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 WEEK_MS = 604_800_000
 MOST = 2**53 - 1

@@ -12,7 +12,7 @@ from orchestrator.agents.timings import MAX_NAMES, OTHER, RECENT_RUNS, RECENT_US
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def stored(pool: Pool, minute: int | None = None) -> dict[str, Timings]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 ALIVE_S = 20
 

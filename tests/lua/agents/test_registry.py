@@ -18,7 +18,7 @@ from tests.lua.pool import START_US, Team, row
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 ALIVE_S = 20
 HOUR_MS = 3_600_000

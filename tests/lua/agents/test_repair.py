@@ -8,7 +8,7 @@ from orchestrator.core.rates import Rate
 from tests.helpers.cases import each_case
 from tests.lua.pool import Pool, Team
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 BOTH = (("agent", "ed"), ("skill", "sum"))
 

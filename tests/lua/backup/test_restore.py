@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.store.calls import Call
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 DAY_MS = 86_400_000
 
 

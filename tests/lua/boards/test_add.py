@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.faultkit.servers import RedisServer
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 EIGHT_DAYS_S = 691_200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

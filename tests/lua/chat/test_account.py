@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.faultkit.servers import RedisServer
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 NEVER = 10**14
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.chat.scripts import ChatReply
     from tests.lua.chat.chats import Chats
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 MINUTE_MS = 60_000
 

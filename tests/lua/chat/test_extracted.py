@@ -14,7 +14,7 @@ from tests.lua.scope import task_id
 if TYPE_CHECKING:
     from tests.lua.chat.chats import Chats
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def test_it_never_falls(chats: Chats) -> None:

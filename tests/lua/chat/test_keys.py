@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import redis
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 def test_undeclared_keys(chats: Chats, redis_client: redis.Redis) -> None:
     """Everything that the server was told to touch begins with the declared root, and stands in the table of keys."""
     marker = f"{chats.keys.root}:done"
@@ -49,7 +49,7 @@ def test_undeclared_keys(chats: Chats, redis_client: redis.Redis) -> None:
     assert [suffix for suffix in suffixes if not any(re.fullmatch(one, suffix) for one in known)] == []
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 @pytest.mark.parametrize("chats", [{"max_messages": 5000}], indirect=True)
 def test_changes_do_not_grow(chats: Chats) -> None:
     """The same commands for a change of a short chat and of a long one; for a full one those that drop a message."""

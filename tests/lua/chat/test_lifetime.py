@@ -12,7 +12,7 @@ from tests.lua.chat.chats import CHANGES, fill, row
 if TYPE_CHECKING:
     from tests.lua.chat.chats import Chats
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 

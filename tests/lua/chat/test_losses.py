@@ -14,7 +14,7 @@ from tests.lua.chat.chats import CHANGES, fill, row
 if TYPE_CHECKING:
     from tests.lua.chat.chats import Chats
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def lose(chats: Chats, *parts: str) -> None:

@@ -18,7 +18,7 @@ from tests.lua.scope import task_id
 if TYPE_CHECKING:
     from orchestrator.chat.scripts import ChatReply
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 EXAMPLES = int(os.environ.get("ORC_TEST_EXAMPLES", "40"))
 CAP = 6

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.chat.scripts import ChatReply, RestoredRow
     from tests.lua.chat.chats import Chats
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def restore(chats: Chats, *rows: RestoredRow, base: int, **args: Any) -> ChatReply:

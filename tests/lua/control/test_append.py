@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.control.commands import Command
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 SECRET = "0123456789abcdef"
 STOP = Stop()

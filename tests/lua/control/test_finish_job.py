@@ -13,7 +13,7 @@ from tests.lua.pool import seq
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def selected(pool: Pool, id_: str) -> list[str]:

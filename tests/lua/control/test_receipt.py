@@ -12,7 +12,7 @@ from orchestrator.control.scripts import ReceiptRow, RefusedRow, finish_job, rec
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 WEEK_S = 604_800
 

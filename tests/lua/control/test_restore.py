@@ -12,7 +12,7 @@ from orchestrator.control.scripts import RestoreRow, prune, restore
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 STOP_SLOT = "stop:all"
 

@@ -14,7 +14,7 @@ from tests.lua.pool import seq
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 SECRET = "0123456789abcdef"
 STOP_SLOT, VERIFIED = "stop:all", "verified:stop:all"

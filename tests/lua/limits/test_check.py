@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.faultkit.servers import RedisServer
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 START_US = 1_800_000_000_000_000
 MAX = 2**53
 _NUMBERS = count()

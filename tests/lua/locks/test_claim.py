@@ -18,7 +18,7 @@ from tests.lua.scope import AWAITED, FENCED, FREE, HELD, TAKEN, TTL_MS, Scope, t
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def test_value(scope: Scope) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.faultkit.servers import RedisServer
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 FEW, EXAMPLES = 12, int(os.environ.get("ORC_TEST_EXAMPLES", "40"))
 TASKS = tuple(task_id() for _ in range(3))

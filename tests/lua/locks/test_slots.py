@@ -67,7 +67,7 @@ def test_one_slot(cluster: RedisServer, kind: str, id_: str) -> None:
     scope.close()
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 def test_nothing_outside_is_touched(redis_server: RedisServer, prefix: str) -> None:
     """As a user who may reach the keys of one scope alone, everything works; another scope is refused (twin)."""
     with redis_server.client() as admin:

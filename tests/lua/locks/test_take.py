@@ -13,7 +13,7 @@ from tests.lua.scope import HELD, TAKEN, TTL_MS, Scope, task_id
 if TYPE_CHECKING:
     from orchestrator.locks.model import TakeReply
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def test_one_of_two_gets_it(scope: Scope) -> None:

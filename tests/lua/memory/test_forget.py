@@ -12,7 +12,7 @@ from tests.lua.scope import task_id
 if TYPE_CHECKING:
     from tests.lua.memory.records import Records
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 MINUTE_MS = 60_000
 

@@ -35,7 +35,7 @@ class Watched(Records):
         return super().call(call)
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 def test_undeclared_keys(records: Records, redis_client: redis.Redis) -> None:
     """Everything that the server was told to touch begins with the declared root, and stands in the table of keys."""
     marker = f"{records.keys.root}:done"

@@ -12,7 +12,7 @@ from tests.lua.memory.records import TIERS, record
 if TYPE_CHECKING:
     from tests.lua.memory.records import Records
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 DAY_MS = 86_400_000
 FULL: dict[str, Any] = {"action": "go", "cell": "0_0", "subject": "u", "x": 1.0, "y": 2.0}

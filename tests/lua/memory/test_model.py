@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.memory.scripts import MemoryReply, RecordRow
     from tests.faultkit.servers import RedisServer
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 FEW, EXAMPLES = 8, int(os.environ.get("ORC_TEST_EXAMPLES", "30"))
 MUST_FIRE = [

@@ -12,7 +12,7 @@ from tests.lua.memory.records import record
 if TYPE_CHECKING:
     from tests.lua.memory.records import Records
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 KINDS, ACTIONS, SUBJECTS = ("a", "b", "c"), ("", "go", "stay"), ("", "ann", "bob")
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.faultkit.servers import RedisServer
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 MOST_STM, AGE_MS, KEEP = 4, 1000, 0.5
 STM_MS, IM_MS = 86_400_000, 14 * 86_400_000

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.memory.headers import decode_header
 from tests.lua.memory.records import OUTBOX_MS, Records, Shown, record
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 DAY_MS = 86_400_000
 OTHER = Shown("exec:t", "2:t:2:0")

@@ -94,7 +94,7 @@ def test_settle_keeps_the_set_alive(records: Records) -> None:
     assert records.store.execute("EXISTS", set_key) == 0
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 def test_the_last_vector_takes_the_counts(records: Records) -> None:
     """A memory without vectors has no key of them; counts of later vectors are above the old ones."""
     put(records, "a")
@@ -108,7 +108,7 @@ def test_the_last_vector_takes_the_counts(records: Records) -> None:
     assert records.store.execute("LRANGE", records.keys.key(VECTORS_LOG), 0, -1) == [b"b"]
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 def test_an_erasure_clears_the_log(records: Records) -> None:
     """The log names no erased record; the count tells processes that keep vectors to read all of them again."""
     put(records, "mine")
@@ -121,7 +121,7 @@ def test_an_erasure_clears_the_log(records: Records) -> None:
     assert records.erase("nobody").rest == (0, 0)
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 @pytest.mark.parametrize("repair", [False, True])
 def test_checks(records: Records, *, repair: bool) -> None:
     """Each kind of difference is found, and repaired once; without repair nothing changes; what is sound is left."""

@@ -13,7 +13,7 @@ from tests.lua.memory.records import Shown, record
 if TYPE_CHECKING:
     from tests.lua.memory.records import Records
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 VECTOR = bytes(range(1, 9))
 

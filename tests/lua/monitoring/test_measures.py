@@ -1,4 +1,4 @@
-"""The scripts of a scrape: what they count, on both servers."""
+"""The scripts of a scrape: what they count, on every server of the matrix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.lua.pool import Team, rank, row
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def test_an_empty_pool(pool: Pool) -> None:

@@ -14,7 +14,7 @@ from tests.lua.schedules.schedule_pool import PLAN, SchedulePool
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def test_nothing_is_due(pool: Pool, schedule_pool: SchedulePool) -> None:

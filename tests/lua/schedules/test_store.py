@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.lua.pool import Pool
     from tests.lua.schedules.schedule_pool import SchedulePool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def test_put(pool: Pool, schedule_pool: SchedulePool) -> None:

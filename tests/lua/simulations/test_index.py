@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.faultkit.servers import RedisServer
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 TTL_MS = 1_000_000
 HOUR_MS = 3_600_000

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.faultkit.servers import RedisServer
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 class Subject(Scope):

@@ -13,7 +13,7 @@ from tests.lua.pool import DEAD_TTL_S, Team, rank, row
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def test_nothing_to_give_back(pool: Pool) -> None:

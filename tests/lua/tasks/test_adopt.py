@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import Delivery
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def lose(pool: Pool, worker: str = "w1", count: int = 1) -> list[Delivery]:

@@ -14,7 +14,7 @@ from tests.lua.pool import USUAL_TTL_S, Team, rank, row
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 NOTHING = Assigned(0, left=False, wait_us=0)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 ENDED = (CancelStatus.ENDED, TaskState.CANCELLED)
 

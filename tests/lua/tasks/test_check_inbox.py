@@ -6,7 +6,7 @@ import pytest
 
 from tests.lua.pool import Pool, row
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def test_sound_inboxes_are_left_alone(pool: Pool) -> None:

@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def test_sound_keys(pool: Pool) -> None:

@@ -13,7 +13,7 @@ from tests.lua.pool import chunk, row
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 ENDS = {
     TaskState.SUCCEEDED: VerdictKind.SUCCEEDED,

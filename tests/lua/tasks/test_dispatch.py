@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import Delivery
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 NOTHING = Dispatched(0, left=False, without=0, waits_us={})
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import Delivery
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 KEPT, SESSIONS, SLACK = 1000, 10_000, 100
 """Of lua/includes/family.lua."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import Delivery
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 OK, ALREADY, STALE = FinishStatus.OK, FinishStatus.ALREADY, FinishStatus.STALE
 AGAIN = [VerdictKind.RETRY, VerdictKind.SNOOZE, VerdictKind.REQUEUE, VerdictKind.RELEASED]

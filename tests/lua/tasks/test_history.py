@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import Delivery
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def history(pool: Pool, task_id: str, state: TaskState | None = None) -> tuple[TaskAttempt, ...]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import Delivery
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def three(pool: Pool, lane: str = "x", **fields: Any) -> list[str]:

@@ -11,7 +11,7 @@ from orchestrator.tasks.model import VerdictKind
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def test_first_result_stands(pool: Pool) -> None:

@@ -12,7 +12,7 @@ from orchestrator.tasks.model import FinishStatus
 from tests.helpers.waiting import wait_until
 from tests.lua.pool import LEASE_MS, Pool, Team, row
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 EVERY_MS = 5000
 OVERDUE_MS = LEASE_MS + 2 * min(5000, LEASE_MS // 3)

@@ -14,7 +14,7 @@ from tests.lua.pool import DEAD_TTL_S, MAX_WAIT_S, STRICT_MS, Pool, Team, chunk,
 if TYPE_CHECKING:
     from orchestrator.tasks.model import Delivery
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 DAY_S = 86_400
 

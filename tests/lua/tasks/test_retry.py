@@ -13,7 +13,7 @@ from tests.lua.pool import DEAD_TTL_S, MAX_WAIT_S, Team, chunk, row
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 REQUEUED = RequeueStatus.REQUEUED
 

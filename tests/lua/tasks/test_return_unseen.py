@@ -13,7 +13,7 @@ from tests.lua.pool import LEASE_MS, Team, row
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def test_no_inbox(pool: Pool) -> None:

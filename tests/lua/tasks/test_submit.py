@@ -15,7 +15,7 @@ from tests.lua.pool import MAX_WAIT_S, USUAL_TTL_S, Team, envelope, rank, row
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def test_created(pool: Pool) -> None:

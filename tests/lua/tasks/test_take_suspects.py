@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.control.commands import Command
     from tests.lua.pool import Pool, Row
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 SUM = "skill:sum"
 PATIENCE_MS = 60_000

@@ -12,7 +12,7 @@ from tests.lua.pool import row
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def test_trim(pool: Pool) -> None:

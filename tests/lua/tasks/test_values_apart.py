@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import Delivery
     from tests.lua.pool import Pool, Row
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 LARGE = b'{"text":"' + b"x" * ROW_BYTES + b'"}'
 

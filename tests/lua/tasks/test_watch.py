@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 LIVE, ENDED, SILENT, UNKNOWN = WatchStatus
 ENDS = {VerdictKind.SUCCEEDED: "", VerdictKind.DEAD: "why", VerdictKind.CANCELLED: "why"}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.why.facts import AgentFacts, Findings
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def look(pool: Pool, task_id: str, **options: Any) -> Findings:

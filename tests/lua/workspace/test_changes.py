@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.workspace.scripts import ChangeReply
     from tests.faultkit.servers import RedisServer
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 CHANGES: dict[str, Callable[..., Any]] = {
     "set": lambda space, **how: space.patch(("p", "set", b"2"), **how),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from tests.lua.workspace.space import Space
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def memory(space: Space) -> int:

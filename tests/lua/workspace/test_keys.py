@@ -44,7 +44,7 @@ def use(space: Space) -> set[str]:
     return {name for name in all_scripts() if name.startswith("workspace/")}
 
 
-@pytest.mark.both_servers
+@pytest.mark.every_server
 def test_undeclared_keys(space: Space, redis_client: redis.Redis) -> None:
     """Everything that the server was told to touch begins with the declared root, and stands in the table of keys."""
     marker = f"{space.keys.root}:done"

@@ -11,7 +11,7 @@ from orchestrator.testing.waiting import wait_until
 if TYPE_CHECKING:
     from tests.lua.workspace.space import Space
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 DAY_MS = 86_400_000
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.faultkit.servers import RedisServer
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 MOST = 2**53 - 1
 FEW, EXAMPLES = 8, int(os.environ.get("ORC_TEST_EXAMPLES", "30"))
