@@ -229,6 +229,14 @@ SECTIONS: Final = (
                 "A node of a Redis Cluster answered that the hash slot is at another node. The program goes on there."
                 " No action; `orc doctor` tells whether to name another node in `redis.url`.",
             ),
+            LogEvent(
+                "slot_map_unknown",
+                "warning",
+                ("error",),
+                "No node of the Redis Cluster answered which node has which hash slots, or the user may not ask. The "
+                "program uses the last answer and asks again. Check the nodes in `redis.url`, and allow "
+                "`+cluster|slots`.",
+            ),
         ),
     ),
     EventSection(

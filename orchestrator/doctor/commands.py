@@ -139,7 +139,9 @@ TRANSACTION: Final = ("MULTI", "EXEC", "DISCARD")
 """Sent around other commands, so that a dry run cannot have them in its own transaction."""
 DURABILITY: Final = ("WAIT 0 0", "WAITAOF 0 0 0")
 """Sent behind the submits of tasks whose durability is not the default."""
-INSPECTION: Final = ("CLUSTER NODES", "ACL WHOAMI", "ACL DRYRUN user PING", "CLIENT LIST", "MEMORY USAGE KEY")
+LOCATING: Final = ("CLUSTER SLOTS",)
+"""Sent to nodes of a cluster; without it each slot is learned from a MOVED reply."""
+INSPECTION: Final = ("ACL WHOAMI", "ACL DRYRUN user PING", "CLIENT LIST", "MEMORY USAGE KEY")
 """Commands of `orc doctor`, `orc keys`, `orc upgrade` and `orc backup`, which find less without them."""
 READING: Final = frozenset(
     {

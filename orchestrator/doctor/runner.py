@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import ConfigError, ServerRefused, ServerUnavailable, StoreError
@@ -24,7 +24,7 @@ from orchestrator.doctor import (
     vectors,
 )
 from orchestrator.doctor.context import CheckContext
-from orchestrator.doctor.findings import Severity, warning
+from orchestrator.doctor.findings import Severity, problem, warning
 from orchestrator.embedded.data_dir import find_data_dir
 from orchestrator.services import pool_keys, reach_server
 from orchestrator.store.server_info import read_info
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
     from orchestrator.core.settings_sources import LoadedSettings
     from orchestrator.doctor.findings import DoctorFinding
+    from orchestrator.store.locator import Address
     from orchestrator.store.server_info import ServerInfo
 
 _SERVER: Final = (
@@ -58,6 +59,19 @@ _SERVER: Final = (
     ("scripts", compatibility.check_scripts),
     ("format", compatibility.check_data_format),
 )
+_OTHER: Final = (
+    ("redis-version", server.check_version),
+    ("redis-role", server.check_role),
+    ("redis-eviction", server.check_eviction),
+    ("redis-memory", server.check_memory),
+    ("redis-clients", server.check_clients),
+    ("redis-aof", server.check_aof),
+    ("redis-fsync", server.check_fsync),
+    ("redis-disk", server.check_disk),
+    ("redis-timeout", server.check_timeout),
+    ("redis-keepalive", server.check_keepalive),
+)
+"""Checks of the servers of a cluster that have shared state, but not the pool."""
 _POOL: Final = (
     ("supervisor", pool.check_supervisor),
     ("lost-writes", pool.check_losses),
@@ -133,6 +147,8 @@ async def run_server_checks(settings: Settings) -> DoctorReport:
                 info, config = await _ask_server(store)
                 context = CheckContext(settings, store, info, config)
                 findings += await _run(_SERVER, context)
+                for address in store.others:
+                    findings += await _check_other(address, context)
                 if all(finding.severity in _POOL_READABLE.get(finding.code, Severity) for finding in findings):
                     findings += await _run(_POOL, context)
     except (StoreError, ConfigError) as failure:
@@ -141,18 +157,29 @@ async def run_server_checks(settings: Settings) -> DoctorReport:
     return DoctorReport(tuple(findings), answered=True)
 
 
-async def _ask_server(store: Store) -> tuple[ServerInfo, Mapping[str, str]]:
+async def _check_other(address: Address, context: CheckContext) -> list[DoctorFinding]:
+    """Check a server that has slots, but not that of the pool; its findings begin with its address."""
+    try:
+        info, config = await _ask_server(context.store, at=address)
+    except ServerUnavailable as failure:
+        return [problem("redis-reach", f"{address}: {failure}", "start it, or promote its replica")]
+    found = await _run(_OTHER, replace(context, info=info, config=config))
+    return [replace(finding, found=f"{address}: {finding.found}") for finding in found]
+
+
+async def _ask_server(store: Store, *, at: Address | None = None) -> tuple[ServerInfo, Mapping[str, str]]:
     # First a command with a key, because commands without one go to the server that has the pool.
     with contextlib.suppress(StoreError):
         await store.execute("EXISTS", store.keys.format)
     try:
-        info = await store.server_info()
+        info = await store.server_info(at=at)
     except ServerRefused:
         info = read_info("")
-    try:
-        pairs = await store.execute("CONFIG", "GET", *_CONFIG)
-    except ServerRefused:
+    (pairs,) = await store.pipeline_at(at or store.place, [("CONFIG", "GET", *_CONFIG)])
+    if isinstance(pairs, ServerRefused):
         pairs = []
+    elif isinstance(pairs, StoreError):
+        raise pairs
     texts = [text.decode(errors="replace") for text in pairs]
     return info, dict(zip(texts[::2], texts[1::2], strict=True))
 

@@ -85,11 +85,15 @@ async def check_cluster(context: CheckContext) -> list[DoctorFinding]:
         return [problem("redis-cluster", str(gap), _ADD_SLOTS)]
     except ServerRefused as refused:
         return [problem("redis-cluster", str(refused), _ADD_SLOTS)]
-    if place := context.store.redirected_to:
+    store = context.store
+    if store.has_slot_map:
+        others = ", ".join(str(address) for address in store.others) or "none"
+        return [ok("redis-cluster", f"the pool is at {store.place}; the other masters: {others}")]
+    if place := store.redirected_to:
         found = (
             f"the slot of the pool is at {place}; a process that starts finds it only while the configured node lives"
         )
-        return [warning("redis-cluster", found, f"name that node: ORC_REDIS__URL=redis://{place}/0")]
+        return [warning("redis-cluster", found, f"name some nodes: ORC_REDIS__URL=redis+cluster://{place},HOST:PORT")]
     return [ok("redis-cluster", "cluster mode; this node has the slot of the pool")]
 
 

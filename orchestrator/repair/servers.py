@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.services import Endpoint
-from orchestrator.store.locator import Address
+from orchestrator.store.locator import FixedLocator
 from orchestrator.store.scanning import scan_steps
+from orchestrator.store.slot_map import parse_slots
 from orchestrator.store.store import Store
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 KEYS_AT_ONCE: Final = 500
 _GLOB: Final = re.compile(r"([*?\[\]\\^-])")
-_MASTER: Final = re.compile(r"^\S+ (\S*?):(\d+)@\S+ (?:myself,)?master\b", re.MULTILINE)
 
 
 @asynccontextmanager
@@ -29,19 +29,10 @@ async def each_server(services: Services) -> AsyncIterator[Sequence[Store]]:
         if b"cluster_enabled:1" not in info:
             yield [services.store]
             return
-        nodes = (await services.store.execute("CLUSTER", "NODES")).decode()
-        url = services.settings.redis.url
-        assert url is not None
-        home = Address(url.get_secret_value())
+        shards = parse_slots(await services.store.execute("CLUSTER", "SLOTS"), services.store.place)
         stores = []
-        for host, port in _MASTER.findall(nodes):
-            # A unix socket is the only address of a cluster of one server.
-            address = home if home.url.startswith("unix:") else home.at(host.strip("[]"), int(port))
-            endpoint = Endpoint.at(
-                address.url,
-                connect_timeout_s=services.settings.redis.connect_timeout_s,
-                command_timeout_s=services.settings.redis.command_timeout_s,
-            )
+        for address in dict.fromkeys(address for _, _, address in shards):
+            endpoint = replace(services.endpoint, locator=FixedLocator(address))
             stores.append(await stack.enter_async_context(Store(endpoint, services.keys, name="backup")))
         yield stores
 

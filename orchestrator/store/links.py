@@ -8,6 +8,8 @@ address again. docs/internals/adr/0002 has the measurements. `router` chooses th
 from __future__ import annotations
 
 import math
+import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -19,13 +21,14 @@ from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
 from orchestrator.store.failures import Redirected, is_from_replica, translate
-from orchestrator.store.wire import Wire, pack
+from orchestrator.store.wire import LATE_S, Wire, pack
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
     from redis.asyncio.connection import AbstractConnection as AsyncConnection
+    from redis.connection import ConnectionInterface
 
     from orchestrator.core.errors import StoreError
     from orchestrator.store.calls import Argument
@@ -104,6 +107,7 @@ class Link:
         demoted: called with the address when the server turned out to be a replica.
         unreachable: called with the address when no connection could be opened.
         opened: called when a connection has been opened, before anything is sent.
+        late: called with the address while a reply takes long; returns True if it need not be awaited.
 
     Attributes:
         used_s: time at which the router last chose the link, or left it for another one.
@@ -122,11 +126,13 @@ class Link:
         demoted: Callable[[Address], None] | None = None,
         unreachable: Callable[[Address], None] | None = None,
         opened: Callable[[], None] | None = None,
+        late: Callable[[Address], bool] | None = None,
     ) -> None:
         self.address, self.used_s = address, -math.inf
         self._pool = make_pool(address, connect_timeout_s=connect_timeout_s, name=name)
         self._reply_timeout_s, self._published, self._ended = read_timeout_s, published, ended
         self._demoted, self._unreachable, self._opened = demoted, unreachable, opened
+        self._late = None if late is None else partial(late, address)
         self._connection: AsyncConnection | None = None
         self._wire: Wire | None = None
         self._opening = anyio.Lock(fast_acquire=True)
@@ -226,6 +232,7 @@ class Link:
                 published=self._published,
                 ended=self._ended,
                 demoted=self._tell_demoted,
+                late=self._late,
             )
             transport.set_protocol(self._wire)
             return self._wire
@@ -274,6 +281,7 @@ class SyncLink:
         name: shown in CLIENT LIST.
         demoted: called with the address when the server turned out to be a replica.
         unreachable: called with the address when no connection could be opened.
+        late: called with the address every `LATE_S` without a reply; returns True if it need not be awaited.
 
     Attributes:
         used_s: time at which the router last chose the link.
@@ -288,9 +296,11 @@ class SyncLink:
         name: str,
         demoted: Callable[[Address], None],
         unreachable: Callable[[Address], None],
+        late: Callable[[Address], bool] | None,
     ) -> None:
         self.address, self.used_s = address, -math.inf
-        self._demoted, self._unreachable = demoted, unreachable
+        self._demoted, self._unreachable, self._late = demoted, unreachable, late
+        self._read_timeout_s = read_timeout_s
         self._pool = make_sync_pool(
             address, connect_timeout_s=connect_timeout_s, read_timeout_s=read_timeout_s, name=name
         )
@@ -309,6 +319,8 @@ class SyncLink:
             connection = self._pool.get_connection()
             sent = True
             connection.send_packed_command([pack(command) for command in commands], check_health=False)  # type: ignore[no-untyped-call]
+            if self._late is not None:
+                self._await_reply(connection, self._late)
             for command in commands:
                 try:
                     replies.append(connection.read_response())
@@ -329,6 +341,15 @@ class SyncLink:
         if replica:
             self._demoted(self.address)
         return replies
+
+    def _await_reply(self, connection: ConnectionInterface, late: Callable[[Address], bool]) -> None:
+        until_s = time.monotonic() + self._read_timeout_s
+        while (left_s := until_s - time.monotonic()) > 0:
+            if connection.can_read(min(LATE_S, left_s)):
+                return
+            if late(self.address):
+                raise ConnectionError("another server has its slots")
+        raise TimeoutError(f"none after {self._read_timeout_s:g} s")
 
     def close(self) -> None:
         """Close the connection."""

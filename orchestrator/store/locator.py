@@ -12,9 +12,6 @@ from binascii import crc_hqx
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urlsplit
 
-from orchestrator.core.errors import ConfigError
-from orchestrator.core.redis_url import parse_url, url_problem
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -71,6 +68,10 @@ class Locator(Protocol):
     def single(self) -> Address | None:
         """The address of all slots, or None while slots have several."""
 
+    @property
+    def servers(self) -> Sequence[Address]:
+        """The addresses of all servers that are known to have slots."""
+
     def address(self, slot: int) -> Address:
         """Return the address of a slot."""
 
@@ -79,6 +80,19 @@ class Locator(Protocol):
 
     def doubt(self, address: Address) -> None:
         """Note that the server there cannot be reached or is a replica; the next answers may differ."""
+
+    def late(self, address: Address) -> None:
+        """Note that a reply of the server there takes long."""
+
+    def has_left(self, address: Address) -> bool:
+        """Return whether the server there is known to have no slot now, so that its replies need not be awaited."""
+
+    def prepare(self) -> None:
+        """Learn what the first command needs. Blocks.
+
+        Raises:
+            ServerUnavailable: no server answers.
+        """
 
 
 class FixedLocator:
@@ -92,6 +106,11 @@ class FixedLocator:
         self._home, self._lock = address, threading.Lock()
         self._moved: dict[int, Address] = {}
         self.single: Address | None = address
+
+    @property
+    def servers(self) -> Sequence[Address]:
+        """The configured address, and those that MOVED replies named."""
+        return list(dict.fromkeys([self._home, *self._moved.values()]))
 
     def address(self, slot: int) -> Address:
         """Return the address of a slot."""
@@ -113,27 +132,15 @@ class FixedLocator:
                 del self._moved[slot]
             self.single = None if self._moved else self._home
 
+    def late(self, address: Address) -> None:
+        """Wait for the reply."""
 
-def locate(url: str) -> Locator:
-    """Return the locator for a URL.
+    def has_left(self, address: Address) -> bool:  # noqa: ARG002 - MOVED and doubts tell everything
+        """Return False."""
+        return False
 
-    Raises:
-        ConfigError: it is not the address of Redis.
-    """
-    if (kind := parse_url(check_url(url)).kind) != "server":
-        raise ConfigError(f"redis+{kind}:// is not supported yet; use the address of one server, redis://host:port/0")
-    return FixedLocator(Address(url))
-
-
-def check_url(url: str) -> str:
-    """Return `url` if it is the address of Redis.
-
-    Raises:
-        ConfigError: it is not; the message has no text of it.
-    """
-    if (problem := url_problem(url)) is not None:
-        raise ConfigError(f"the Redis URL: {problem}")
-    return url
+    def prepare(self) -> None:
+        """Do nothing: the address is configured."""
 
 
 def slot_of(key: str | bytes) -> int:

@@ -74,6 +74,12 @@ class Router:
         self._close_idle()
         return link
 
+    def link_to(self, address: Address) -> Link:
+        """Return the link to one of several servers, for commands that concern this server."""
+        link = self._choose(address)
+        self._close_idle()
+        return link
+
     def _link_of(self, command: Sequence[Argument]) -> Link:
         return self._choose(self._locator.single or self._locator.address(_slot_of(command, self._slot)))
 
@@ -90,7 +96,8 @@ class Router:
         return link
 
     def _close_idle(self) -> None:
-        if len(self._links) == 1:
+        # The timer closes shared links, because a command must not look at all of them.
+        if len(self._links) == 1 or (self._shared and self._timer is not None):
             return
         now_s, idle_s = time.monotonic(), IDLE_S if self._shared else 0.0
         for address, link in list(self._links.items()):
@@ -245,6 +252,7 @@ class SyncRouter:
     def __init__(self, locator: Locator, *, slot: int, open_link: Callable[[Address], SyncLink]) -> None:
         self._locator, self._slot, self._open_link = locator, slot, open_link
         self._links: dict[Address, SyncLink] = {}
+        self._is_prepared = False
 
     def _link(self, command: Sequence[Argument]) -> SyncLink:
         address = self._locator.single or self._locator.address(_slot_of(command, self._slot))
@@ -286,6 +294,9 @@ class SyncRouter:
 
     def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """Send commands together and return their replies; see `Router.pipeline`."""
+        if not self._is_prepared:
+            self._locator.prepare()
+            self._is_prepared = True
         replies: list[Any] = [None] * len(commands)
         self._send(commands, replies, range(len(commands)), has_run=False)
         for _ in range(MOST_REDIRECTS):

@@ -39,12 +39,14 @@ from orchestrator.store.failures import Redirected, ScriptMissing
 from orchestrator.store.hints import Hints
 from orchestrator.store.levels import level_problem
 from orchestrator.store.links import Link, SyncLink
-from orchestrator.store.locator import locate, slot_of
+from orchestrator.store.locating import locate
+from orchestrator.store.locator import FixedLocator, slot_of
 from orchestrator.store.long_read import LongRead
 from orchestrator.store.retry import repeat, repeat_sync
 from orchestrator.store.router import Router, SyncRouter
 from orchestrator.store.script_files import all_scripts
 from orchestrator.store.server_info import COMMAND_SECTIONS, OLDEST, SECTIONS, read_command_stats, read_info
+from orchestrator.store.slot_map import ClusterLocator
 from orchestrator.tracing.active import active
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
     from orchestrator.store.calls import Argument, Call
     from orchestrator.store.keys import PoolKeys
     from orchestrator.store.locator import Address, Locator
-    from orchestrator.store.server_info import CommandStats, ServerInfo
+from orchestrator.store.server_info import CommandStats, ServerInfo
 
 T = TypeVar("T")
 
@@ -86,6 +88,15 @@ class Endpoint:
             ConfigError: another scheme.
         """
         return cls(locate(url), connect_timeout_s, command_timeout_s)
+
+    async def prepare(self) -> None:
+        """Learn where the servers are, before the first command.
+
+        Raises:
+            ServerUnavailable: none answers.
+        """
+        if isinstance(self.locator, ClusterLocator):
+            await to_thread.run_sync(self.locator.prepare)
 
 
 class Store:
@@ -130,9 +141,16 @@ class Store:
                 demoted=self._leave_replica,
                 unreachable=self._endpoint.locator.doubt,
                 opened=opened,
+                late=late if isinstance(locator, ClusterLocator) else None,
             )
 
         locator = self._endpoint.locator
+
+        def late(address: Address) -> bool:
+            if shared:  # a blocking read may take long
+                locator.late(address)
+            return locator.has_left(address)
+
         router = Router(locator, slot=self._slot, open_link=open_link, shared=shared, learned=self._leave_moved)
         self._routers.add(router)
         return router
@@ -401,7 +419,7 @@ class Store:
         return await repeat(send, retry_for_s=self._endpoint.command_timeout_s, closed=self._closed)
 
     async def check_server(self, *, allow_eviction: bool, durability: Level = DEFAULT) -> list[str]:
-        """Check the server's version and settings.
+        """Check version and settings of the server of the pool, and of each other server that has slots.
 
         Args:
             allow_eviction: the server may evict keys.
@@ -414,18 +432,9 @@ class Store:
             ConfigError: the server is older than 7.0, or may evict keys.
         """
         info = await self.server_info()
-        if info.line < OLDEST:
-            raise ConfigError(f"{info.name} is too old; Redis 7.0 or newer is needed")
-        if info.eviction not in {"noeviction", "?"} and not allow_eviction:
-            raise ConfigError(
-                f"Redis may evict keys (maxmemory-policy {info.eviction}), which loses tasks; "
-                "set maxmemory-policy noeviction, or redis.allow_eviction = true if that is meant"
-            )
-        warnings: list[str] = []
-        if not info.append_only:
-            warnings.append(
-                "Redis has no append-only file: what was accepted is lost when Redis stops (set appendonly yes)"
-            )
+        warnings = _check_info(info, "", allow_eviction=allow_eviction)
+        for other in self.others:
+            warnings += _check_info(await self.server_info(at=other), f" at {other}", allow_eviction=allow_eviction)
         if durability != DEFAULT:
             try:
                 pairs = [text.decode() for text in await self.execute("CONFIG", "GET", "appendfsync")]
@@ -435,10 +444,25 @@ class Store:
                 warnings.append(problem)
         return warnings
 
-    async def server_info(self) -> ServerInfo:
-        """Return the server's version, limits and state."""
+    @property
+    def place(self) -> Address:
+        """Address of the server that has the pool."""
+        return self._endpoint.locator.address(self._slot)
+
+    @property
+    def others(self) -> Sequence[Address]:
+        """Addresses of the other servers that have slots, sorted."""
+        return [address for address in self._endpoint.locator.servers if address != self.place]
+
+    async def pipeline_at(self, address: Address, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+        """Send commands about one of several servers; see `pipeline`."""
+        return await self._router.link_to(address).pipeline(commands)
+
+    async def server_info(self, *, at: Address | None = None) -> ServerInfo:
+        """Return version, limits and state of the server of the pool, or of another one."""
         # One INFO per section, because servers before 7.0 accept no list and must be recognised as too old.
-        replies = await self.pipeline([("INFO", section) for section in SECTIONS])
+        commands = [("INFO", section) for section in SECTIONS]
+        replies = await (self.pipeline(commands) if at is None else self.pipeline_at(at, commands))
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
@@ -459,9 +483,15 @@ class Store:
 
     @property
     def redirected_to(self) -> str:
-        """Address of the pool if the configured server named another one for its slot, else empty."""
+        """Address of the pool if the one configured server named another one for its slot, else empty."""
         locator = self._endpoint.locator
-        return "" if locator.single is not None else str(locator.address(self._slot))
+        fixed = isinstance(locator, FixedLocator) and locator.single is None
+        return str(self.place) if fixed else ""
+
+    @property
+    def has_slot_map(self) -> bool:
+        """True if the slot map of a cluster is known, not one configured server."""
+        return isinstance(self._endpoint.locator, ClusterLocator)
 
     def stop_sending(self) -> None:
         """Stop sending and repeating; the caller must still `close`."""
@@ -476,6 +506,12 @@ class Store:
                 await router.close()
 
     async def __aenter__(self) -> Self:
+        """Learn where the servers are.
+
+        Raises:
+            ServerUnavailable: none answers.
+        """
+        await self._endpoint.prepare()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -500,7 +536,12 @@ class SyncStore:
             name=self._name,
             demoted=self._leave_replica,
             unreachable=self._endpoint.locator.doubt,
+            late=self._late if isinstance(self._endpoint.locator, ClusterLocator) else None,
         )
+
+    def _late(self, address: Address) -> bool:
+        self._endpoint.locator.late(address)
+        return self._endpoint.locator.has_left(address)
 
     def _leave_replica(self, address: Address) -> None:
         self._endpoint.locator.doubt(address)
@@ -516,6 +557,7 @@ class SyncStore:
     def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
         """Run script calls in one round trip."""
         replies = self._router.pipeline([call.command() for call in calls])
+        self._leave_old()
         answers = []
         for call, reply in zip(calls, replies, strict=True):
             if isinstance(reply, ScriptMissing):
@@ -542,7 +584,14 @@ class SyncStore:
 
     def execute(self, *command: Argument) -> Any:
         """Send one command."""
-        return self._router.execute(*command)
+        try:
+            return self._router.execute(*command)
+        finally:
+            self._leave_old()
+
+    def _leave_old(self) -> None:
+        for long_read in self._long_reads:
+            long_read.leave_old()
 
     def long_read(self, *, name: str, connect_timeout_s: float, max_bytes: int) -> LongRead:
         """Return a dedicated connection for a long read; see `LongRead`."""
@@ -559,6 +608,19 @@ class SyncStore:
     def close(self) -> None:
         """Close the connections."""
         self._router.close()
+
+
+def _check_info(info: ServerInfo, where: str, *, allow_eviction: bool) -> list[str]:
+    if info.line < OLDEST:
+        raise ConfigError(f"{info.name}{where} is too old; Redis 7.0 or newer is needed")
+    if info.eviction not in {"noeviction", "?"} and not allow_eviction:
+        raise ConfigError(
+            f"Redis{where} may evict keys (maxmemory-policy {info.eviction}), which loses tasks; "
+            "set maxmemory-policy noeviction, or redis.allow_eviction = true if that is meant"
+        )
+    if info.append_only:
+        return []
+    return [f"Redis{where} has no append-only file: what was accepted is lost when Redis stops (set appendonly yes)"]
 
 
 def format_mismatch(stored: bytes | None, keys: PoolKeys) -> tuple[str, str] | None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _NOTHING = object()
 
+LATE_S: Final = 1.0
+"""Time without a reply after which the server may have been replaced."""
 REPLICA_PAUSE_S: Final = 0.5
 """Time for which a new connection to a replica stays open, so that retries during a failover do not connect each."""
 
@@ -51,6 +53,7 @@ class Wire(asyncio.Protocol):
         ended: called once when the connection has ended.
         demoted: called when an error reply shows that the server is a replica. The connection then closes as soon as
             the replies to all commands sent so far have arrived.
+        late: called every `LATE_S` while a reply is outstanding; returns True if it need not be awaited.
     """
 
     def __init__(
@@ -61,8 +64,10 @@ class Wire(asyncio.Protocol):
         published: Callable[[str, str], None] | None = None,
         ended: Callable[[], None] | None = None,
         demoted: Callable[[], None] | None = None,
+        late: Callable[[], bool] | None = None,
     ) -> None:
-        self._transport, self._reply_timeout_s = transport, reply_timeout_s
+        self._transport, self._reply_timeout_s, self._late = transport, reply_timeout_s, late
+        self._watch_every_s = reply_timeout_s if late is None else min(reply_timeout_s, LATE_S)
         self._published, self._ended, self._demoted = published, ended, demoted
         self._loop = asyncio.get_running_loop()
         self._opened_s = self._loop.time()
@@ -103,7 +108,7 @@ class Wire(asyncio.Protocol):
         self._open.append(exchange)
         self._transport.write(packed)
         if self._watchdog is None:
-            self._watchdog = self._loop.call_later(self._reply_timeout_s, self._watch)
+            self._watchdog = self._loop.call_later(self._watch_every_s, self._watch)
         return exchange.future
 
     def _watch(self) -> None:
@@ -111,11 +116,15 @@ class Wire(asyncio.Protocol):
         self._watchdog = None
         if not self._open:
             return
-        overdue_s = self._loop.time() - self._open[0].sent_s - self._reply_timeout_s
-        if overdue_s >= 0:
+        waited_s = self._loop.time() - self._open[0].sent_s
+        left_s = self._reply_timeout_s - waited_s
+        if left_s <= 0:
             self.close(TimeoutError(f"none after {self._reply_timeout_s:g} s"))
+        elif self._late is not None and waited_s >= LATE_S and self._late():
+            self.close(ConnectionError("another server has its slots"))
         else:
-            self._watchdog = self._loop.call_later(-overdue_s, self._watch)
+            next_s = self._watch_every_s - waited_s if waited_s < self._watch_every_s else self._watch_every_s
+            self._watchdog = self._loop.call_later(min(left_s, next_s), self._watch)
 
     def data_received(self, data: bytes) -> None:
         """Match replies to exchanges and pass published messages on."""

@@ -19,7 +19,7 @@ from orchestrator.testing.temporary_pool import new_prefix
 from orchestrator.testing.temporary_server import temporary_server
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
 
 MOST_CONNECTED: Final = 8
@@ -74,6 +74,11 @@ class _StartingLocator:
             self._started()
         return self._address
 
+    @property
+    def servers(self) -> Sequence[Address]:
+        """The one server."""
+        return [self.single]
+
     def address(self, slot: int) -> Address:  # noqa: ARG002 - one server has all slots
         """Return the address of a slot."""
         return self.single
@@ -83,6 +88,16 @@ class _StartingLocator:
 
     def doubt(self, address: Address) -> None:
         """Ignore a doubt, because there is no other server."""
+
+    def late(self, address: Address) -> None:
+        """Wait for the reply."""
+
+    def has_left(self, address: Address) -> bool:  # noqa: ARG002 - one server has all slots
+        """Return False."""
+        return False
+
+    def prepare(self) -> None:
+        """Do nothing: the server starts with the first command."""
 
 
 class _ThrowAwayStore(Store):

@@ -40,6 +40,8 @@ class PoolStatus:
 
     Attributes:
         supervisor: id of the leading supervisor, or None.
+        server: the server that has the pool.
+        other_servers: by address, the other servers of a cluster, which have sessions, agents and shared state.
         agents: those with the latest heartbeats, by name.
         workers: those with the latest heartbeats, longest silent first.
         tasks: counters since the beginning: submitted, assigned, succeeded, dead, retried, ...
@@ -51,6 +53,7 @@ class PoolStatus:
     prefix: str
     supervisor: str | None
     server: ServerInfo
+    other_servers: Mapping[str, ServerInfo]
     agents: tuple[AgentInfo, ...]
     workers: tuple[WorkerInfo, ...]
     queues: tuple[QueueView, ...]
@@ -69,6 +72,7 @@ async def read_status(services: Services, *, limit: int = LIMIT) -> PoolStatus:
         prefix=services.settings.prefix,
         supervisor=await registry.leader(store),
         server=await store.server_info(),
+        other_servers={str(address): await store.server_info(at=address) for address in store.others},
         agents=tuple(await registry.agents(store, limit)),
         workers=tuple(await registry.workers(store, limit)),
         queues=queues.queues,

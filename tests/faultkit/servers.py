@@ -104,6 +104,11 @@ class RedisServer:
         return f"unix://{self.directory}/redis.sock" if self.port is None else f"redis://127.0.0.1:{self.port}/0"
 
     @property
+    def runs(self) -> bool:
+        """Whether its process is there, be it frozen."""
+        return self._process is not None and self._process.returncode is None
+
+    @property
     def process(self) -> ActorProcess:
         """The process, to freeze or to inspect."""
         if self._process is None:

@@ -1,4 +1,4 @@
-"""A whole team on a server in cluster mode, which refuses every command and script with keys of two slots."""
+"""A whole team on a cluster, which refuses every command and script with keys of two slots: of one server, of three."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ import pytest
 
 from orchestrator import Agent, Record, Standing, TaskContext
 from orchestrator.core.errors import ServerRefused
+from tests.faultkit.clusters import run_cluster
 from tests.faultkit.servers import cluster_server
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from tests.faultkit.clusters import Cluster
     from tests.faultkit.servers import RedisServer
     from tests.helpers.local_team import LocalTeam
 
 NAMES = ("ada", "bob", "eve")
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RedisServer]:
-    """One server that has all slots."""
-    with cluster_server() as server:
-        yield server
+@pytest.fixture(scope="module", params=["one", "three"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | RedisServer]:
+    """One server that has all slots; three masters, each with its part of them."""
+    with cluster_server() if request.param == "one" else run_cluster() as running:
+        yield running
 
 
 @pytest.fixture
-async def team(cluster: RedisServer) -> AsyncIterator[LocalTeam]:
+async def team(cluster: Cluster | RedisServer) -> AsyncIterator[LocalTeam]:
     """A team on it."""
     async with run_local_team(local_settings(cluster.url, "c:test:t")) as running:
         yield running

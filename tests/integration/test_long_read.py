@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core.errors import ServerRefused, ServerUnavailable
 from orchestrator.store.failures import ReplyTooLarge
-from orchestrator.store.locator import locate
+from orchestrator.store.locating import locate
 from orchestrator.store.long_read import TURN_BYTES, LongRead
 from tests.faultkit.proxy import ThreadedProxy
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator.core.settings import Settings
+    from orchestrator.store.locator import Address
     from orchestrator.store.script_files import ScriptFile
     from orchestrator.store.server_info import ServerInfo
     from tests.helpers.local_team import LocalTeam
@@ -183,9 +184,9 @@ def test_a_server_that_is_too_old_is_refused(redis_server: RedisServer, version:
     """The supervisor accepts Redis 7.0 and refuses the line before it."""
 
     class OtherVersion(Store):
-        async def server_info(self) -> ServerInfo:
+        async def server_info(self, *, at: Address | None = None) -> ServerInfo:
             line = read_info(f"redis_version:{version}\n").line
-            return replace(await super().server_info(), version=version, line=line)
+            return replace(await super().server_info(at=at), version=version, line=line)
 
     async def check() -> None:
         async with OtherVersion(Endpoint.at(redis_server.url), PoolKeys("a:b:c", "p")) as store:

@@ -65,13 +65,8 @@ def _print_screen(
 ) -> None:
     from orchestrator.cli.commands.queues import COLUMNS
 
-    server = found.server
-    kept = "append-only file" if server.append_only else "not persisted"
     facts = [
-        (
-            "server",
-            f"{server.name}, up {output.span(server.uptime_s)}, {_megabytes(server.memory_bytes)}, {kept}",
-        ),
+        *_server_facts(found),
         ("pool", f"{found.pool} ({found.prefix})"),
         ("supervisor", found.supervisor or "none"),
         ("tasks", ", ".join(f"{found.tasks[name]} {name}" for name in _in_order(found.tasks)) or "none"),
@@ -89,6 +84,15 @@ def _print_screen(
     _print_table(agents, columns, "agent", found.totals.agents)
     _print_table(workers, ("id", "pid", "last_seen_at", "agents"), "worker", found.totals.workers)
     _print_table(queues[:SHOWN], COLUMNS, "queue", found.totals.queues)
+
+
+def _server_facts(found: PoolStatus) -> list[tuple[str, str]]:
+    facts = []
+    for address, server in [("", found.server), *found.other_servers.items()]:
+        kept = "append-only file" if server.append_only else "not persisted"
+        text = f"{server.name}, up {output.span(server.uptime_s)}, {_megabytes(server.memory_bytes)}, {kept}"
+        facts.append(("other", f"{address}: {text}") if address else ("server", text))
+    return facts
 
 
 def _backlog_text(backlog: Backlog) -> str:

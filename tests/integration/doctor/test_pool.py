@@ -424,7 +424,7 @@ def _with_limit(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     """Let the server say that it has this limit; the one of all tests must not get it."""
     asked = Store.server_info
 
-    async def server_info(store: Store) -> ServerInfo:
+    async def server_info(store: Store, **_: object) -> ServerInfo:
         return replace(await asked(store), memory_limit_bytes=limit)
 
     monkeypatch.setattr(Store, "server_info", server_info)

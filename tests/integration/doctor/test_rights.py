@@ -18,6 +18,7 @@ from orchestrator.doctor.commands import (
     DURABILITY,
     HINTS,
     INSPECTION,
+    LOCATING,
     READING,
     SENT,
     TRANSACTION,
@@ -299,7 +300,8 @@ def test_the_table_has_every_command_of_the_program(redis_client: redis.Redis) -
                 if isinstance(name, str) and name in commands:
                     sent[name] = path
     tables = {
-        command.split(" ")[0] for command in (*SENT, *CALLED, *VECTORS, *HINTS, *TRANSACTION, *DURABILITY, *INSPECTION)
+        command.split(" ")[0]
+        for command in (*SENT, *CALLED, *VECTORS, *HINTS, *TRANSACTION, *DURABILITY, *LOCATING, *INSPECTION)
     }
     # The doctor tries CONFIG GET and EVAL_RO and can do without; ASKING is for clusters; READONLY is an error.
     tables |= {"CONFIG", "EVAL_RO", "ASKING", "READONLY"}

@@ -221,7 +221,7 @@ async def test_a_cluster_without_the_slot_of_the_pool() -> None:
         await wait_for(moved, "the nodes to know each other", 15.0, poll_s=0.1)
         findings = await run_doctor(settings)
         assert f"is at 127.0.0.1:{nodes[1].port}" in findings["redis-cluster"].found
-        assert f":{nodes[1].port}/0" in findings["redis-cluster"].fix
+        assert f"redis+cluster://127.0.0.1:{nodes[1].port}," in findings["redis-cluster"].fix
         assert "supervisor" in findings
 
         async def served() -> bool:

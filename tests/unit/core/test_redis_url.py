@@ -13,7 +13,7 @@ from orchestrator.core.redis_url import Node, RedisUrl, parse_url, url_problem
 from orchestrator.core.secret_environment import secrets_in
 from orchestrator.core.settings import Settings
 from orchestrator.core.settings_sources import load_settings
-from orchestrator.store.locator import locate
+from orchestrator.store.locating import locate
 from tests.helpers.cases import each_case
 
 CANARY = "c4n4ry"

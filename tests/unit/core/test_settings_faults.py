@@ -236,7 +236,7 @@ def test_special_characters_in_passwords(url: str, tmp_path: Path, capfd: pytest
     """A password that is not percent-encoded is refused, and no part of it is printed: by the CLI, a client, a log."""
     from orchestrator import Orchestrator
     from orchestrator.cli.app import main
-    from orchestrator.store.locator import locate
+    from orchestrator.store.locating import locate
 
     empty = tmp_path / "empty.toml"
     empty.touch()

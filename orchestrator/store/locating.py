@@ -1,0 +1,38 @@
+"""Chooses the locator for a URL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.core.errors import ConfigError
+from orchestrator.core.redis_url import parse_url, url_problem
+from orchestrator.store.locator import Address, FixedLocator
+from orchestrator.store.slot_map import ClusterLocator
+
+if TYPE_CHECKING:
+    from orchestrator.store.locator import Locator
+
+
+def locate(url: str) -> Locator:
+    """Return the locator for a URL.
+
+    Raises:
+        ConfigError: it is not the address of Redis.
+    """
+    place = parse_url(check_url(url))
+    if place.kind == "cluster":
+        return ClusterLocator([Address(place.server(node)) for node in place.nodes])
+    if place.kind == "sentinel":
+        raise ConfigError("redis+sentinel:// is not supported yet; use the address of one server, redis://host:port/0")
+    return FixedLocator(Address(url))
+
+
+def check_url(url: str) -> str:
+    """Return `url` if it is the address of Redis.
+
+    Raises:
+        ConfigError: it is not; the message has no text of it.
+    """
+    if (problem := url_problem(url)) is not None:
+        raise ConfigError(f"the Redis URL: {problem}")
+    return url

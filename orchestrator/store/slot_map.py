@@ -1,0 +1,188 @@
+"""Keeps the slot map of a Redis Cluster: reads CLUSTER SLOTS from any node that answers, and again after a doubt.
+
+The calling thread reads the first map (`prepare`). Later a thread of its own does, which ends with the answer, because
+event loops and threads share the locator, and neither may wait for it.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from redis.exceptions import RedisError
+
+from orchestrator.core.errors import ConfigError, ServerRefused, ServerUnavailable
+from orchestrator.core.log import get_logger
+from orchestrator.store.failures import translate
+from orchestrator.store.links import make_sync_pool
+from orchestrator.store.locator import SLOTS, Address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_log = get_logger(__name__)
+
+ASKED_EVERY_S: Final = 0.5
+"""Mean pause between two reads of the map, however many redirects and doubts come."""
+ANSWER_WITHIN_S: Final = 2.0
+"""Longest wait for the connection to a node and for its answer; another node is asked then."""
+_COMMAND: Final = ("CLUSTER", "SLOTS")
+_NO_CLUSTER: Final = "cluster support disabled"
+
+
+class ClusterLocator:
+    """Answers the address of a slot from the slot map of a cluster.
+
+    Until a map is read, all slots are at one of the seeds, whose MOVED replies lead to the right node.
+
+    Args:
+        seeds: configured nodes; one that answers is enough.
+    """
+
+    def __init__(self, seeds: Sequence[Address]) -> None:
+        self._seeds = random.sample(seeds, len(seeds))
+        self._lock = threading.Lock()
+        self._addresses = {seed: seed for seed in seeds}
+        self._slots = [self._seeds[0]] * SLOTS
+        self._masters: frozenset[Address] = frozenset()
+        self._named: Address | None = None
+        self._reader: threading.Thread | None = None
+        self._again = False
+        self._is_ready = False
+        self._read_s = -ASKED_EVERY_S
+        self.single: Address | None = self._seeds[0]
+
+    @property
+    def servers(self) -> Sequence[Address]:
+        """The nodes that have slots, sorted; the seed in use before a map is read."""
+        return sorted(self._masters or {self._slots[0]}, key=str)
+
+    def address(self, slot: int) -> Address:
+        """Return the address of a slot."""
+        return self._slots[slot]
+
+    def has_left(self, address: Address) -> bool:
+        """Return whether a node has no slots according to the map."""
+        return bool(self._masters) and address not in self._masters
+
+    def moved(self, slot: int, address: Address) -> None:
+        """Note that a node answered with this address for the slot, and read the whole map in the background."""
+        with self._lock:
+            known = self._named = self._slots[slot] = self._addresses.setdefault(address, address)
+            self._masters = self._masters and self._masters | {known}
+            if self.single is not known:
+                self.single = None
+        self._read_soon()
+
+    def doubt(self, address: Address) -> None:
+        """Read the map in the background, because a node does not answer, or is a replica."""
+        with self._lock:
+            if not self._masters and self._slots[0] == address:
+                self._seeds.append(self._seeds.pop(0))
+                self._slots, self.single = [self._seeds[0]] * SLOTS, self._seeds[0]
+        self._read_soon()
+
+    def late(self, address: Address) -> None:  # noqa: ARG002 - every doubt leads to the same question
+        """Read the map in the background, because a reply of a node takes long."""
+        self._read_soon()
+
+    def prepare(self) -> None:
+        """Read the map if that was not tried. Blocks.
+
+        Raises:
+            ServerUnavailable: no node answers.
+            ConfigError: the seeds are no cluster.
+        """
+        if not self._is_ready:
+            self._read()
+
+    def _read_soon(self) -> None:
+        with self._lock:
+            self._again = True
+            if self._reader is None:
+                self._reader = threading.Thread(target=self._read_in_turn, name="slot-map", daemon=True)
+                self._reader.start()
+
+    def _read_in_turn(self) -> None:
+        while True:
+            # At random moments, so that the processes of a pool do not ask together.
+            time.sleep(max(0.0, self._read_s + ASKED_EVERY_S * random.uniform(0.5, 1.5) - time.monotonic()))
+            with self._lock:
+                self._again = False
+            try:
+                self._read()
+            except (ServerUnavailable, ConfigError) as failure:
+                _log.warning("slot_map_unknown", error=str(failure))
+                self._read_s = time.monotonic()
+            with self._lock:
+                if not self._again:
+                    self._reader = None
+                    return
+
+    def _read(self) -> None:
+        failures = []
+        for node in self._nodes():
+            try:
+                shards = ask(node)
+            except ServerUnavailable as failure:
+                failures.append(f"{node}: {failure}")
+            except ServerRefused as refused:
+                if _NO_CLUSTER in str(refused):
+                    raise ConfigError(f"the server at {node} is not part of a cluster; use redis:// for it") from None
+                # MOVED replies still lead to the right node, one slot at a time.
+                _log.warning("slot_map_unknown", error=f"{node}: {refused}")
+                break
+            else:
+                if shards:
+                    self._learn(shards)
+                    break
+                failures.append(f"{node}: it knows no node with slots")
+        else:
+            raise ServerUnavailable(f"no node of the cluster answers ({'; '.join(failures)})")
+        self._is_ready, self._read_s = True, time.monotonic()
+
+    def _nodes(self) -> list[Address]:
+        """Return the known nodes: first the one that a MOVED reply named, which knows best, and the configured last."""
+        named, self._named = self._named, None
+        learned = [address for address in self._masters if address not in self._seeds]
+        seeds = self._seeds if self._masters else random.sample(self._seeds, len(self._seeds))
+        return list(dict.fromkeys([*([named] if named else []), *random.sample(learned, len(learned)), *seeds]))
+
+    def _learn(self, shards: Iterable[tuple[int, int, Address]]) -> None:
+        with self._lock:
+            slots, masters = list(self._slots), set[Address]()
+            for first, last, address in shards:
+                known = self._addresses.setdefault(address, address)
+                slots[first : last + 1] = [known] * (last + 1 - first)
+                masters.add(known)
+            self._slots, self._masters = slots, frozenset(masters)
+            self.single = slots[0] if len(set(map(id, slots))) == 1 else None
+
+
+def ask(node: Address) -> list[tuple[int, int, Address]]:
+    """Ask a node for the first and last slot and the master of each shard. Blocks.
+
+    Raises:
+        ServerUnavailable: it does not answer.
+        ServerRefused: it is no cluster, or the user may not ask.
+    """
+    pool = make_sync_pool(node, connect_timeout_s=ANSWER_WITHIN_S, read_timeout_s=ANSWER_WITHIN_S, name="orc:slot-map")
+    try:
+        connection = pool.get_connection()
+        connection.send_command(*_COMMAND)  # type: ignore[no-untyped-call]
+        return parse_slots(connection.read_response(), node)
+    except (RedisError, OSError) as error:
+        raise translate(error, what=" ".join(_COMMAND), sent=False) from error
+    finally:
+        pool.disconnect()
+
+
+def parse_slots(reply: Sequence[Any], answering: Address) -> list[tuple[int, int, Address]]:
+    """Parse the reply of CLUSTER SLOTS: first and last slot, and the master."""
+    return [
+        # Without a port the only address is a unix socket.
+        (int(first), int(last), answering.at((host or b"").decode(), int(port)) if port else answering)
+        for first, last, (host, port, *_), *_ in reply
+    ]
