@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -45,6 +45,7 @@ __all__ = [
     "Endpoint",
     "LongRead",
     "PoolKeys",
+    "PoolParts",
     "ReplyTooLarge",
     "ServerInfo",
     "ServerWait",
@@ -52,6 +53,7 @@ __all__ = [
     "SyncStore",
     "bind_scope",
     "check_answers",
+    "configured_server",
     "count_cache_loads",
     "count_cached_bytes",
     "count_reconnects",
@@ -128,6 +130,19 @@ class Services:
         return turn
 
 
+@dataclass(frozen=True, slots=True)
+class PoolParts:
+    """Gives one of several pools of a process its part of what they share.
+
+    Attributes:
+        turns: its watched loops.
+        endpoint: that all of them use, so that one pool tells the others what it learned of the servers.
+    """
+
+    turns: LoopTurns = field(default_factory=LoopTurns)
+    endpoint: Endpoint | None = None
+
+
 def pool_keys(settings: Settings) -> PoolKeys:
     """Return the keys of the pool in the settings."""
     return PoolKeys(settings.prefix, settings.pool)
@@ -140,23 +155,31 @@ def reach_server(settings: Settings) -> Iterator[Endpoint]:
     Raises:
         ServerUnavailable: there is neither; the message has the command to type.
     """
-    with ExitStack() as held:
-        if settings.redis.url is not None:
-            url = settings.redis.url.get_secret_value()
-        else:
-            from orchestrator.embedded.attachment import attach, find_data_dir
+    if (configured := configured_server(settings)) is not None:
+        yield configured
+        return
+    from orchestrator.embedded.attachment import attach, find_data_dir
 
-            url = held.enter_context(attach(find_data_dir(None, create=False), start=False)).url
-        yield Endpoint.at(
-            url,
-            connect_timeout_s=settings.redis.connect_timeout_s,
-            command_timeout_s=settings.redis.command_timeout_s,
-        )
+    with attach(find_data_dir(None, create=False), start=False) as attached:
+        yield _endpoint(attached.url, settings)
+
+
+def configured_server(settings: Settings) -> Endpoint | None:
+    """Return the place of Redis for all pools of a process; None for an embedded server, which each pool finds."""
+    return None if settings.redis.url is None else _endpoint(settings.redis.url.get_secret_value(), settings)
+
+
+def _endpoint(url: str, settings: Settings) -> Endpoint:
+    return Endpoint.at(
+        url,
+        connect_timeout_s=settings.redis.connect_timeout_s,
+        command_timeout_s=settings.redis.command_timeout_s,
+    )
 
 
 @asynccontextmanager
 async def open_services(
-    settings: Settings | LiveSettings, *, name: str, floor: Floor | None = None
+    settings: Settings | LiveSettings, *, name: str, floor: Floor | None = None, shared: PoolParts | None = None
 ) -> AsyncIterator[Services]:
     """Connect, check the data format, load the scripts.
 
@@ -164,18 +187,20 @@ async def open_services(
         settings: all settings; live ones in a process that reloads them.
         name: shown in CLIENT LIST, with the pool and the format of this program.
         floor: of a worker that has checked the format, and acts on changes itself.
+        shared: in a process of several pools.
 
     Raises:
         StoreError: Redis does not answer, or the pool does not admit this version of the program.
     """
     live = LiveSettings.of(settings)
     keys = pool_keys(live.current)
-    with reach_server(live.current) as where:
+    shared = shared or PoolParts()
+    with reach_server(live.current) if shared.endpoint is None else nullcontext(shared.endpoint) as where:
         async with Store(where, keys, name=label_connection(name, keys.root), floor=floor) as store:
             if floor is None:
                 await store.check_format()
             await store.load_scripts()
-            yield Services(live, where, keys, store)
+            yield Services(live, where, keys, store, shared.turns)
 
 
 class ServerWait:
@@ -205,6 +230,7 @@ async def wait_for_services(
     name: str,
     report: Callable[[ServerUnavailable], None],
     check: Callable[[Services], Awaitable[object]] | None = None,
+    shared: PoolParts | None = None,
 ) -> AsyncIterator[Services]:
     """Open the services when Redis answers.
 
@@ -215,6 +241,7 @@ async def wait_for_services(
         name: as for `open_services`.
         report: called while Redis does not answer; see `ServerWait`.
         check: further requests that must be answered.
+        shared: as for `open_services`.
 
     Raises:
         StoreError: Redis refuses.
@@ -223,7 +250,7 @@ async def wait_for_services(
     while True:
         async with AsyncExitStack() as opened:
             try:
-                services = await opened.enter_async_context(open_services(settings, name=name))
+                services = await opened.enter_async_context(open_services(settings, name=name, shared=shared))
                 if check is not None:
                     await check(services)
             except ServerUnavailable as failure:

@@ -95,6 +95,7 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "path": LogKey("text", "path of a file"),
     "pid": LogKey("number", "process id"),
     "places": LogKey("number", "number of queues, inboxes and sets that refer to tasks"),
+    "pool": LogKey("text", "name of a pool; every event about one of several pools of a process has it"),
     "policy": LogKey("text", "`maxmemory-policy` of Redis"),
     "problem": LogKey("text", "what is wrong with a setting or a command, as a sentence"),
     "problems": LogKey("list", "what is wrong with the settings, a sentence each"),
@@ -277,6 +278,14 @@ SECTIONS: Final = (
                 ("error", "pid"),
                 "The process that serves the health of the host ends with an exception; the traceback follows. "
                 "Report it.",
+            ),
+            LogEvent(
+                "host_pool_ended",
+                "error",
+                ("cause", "pool"),
+                "The workers of one of several pools cannot start, because of an agent or a setting. The host ends "
+                "them and starts no others; those of its other pools go on. Look at the lines before it, then restart "
+                "the host.",
             ),
             LogEvent(
                 "host_stop_requested",
@@ -845,6 +854,13 @@ SECTIONS: Final = (
                 "Redis has evicted keys, because its memory is full and its policy allows it: tasks and shared state "
                 "are lost. The supervisor looks at every key now. Set `maxmemory-policy noeviction`, then see `orc "
                 "keys check`.",
+            ),
+            LogEvent(
+                "pool_failed",
+                "error",
+                ("error", "pool", "retry_in_ms"),
+                "The supervisor cannot serve one of its pools; the traceback follows. It serves the others, and tries "
+                "this one again. When it can serve none, it ends. Correct what `error` names: `orc doctor --pool POOL`.",
             ),
             LogEvent(
                 "promote_failed",

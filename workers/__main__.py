@@ -23,6 +23,7 @@ def main() -> int:
     )
     parser.add_argument("agents", nargs="+", metavar="MODULE:AGENT")
     parser.add_argument("--processes", type=int, default=None, help="worker processes (default: settings)")
+    parser.add_argument("--pool", action="append", default=[], help="pool to work for; may be repeated")
     parser.add_argument("--group", default=None, help="name of the worker group that the agents make up")
     parser.add_argument("--check", action="store_true", help="import the agents and end")
     parser.add_argument("--config", default=None, help="settings file")
@@ -30,10 +31,13 @@ def main() -> int:
     if arguments.check:
         early.restore()
     try:
+        from orchestrator.core.ids import check_name
         from orchestrator.core.log import configure_logging
         from orchestrator.core.settings_sources import SettingsSources
 
-        sources = SettingsSources.of(arguments.config, {"worker.processes": arguments.processes})
+        pools = list(dict.fromkeys(check_name("pool", pool) for pool in arguments.pool))
+        given = {"worker.processes": arguments.processes, "pool": pools[0] if pools else None}
+        sources = SettingsSources.of(arguments.config, given)
         settings = sources.load().settings
         configure_logging(level=settings.logging.level, format=settings.logging.format, secrets=settings.secrets)
         from orchestrator.core.notify import Notifier
@@ -49,7 +53,9 @@ def main() -> int:
             # Without waiting for threads and exit handlers of the agents' modules.
             os._exit(0)
         processes, group = settings.worker.processes, arguments.group
-        host = Host(settings, agents, processes=processes, group=group, notifier=notifier, sources=sources)
+        host = Host(
+            settings, agents, processes=processes, pools=pools, group=group, notifier=notifier, sources=sources
+        )
         return host.run(early)
     except OrchestratorError as refused:
         sys.stderr.write(f"error: {refused}\n")

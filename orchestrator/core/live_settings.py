@@ -37,6 +37,18 @@ class LiveSettings:
         """Wrap settings that do not change."""
         return settings if isinstance(settings, LiveSettings) else cls(settings)
 
+    def of_pool(self, pool: str) -> LiveSettings:
+        """Return the same settings for another pool of this process; a change here changes them too."""
+        if pool == self.current.pool:
+            return self
+
+        def derive() -> Settings:
+            return self.current.model_copy(update={"pool": pool})
+
+        made = LiveSettings(derive(), generation=self.generation)
+        self.on_change(lambda: made.replace(derive(), generation=self.generation))
+        return made
+
     def replace(self, settings: Settings, *, generation: int) -> None:
         """Use other settings from now on; call it in the event loop, if there is one."""
         self.current, self.generation = settings, generation

@@ -175,15 +175,22 @@ def set_level(level: Level) -> None:
     _levels.apply()
 
 
-def override_level(level: Level | None) -> None:
-    """Write events of this level and above in place of the level of `set_level`; None ends that."""
-    _levels.override = level
+def override_level(level: Level | None, *, of: str = "") -> None:
+    """Write events of this level and above in place of the level of `set_level`; None ends that.
+
+    Args:
+        level: of one pool; of several pools in a process the most detailed level applies to all.
+        of: the pool.
+    """
+    _levels.overrides.pop(of, None)
+    if level is not None:
+        _levels.overrides[of] = level
     _levels.apply()
 
 
 def level_in_use() -> Level:
     """Return the level that `override_level` or else `set_level` has set."""
-    return _levels.override or _levels.configured
+    return min(_levels.overrides.values(), key=_LEVELS.__getitem__, default=_levels.configured)
 
 
 def mask_secrets(secrets: Iterable[str]) -> None:
@@ -202,10 +209,11 @@ _LEVELS: Final[Mapping[Level, int]] = {
 
 
 class _Levels:
-    """The level of the settings, and the one that an operator has set in its place."""
+    """The level of the settings, and those that operators have set in its place, by pool."""
 
-    configured: Level = "info"
-    override: Level | None = None
+    def __init__(self) -> None:
+        self.configured: Level = "info"
+        self.overrides: dict[str, Level] = {}
 
     def apply(self) -> None:
         """Set the level of the root logger."""

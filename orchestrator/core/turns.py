@@ -106,3 +106,21 @@ class LoopTurns:
         """Stop watching a loop; see `LoopTurn.close`."""
         if turn in self._loops:
             self._loops.remove(turn)
+
+    def of_pool(self, pool: str) -> LoopTurns:
+        """Return the loops of one of several pools of the process; their names begin with that of the pool."""
+        return _PoolTurns(self, pool)
+
+
+class _PoolTurns(LoopTurns):
+    """Passes the loops of one pool on to those of the process."""
+
+    def __init__(self, process: LoopTurns, pool: str) -> None:
+        super().__init__()
+        self._process, self._opening = process, f"{pool}/"
+
+    def loop(self, name: str, silent_after_s: float = SILENT_AFTER_S) -> LoopTurn:
+        return self._process.loop(f"{self._opening}{name}", silent_after_s)
+
+    def silent(self) -> tuple[LoopTurn, ...]:
+        return tuple(turn for turn in self._process.silent() if turn.name.startswith(self._opening))

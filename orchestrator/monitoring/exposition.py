@@ -112,6 +112,11 @@ class Page:
             lines = self._families[name] = [head(BY_NAME[name])]
         lines.extend(text)
 
+    def add_page(self, other: Page) -> None:
+        """Add the samples of another page; the format wants all samples of a metric together."""
+        for name, (_, *samples) in other._families.items():
+            self.add_text(name, samples)
+
     def render(self) -> bytes:
         """Return the text."""
         return "".join(line for lines in self._families.values() for line in lines).encode()

@@ -1,4 +1,4 @@
-"""Health and metrics of a supervisor. One that stands by is as ready as the leader."""
+"""Health and metrics of a supervisor, of all its pools. One that stands by is as ready as the leader."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import anyio
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.monitoring.checks import Check
-from orchestrator.monitoring.exposition import PoolExposition, pool_labels
+from orchestrator.monitoring.exposition import Page, PoolExposition, pool_labels
 from orchestrator.monitoring.loop_lag import READY_BELOW_S, LoopLag, measure_lag
 from orchestrator.monitoring.pool_reader import PoolReader
 from orchestrator.monitoring.process_metrics import add_lag, add_process, standard_metrics
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.core.settings import Settings
-    from orchestrator.core.turns import LoopTurns
+    from orchestrator.core.turns import LoopTurn, LoopTurns
     from orchestrator.monitoring.pool_reader import PoolReading
     from orchestrator.services import Services
 
@@ -50,23 +50,20 @@ class SupervisorHealth:
     Args:
         settings: all settings.
         address: at which it serves.
+        pools: that it serves; by default that of the settings.
 
     Raises:
         ConfigError: the libraries of the server are missing.
     """
 
-    def __init__(self, settings: Settings, address: str) -> None:
+    def __init__(self, settings: Settings, address: str, pools: Sequence[str] = ()) -> None:
         check_installed("supervisor.health")
-        self._address, self._pool = address, settings.pool
-        self._services: Services | None = None
-        self._reader: PoolReader | None = None
-        self._supervisor = ""
+        self._address = address
         self.lag = LoopLag()
-        self._exposition = PoolExposition(pool_labels(settings.prefix, settings.pool))
-        self._scraping, self._checking = anyio.Lock(), anyio.Lock()
-        self._scraped: tuple[float, bytes] | None = None
-        self._checked: tuple[float, Check] | None = None
-        self._fails = False
+        self._pools = {pool: _PoolHealth(settings.prefix, pool) for pool in pools or (settings.pool,)}
+        # Numbers of the process belong to no pool if it has several.
+        only = next(iter(self._pools)) if len(self._pools) == 1 else ""
+        self._process_labels, self._openings = pool_labels(settings.prefix, only), dict[tuple[str, ...], str]()
 
     async def serve(self) -> None:
         """Serve until cancelled."""
@@ -75,25 +72,87 @@ class SupervisorHealth:
             group.start_soon(serve_health, self._address, self)
 
     def connected(self, services: Services, supervisor: str) -> None:
-        """Take the services when Redis has answered; `supervisor` is the id of this supervisor."""
-        self._services, self._reader, self._supervisor = services, PoolReader(services.store), supervisor
-        self._scraped = self._checked = None
+        """Take the services of a pool when Redis has answered; `supervisor` is the id of this supervisor."""
+        self._pools[services.settings.pool].connected(services, supervisor)
+
+    def failed(self, pool: str, failure: str) -> None:
+        """Note that a pool does not run, and why, until `connected`."""
+        self._pools[pool].failed(failure)
 
     def live(self) -> Sequence[Check]:
         """Check the loops. The answer itself proves that the event loop turns."""
-        return [Check("loops") if self._services is None else check_loops(self._services.turns)]
+        return [self._named(pool, health.check_loops()) for pool, health in self._pools.items()]
 
     async def ready(self) -> Sequence[Check]:
         """Check Redis, the scripts and the event loop."""
-        return [*self.live(), await self._check_redis(), check_lag(self.lag)]
+        checks = dict.fromkeys(self._pools, Check("redis"))
 
-    async def _check_redis(self) -> Check:
+        async def check(pool: str, health: _PoolHealth) -> None:
+            checks[pool] = self._named(pool, await health.check_redis())
+
+        async with anyio.create_task_group() as group:
+            for pool, health in self._pools.items():
+                group.start_soon(check, pool, health)
+        return [*self.live(), *checks.values(), check_lag(self.lag)]
+
+    def _named(self, pool: str, check: Check) -> Check:
+        return check if len(self._pools) == 1 else Check(f"{check.name} of {pool}", check.failure)
+
+    async def metrics(self) -> bytes:
+        """Return the metrics of the pools, of Redis and of this process."""
+        process = Page(self._process_labels, self._openings)
+        silent = sum(len(health.silent_loops()) for health in self._pools.values())
+        add_process(process, "supervisor", silent_loops=silent)
+        add_lag(process, self.lag.counts, self.lag.sum_s)
+        pages: dict[str, Page] = {}
+
+        async def read(pool: str, health: _PoolHealth) -> None:
+            pages[pool] = await health.page()
+
+        async with anyio.create_task_group() as group:
+            for pool, health in self._pools.items():
+                group.start_soon(read, pool, health)
+        for pool in self._pools:
+            process.add_page(pages[pool])
+        return process.render() + standard_metrics()
+
+
+class _PoolHealth:
+    """Answers for one pool. Requests within `SHARED_S` share an answer of Redis."""
+
+    def __init__(self, prefix: str, pool: str) -> None:
+        self._services: Services | None = None
+        self._reader: PoolReader | None = None
+        self._supervisor = ""
+        self._exposition = PoolExposition(pool_labels(prefix, pool))
+        self._scraping, self._checking = anyio.Lock(), anyio.Lock()
+        self._scraped: tuple[float, Page] | None = None
+        self._checked: tuple[float, Check] | None = None
+        self._failure: str | None = None
+        self._fails = False
+
+    def connected(self, services: Services, supervisor: str) -> None:
+        self._services, self._reader, self._supervisor = services, PoolReader(services.store), supervisor
+        self._scraped = self._checked = self._failure = None
+
+    def failed(self, failure: str) -> None:
+        self._services = self._reader = self._scraped = self._checked = None
+        self._failure = failure
+
+    def silent_loops(self) -> Sequence[LoopTurn]:
+        return self._services.turns.silent() if self._services is not None else ()
+
+    def check_loops(self) -> Check:
+        return Check("loops") if self._services is None else check_loops(self._services.turns)
+
+    async def check_redis(self) -> Check:
         async with self._checking:
             if self._checked is None or time.monotonic() - self._checked[0] > SHARED_S:
-                failure: str | None = "has not answered since the start"
-                if self._services is not None:
-                    failure = await self._ask_redis(self._services)
-                self._checked = time.monotonic(), Check("redis", failure)
+                failure = self._failure or "has not answered since the start"
+                self._checked = (
+                    time.monotonic(),
+                    Check("redis", failure if self._services is None else await self._ask_redis(self._services)),
+                )
             return self._checked[1]
 
     async def _ask_redis(self, services: Services) -> str | None:
@@ -105,25 +164,21 @@ class SupervisorHealth:
             return None
         return f"no answer for {ANSWER_WITHIN_S:g} s"
 
-    async def metrics(self) -> bytes:
-        """Return the metrics of the pool, of Redis and of this process."""
+    async def page(self) -> Page:
         async with self._scraping:
             if self._scraped is None or time.monotonic() - self._scraped[0] > SHARED_S:
-                text = await self._scrape()
-                self._scraped = time.monotonic(), text
+                page = await self._scrape()
+                self._scraped = time.monotonic(), page
             return self._scraped[1]
 
-    async def _scrape(self) -> bytes:
+    async def _scrape(self) -> Page:
         page = self._exposition.page()
-        silent = self._services.turns.silent() if self._services is not None else ()
-        add_process(page, "supervisor", silent_loops=len(silent))
-        add_lag(page, self.lag.counts, self.lag.sum_s)
         reading = await self._read()
         if reading is None:
             page.add("orc_redis_up", 0)
         else:
             await self._exposition.add(page, reading, supervisor=self._supervisor)
-        return page.render() + standard_metrics()
+        return page
 
     async def _read(self) -> PoolReading | None:
         if self._reader is None:

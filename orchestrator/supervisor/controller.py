@@ -156,7 +156,7 @@ class Controller:
         return None if calls else reply
 
     async def _apply(self, desired: Desired) -> None:
-        override_level(desired.log_level)
+        override_level(desired.log_level, of=self._services.keys.root)
         self._jobs.set(desired.jobs)
         # Only stops of sessions or skills suspend tasks; otherwise there is nothing to release.
         if desired.seq != self._applied_seq or self._may_hold:

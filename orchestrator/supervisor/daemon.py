@@ -1,13 +1,14 @@
-"""Runs the loops of the supervisor process and stops them on a signal.
+"""Runs the loops of the supervisor process, for one pool or several, and stops them on a signal.
 
 The supervisor waits for Redis when it starts, as workers do, so that a service starts in any order. The service manager
-gets READY when Redis has answered and knows the scripts.
+gets READY when Redis has answered and knows the scripts, of several pools for the first one.
 """
 
 from __future__ import annotations
 
 import signal
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -20,10 +21,11 @@ from orchestrator.core.log import get_logger
 from orchestrator.core.notify import WAITS_FOR_REDIS, Notifier
 from orchestrator.core.process_one import reap_orphans
 from orchestrator.core.settings_reload import SettingsReloader
+from orchestrator.core.turns import LoopTurns
 from orchestrator.core.wakeups import Wakeup
 from orchestrator.monitoring.supervisor_health import SupervisorHealth
 from orchestrator.schedules.scheduler import Scheduler
-from orchestrator.services import WAIT_REPORTED_EVERY_S, wait_for_services
+from orchestrator.services import WAIT_REPORTED_EVERY_S, PoolParts, configured_server, wait_for_services
 from orchestrator.supervisor.assigner import Assigner
 from orchestrator.supervisor.clock_watch import ClockWatch
 from orchestrator.supervisor.controller import Controller
@@ -34,6 +36,7 @@ from orchestrator.supervisor.jobs import Jobs
 from orchestrator.supervisor.leader import Leader
 from orchestrator.supervisor.older_workers import OlderWorkers
 from orchestrator.supervisor.payload_sweeper import PayloadSweeper
+from orchestrator.supervisor.pool_runner import PoolRunner
 from orchestrator.supervisor.promoter import Promoter
 from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.recoverer import Recoverer
@@ -41,7 +44,7 @@ from orchestrator.supervisor.registry_cleanup import RegistryCleanup
 from orchestrator.supervisor.service_state import StatusReporter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from orchestrator.core.settings import Settings
     from orchestrator.core.settings_sources import SettingsSources
@@ -50,12 +53,13 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 
-async def run_supervisor(settings: Settings, sources: SettingsSources | None = None) -> None:
+async def run_supervisor(settings: Settings, sources: SettingsSources | None = None, pools: Sequence[str] = ()) -> None:
     """Run until SIGTERM or SIGINT. SIGHUP reloads the settings.
 
     Args:
         settings: all settings.
         sources: where they come from; without them, SIGHUP is not handled.
+        pools: that it serves; by default that of the settings.
 
     Raises:
         ConfigError: the server is too old or may evict keys, or the libraries for `supervisor.health` are missing.
@@ -64,7 +68,9 @@ async def run_supervisor(settings: Settings, sources: SettingsSources | None = N
     """
     reap_orphans()
     live, notifier = LiveSettings(settings), Notifier.take()
-    health = None if settings.supervisor.health is None else SupervisorHealth(settings, settings.supervisor.health)
+    pools = pools or (settings.pool,)
+    address = settings.supervisor.health
+    health = None if address is None else SupervisorHealth(settings, address, pools)
     reloader = SettingsReloader(sources, live, notifier, program="supervisor") if sources is not None else None
     hangup = [signal.SIGHUP] if sources is not None else []
     failure: OrchestratorError | None = None
@@ -78,7 +84,7 @@ async def run_supervisor(settings: Settings, sources: SettingsSources | None = N
             if health is not None:
                 group.start_soon(health.serve)
             try:
-                await _serve(live, notifier, health)
+                await ServedPools(live, pools, notifier, health).run()
             except OrchestratorError as raised:
                 failure = raised  # the group would wrap it
             group.cancel_scope.cancel()
@@ -89,39 +95,81 @@ async def run_supervisor(settings: Settings, sources: SettingsSources | None = N
         raise failure
 
 
-async def _serve(live: LiveSettings, notifier: Notifier, health: SupervisorHealth | None) -> None:
-    supervisor = new_worker_id()
+class ServedPools:
+    """The pools of one supervisor process.
 
-    def report(outage: ServerUnavailable) -> None:
-        _log.warning("supervisor_waits_for_redis", error=str(outage))
-        notifier.status(WAITS_FOR_REDIS)
-        notifier.extend_timeout(WAIT_REPORTED_EVERY_S * 3)
+    Args:
+        live: the settings of the process.
+        pools: their names.
+        notifier: of the process.
+        health: of the process, if it serves it.
+    """
 
-    async def check(services: Services) -> None:
-        warnings = await services.store.check_server(
-            allow_eviction=live.current.redis.allow_eviction, durability=live.current.queue.durability
-        )
-        for warning in warnings:
-            _log.warning("server_setting_risky", problem=warning)
+    def __init__(
+        self, live: LiveSettings, pools: Sequence[str], notifier: Notifier, health: SupervisorHealth | None
+    ) -> None:
+        self._pools, self._notifier, self._health = pools, notifier, health
+        self._supervisor, self._endpoint = new_worker_id(), configured_server(live.current)
+        self._turns = LoopTurns()
+        self._state = StatusReporter(notifier, self._turns)
+        self._runner = PoolRunner(pools, self._serve, failed=self._report_failure)
+        self._connected = anyio.Event()
+        self._settings = {pool: live.of_pool(pool) for pool in pools}
 
-    async with (
-        wait_for_services(live, name="supervisor", report=report, check=check) as services,
-        anyio.create_task_group() as group,
-    ):
-        if health is not None:
-            health.connected(services, supervisor)
-        notifier.ready("connected to Redis")
-        state = StatusReporter(notifier, services.turns)
-        group.start_soon(state.watch)
-        refused: FormatMismatch | None = None
-        try:
-            await supervise(services, supervisor=supervisor, on_state=state.does)
-        except FormatMismatch as failure:
-            refused = failure  # the group would wrap it
-        group.cancel_scope.cancel()
-    if refused is not None:
-        _log.error("program_shut_out", floor=services.store.floor.value, error=str(refused))
-        raise refused
+    async def run(self) -> None:
+        """Serve all pools until cancelled.
+
+        Raises:
+            OrchestratorError: no pool can be served.
+        """
+        failure: OrchestratorError | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._watch)
+            try:
+                await self._runner.run()
+            except OrchestratorError as raised:
+                failure = raised  # the group would wrap it
+            group.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _watch(self) -> None:
+        await self._connected.wait()
+        await self._state.watch()
+
+    def _report_failure(self, pool: str, failure: str) -> None:
+        self._state.does(f"fails: {failure}", pool=pool)
+        if self._health is not None:
+            self._health.failed(pool, failure)
+
+    async def _serve(self, pool: str) -> None:
+        live = self._settings[pool]
+
+        def report(outage: ServerUnavailable) -> None:
+            _log.warning("supervisor_waits_for_redis", error=str(outage))
+            self._state.does(WAITS_FOR_REDIS, pool=pool)
+            if not self._connected.is_set():
+                self._notifier.extend_timeout(WAIT_REPORTED_EVERY_S * 3)
+
+        async def check(services: Services) -> None:
+            warnings = await services.store.check_server(
+                allow_eviction=live.current.redis.allow_eviction, durability=live.current.queue.durability
+            )
+            for warning in warnings:
+                _log.warning("server_setting_risky", problem=warning)
+
+        shared = PoolParts(self._turns if len(self._pools) == 1 else self._turns.of_pool(pool), self._endpoint)
+        async with wait_for_services(live, name="supervisor", report=report, check=check, shared=shared) as services:
+            self._runner.connected(pool)
+            if self._health is not None:
+                self._health.connected(services, self._supervisor)
+            self._state.connected(pool)
+            self._connected.set()
+            try:
+                await supervise(services, supervisor=self._supervisor, on_state=partial(self._state.does, pool=pool))
+            except FormatMismatch as refused:
+                _log.error("program_shut_out", floor=services.store.floor.value, error=str(refused))
+                raise
 
 
 async def supervise(

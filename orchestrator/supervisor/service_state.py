@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 CHECK_EVERY_S: Final = 10.0
 """Interval of the check for silent loops without a watchdog; then it only logs them."""
+CONNECTED: Final = "connected to Redis"
+NAMED_POOLS: Final = 5
 _log = get_logger(__name__)
 
 
@@ -27,12 +29,23 @@ class StatusReporter:
 
     def __init__(self, notifier: Notifier, turns: LoopTurns) -> None:
         self._notifier, self._turns = notifier, turns
-        self._doing = self._hung = ""
+        self._doing: dict[str, str] = {}
+        self._hung = ""
+        self._is_ready = False
 
-    def does(self, text: str) -> None:
-        """Report what the supervisor does."""
-        self._doing = text
+    def does(self, text: str, *, pool: str = "") -> None:
+        """Report what the supervisor does, for one of its pools if it has several."""
+        self._doing[pool] = text
         self._report()
+
+    def connected(self, pool: str) -> None:
+        """Report that Redis has answered for a pool; the first one makes the service ready."""
+        self._doing[pool] = CONNECTED
+        if self._is_ready:
+            self._report()
+        else:
+            self._is_ready = True
+            self._notifier.ready(self._text())
 
     async def watch(self) -> None:
         """Log loops that have stopped, and ping the watchdog while there are none, until cancelled.
@@ -58,5 +71,21 @@ class StatusReporter:
             await anyio.sleep(every_s)
 
     def _report(self) -> None:
-        if text := self._hung or self._doing:
+        if text := self._hung or self._text():
             self._notifier.status(text)
+
+    def _text(self) -> str:
+        """Describe what the supervisor does, the state of the fewest pools first."""
+        pools_by_text: dict[str, list[str]] = {}
+        for pool, text in self._doing.items():
+            pools_by_text.setdefault(text, []).append(pool)
+        if len(self._doing) == 1:
+            return next(iter(pools_by_text))
+        by_count = sorted(pools_by_text.items(), key=lambda item: len(item[1]))
+        return "; ".join(f"{text} ({_names(pools)})" for text, pools in by_count)
+
+
+def _names(pools: list[str]) -> str:
+    if len(pools) <= NAMED_POOLS:
+        return ", ".join(pools)
+    return f"{len(pools)} pools"

@@ -194,7 +194,7 @@ async def test_what_the_last_read_of_a_dead_worker_took_goes_back(
     async with Orchestrator(settings=settings) as orc:
         first, second = await orc.submit("work"), await orc.submit("work")
         assign(redis_client, settings, keys)
-        host._dead_workers.append(DeadWorker("w1", "signal SIGKILL", due_s=0.0))
+        host._dead_workers.append(DeadWorker("w1", settings.pool, "signal SIGKILL", due_s=0.0))
         read(redis_client, keys, "w1")
         host._abandon_due()
         await wait_for(lambda: not host._poll_abandoning(), "the first answer")
@@ -217,7 +217,7 @@ async def test_a_host_asks_until_it_is_answered(prefix: str, agent: Agent) -> No
                 assign(direct, settings, keys)
                 read(direct, keys, "w1")
             await anyio.to_thread.run_sync(server.kill)
-            host._dead_workers.append(DeadWorker("w1", "signal SIGKILL", due_s=0.0))
+            host._dead_workers.append(DeadWorker("w1", settings.pool, "signal SIGKILL", due_s=0.0))
             host._abandon_due()
             await wait_for(lambda: not host._poll_abandoning(), "the end of the first try")
             assert [each.answered for each in host._dead_workers] == [False]

@@ -178,7 +178,7 @@ async def test_a_host_that_is_gone(
     """The server ends with a host that is killed; a host that stands still is not live."""
     settings = healthy(make_settings(redis_server.url, prefix), address)
     memory = HostMemory(1)
-    health = HostHealth(settings, address, memory, watched=True)
+    health = HostHealth(settings, address, {settings.pool: memory}, watched=True)
     with ExitStack() as stack:
         host = stack.enter_context(subprocesses.host(settings, attempt_log, processes=1, agents=AGENTS))
         await wait_for(lambda: has_status(address, "/livez", 200), lambda: host.describe("a live host"), 20)
@@ -201,7 +201,7 @@ class TestChecks:
     async def test_states(self, address: str) -> None:
         """A host is ready while one of its workers takes tasks and reaches Redis."""
         memory = HostMemory(2)
-        health = HostHealth(healthy(Settings(), address), address, memory, watched=False)
+        health = HostHealth(healthy(Settings(), address), address, {"default": memory}, watched=False)
 
         async def failures() -> dict[str, str]:
             return {check.name: check.failure for check in await health.ready() if check.failure}
@@ -254,7 +254,7 @@ class TestChecks:
     async def test_counters_outlive_workers(self, address: str) -> None:
         """The sums of a host do not fall when a worker ends."""
         memory = HostMemory(1)
-        health = HostHealth(healthy(Settings(), address), address, memory, watched=True)
+        health = HostHealth(healthy(Settings(), address), address, {"default": memory}, watched=True)
         for ended in range(3):
             cell = memory.take()
             watchdog = LoopWatchdog(60.0, cell)

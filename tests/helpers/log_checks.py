@@ -14,7 +14,7 @@ from tools.log_events import EVENTS, LOG_KEYS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-EVERYWHERE: Final = {"worker", "trace_id", "span_id", "exc_info"}
+EVERYWHERE: Final = {"pool", "worker", "trace_id", "span_id", "exc_info"}
 """Keys of `bind_context` and of the current span, and the exception of a record."""
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "text": (str, Enum),

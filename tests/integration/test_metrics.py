@@ -362,13 +362,13 @@ class TestLargePool:
             health = SupervisorHealth(settings, "unix:/unused")
             health.connected(services, "s")
             store = services.store
-            read = await health._read()
+            read = await health._pools[settings.pool]._read()
             assert read is not None
             for name in ("a001", "a999"):
                 await store.execute("HSET", services.keys.agent(name), "slots", 7)
             slots = list[tuple[int, int]]()
             for _ in range(8):
-                read = await health._read()
+                read = await health._pools[settings.pool]._read()
                 assert read is not None
                 slots.append((read.agents["a001"].slots, read.agents["a999"].slots))
             assert slots == [(7, 2)] * 7 + [(7, 7)]

@@ -19,7 +19,7 @@ from orchestrator.workers.runtime.host_health import HostHealth
 from orchestrator.workers.runtime.verdicts import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from orchestrator.core.settings import Settings
     from orchestrator.workers.runtime.host_memory import HostMemory
@@ -39,11 +39,11 @@ class HealthProcess:
         ConfigError: the libraries of the server are missing.
     """
 
-    def __init__(self, settings: Settings, memory: HostMemory) -> None:
+    def __init__(self, settings: Settings, memories: Mapping[str, HostMemory]) -> None:
         assert settings.worker.health is not None
         check_installed("worker.health")
         self._address = settings.worker.health
-        self._health = HostHealth(settings, self._address, memory, watched=True)
+        self._health = HostHealth(settings, self._address, memories, watched=True)
         self._pid: int | None = None
         self._failures = 0
         self._started_s = -math.inf

@@ -1,5 +1,7 @@
 """The worker host: imports the agents once, forks worker processes, restarts them, and abandons a dead one's entries.
 
+A worker process works for one pool; a host of several pools runs as many workers for each.
+
 It has a single thread and opens no connection: a process that it forks asks Redis to abandon entries, so that the host
 obeys signals and restarts workers while Redis does not answer. A worker leads its own process group, so that Ctrl-C
 reaches the host alone and the host can kill everything that a dead worker had started (protocol rule 12).
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from orchestrator.core.hangup import EarlyHangup
+    from orchestrator.core.log import Logger
     from orchestrator.core.settings import Settings
     from orchestrator.core.settings_sources import SettingsSources
     from orchestrator.workers.agent import Agent
@@ -76,6 +79,7 @@ class WorkerProcess:
 
     pid: int
     worker: str
+    pool: str
     started_s: float
     failures: int
     watchdog: LoopWatchdog
@@ -90,19 +94,30 @@ class DeadWorker:
     """A worker that died. The host abandons its entries at once, and again after its last read has ended.
 
     Attributes:
+        pool: in which it worked.
         due_s: time of the next call.
         answered: whether Redis has answered the first call.
     """
 
     worker: str
+    pool: str
     how: str
     due_s: float
     answered: bool = False
 
 
 @dataclass(slots=True)
+class DueWorker:
+    """A worker to start later, because one died."""
+
+    pool: str
+    due_s: float
+    failures: int
+
+
+@dataclass(slots=True)
 class Abandoning:
-    """The process that abandons entries of dead workers."""
+    """The process that abandons entries of dead workers of one pool."""
 
     pid: int
     dead_workers: Sequence[DeadWorker]
@@ -110,12 +125,13 @@ class Abandoning:
 
 
 class Host:
-    """Keeps `processes` workers running until SIGTERM or SIGINT.
+    """Keeps `processes` workers of each pool running until SIGTERM or SIGINT.
 
     Args:
         settings: all settings.
         agents: the agents of each worker.
-        processes: number of workers.
+        processes: number of workers of a pool.
+        pools: for which it runs workers; by default that of the settings.
         group: name of the worker group, if it runs one.
         sources: of the settings; without them, SIGHUP is not handled.
         notifier: tells the service manager what the workers do.
@@ -127,11 +143,14 @@ class Host:
         agents: Sequence[Agent],
         *,
         processes: int,
+        pools: Sequence[str] = (),
         group: str | None = None,
         sources: SettingsSources | None = None,
         notifier: Notifier | None = None,
     ) -> None:
         self._live, self._agents, self._processes = LiveSettings(settings), agents, processes
+        self._pools = {pool: self._live.of_pool(pool) for pool in pools or (settings.pool,)}
+        self._ended_pools = set[str]()
         self._notifier = notifier or Notifier()
         self._ready = False
         self._reloader = (
@@ -142,10 +161,10 @@ class Host:
         self._terminal = Terminal()
         handled = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
         self._received = HostSignals(handled if sources is None else handled | {signal.SIGHUP})
-        self._memory = HostMemory(processes)
-        self._health = None if settings.worker.health is None else HealthProcess(settings, self._memory)
+        self._memories = {pool: HostMemory(processes) for pool in self._pools}
+        self._health = None if settings.worker.health is None else HealthProcess(settings, self._memories)
         self._children: dict[int, WorkerProcess] = {}
-        self._due: list[tuple[float, int]] = []
+        self._due: list[DueWorker] = []
         self._dead_workers: list[DeadWorker] = []
         self._abandoning: Abandoning | None = None
         # Redis may serve the blocking read of a dead child for this long.
@@ -172,7 +191,8 @@ class Host:
         if early:
             self._reload()
         for _ in range(self._processes):
-            self._fork(failures=0)
+            for pool in self._pools:
+                self._fork(pool, failures=0)
         self._turn()
         while self._children or (self._due and not self._signals):
             for received in self._received.wait(self._until_due_s()):
@@ -197,12 +217,14 @@ class Host:
 
     def _turn(self) -> None:
         """Record a turn for the process that serves the health, and start that process if it does not run."""
-        self._memory.host.turned_s, self._memory.host.stopping = time.monotonic(), self._signals > 0
+        for pool, memory in self._memories.items():
+            memory.host.turned_s = time.monotonic()
+            memory.host.stopping = self._signals > 0 or pool in self._ended_pools
         if self._health is not None:
             self._health.start_if_due(self._received, [child.feed for child in self._children.values()])
 
     def _until_due_s(self) -> float:
-        dues = [due_s for due_s, _ in self._due]
+        dues = [due.due_s for due in self._due]
         if self._abandoning is None:
             dues += [dead.due_s for dead in self._dead_workers]
         if self._kill_at_s is not None:
@@ -217,11 +239,11 @@ class Host:
             dues.append(time.monotonic() + ping_s)
         return max(0.0, min(dues) - time.monotonic()) if dues else 3600.0
 
-    def _fork(self, *, failures: int) -> None:
+    def _fork(self, pool: str, *, failures: int) -> None:
         worker = new_worker_id()
         flush_output()
         request_end = end_with_parent(signal.SIGTERM)
-        cell = self._memory.take()
+        live, cell = self._pools[pool], self._memories[pool].take()
         watchdog, groups, feed = LoopWatchdog(self._stuck_after_s, cell), ProcessGroups(), SettingsFeed()
         pid = self._received.fork()
         if pid == 0:
@@ -229,7 +251,7 @@ class Host:
                 child.feed.close()
             feed.keep_reader()
             watchdog.obey_host()
-            bind_context(worker=worker)
+            bind_context(**self._context(pool), worker=worker)
             run = partial(
                 run_worker, worker=worker, watchdog=watchdog, groups=groups, workers=self._processes, feed=feed
             )
@@ -237,26 +259,33 @@ class Host:
             def work() -> None:
                 # After the fork, which no exporter with threads or channels survives.
                 with exported_spans("orc-worker", worker):
-                    run_loop(run, self._live, self._agents)
+                    run_loop(run, live, self._agents)
 
             _become_worker(request_end, work)
         feed.keep_writer()
-        self._children[pid] = WorkerProcess(pid, worker, time.monotonic(), failures, watchdog, groups, feed)
+        self._children[pid] = WorkerProcess(pid, worker, pool, time.monotonic(), failures, watchdog, groups, feed)
+
+    def _context(self, pool: str) -> dict[str, str]:
+        """Return the keys of log lines about one pool; a host of one pool does not name it."""
+        return {"pool": pool} if len(self._pools) > 1 else {}
+
+    def _log_of(self, pool: str) -> Logger:
+        return _log.bind(**self._context(pool))
 
     def _fork_due(self) -> None:
         now_s = time.monotonic()
-        ready = [failures for due_s, failures in self._due if due_s <= now_s]
-        self._due = [(due_s, failures) for due_s, failures in self._due if due_s > now_s]
+        ready = [due for due in self._due if due.due_s <= now_s]
+        self._due = [due for due in self._due if due.due_s > now_s]
         if not self._signals:
-            for failures in ready:
-                self._fork(failures=failures)
+            for due in ready:
+                self._fork(due.pool, failures=due.failures)
 
     def _reload(self) -> None:
         """Reload the settings, and send them to the workers; those that are forked later have them."""
         generation = self._live.generation
         if self._reloader is not None and self._reloader.reload() and self._live.generation != generation:
             for child in self._children.values():
-                child.feed.send(self._live)
+                child.feed.send(self._pools[child.pool])
 
     def _stop_children(self, number: int) -> None:
         self._signals += 1
@@ -304,13 +333,20 @@ class Host:
         if self._signals:
             return f"drains {_count(held, 'task')} in {workers}"
         registered = [child for child in children if child.watchdog.registered]
+        wanted = self._processes * len(self._pools)
         if not registered:
-            return f"starts {_count(self._processes, 'worker')}"
+            return f"starts {_count(wanted, 'worker')}"
         if not any(child.watchdog.reachable for child in registered):
             return WAITS_FOR_REDIS
-        if len(registered) < self._processes:
-            return f"runs {_count(held, 'task')} in {len(registered)} of {_count(self._processes, 'worker')}"
+        if len(registered) < wanted:
+            return f"runs {_count(held, 'task')} in {len(registered)} of {_count(wanted, 'worker')}{self._missing()}"
         return f"runs {_count(held, 'task')} in {workers}"
+
+    def _missing(self) -> str:
+        """Name the pools without a registered worker, unless there is but one pool."""
+        served = {child.pool for child in self._children.values() if child.watchdog.registered}
+        missing = [pool for pool in self._pools if pool not in served]
+        return f"; none of {', '.join(missing)}" if missing and len(self._pools) > 1 else ""
 
     def _kill_stuck(self) -> None:
         # A stuck worker ends at the first signal (protocol rule 13), unless it is frozen.
@@ -327,7 +363,8 @@ class Host:
                 os.kill(child.pid, DUMP_SIGNAL)
                 child.dumped = True
             if not child.killed and silent_s > limit_s:
-                _log.error("worker_stuck", worker=child.worker, pid=child.pid)
+                log = self._log_of(child.pool)
+                log.error("worker_stuck", worker=child.worker, pid=child.pid)
                 os.kill(child.pid, signal.SIGKILL)
                 child.killed = True
 
@@ -336,7 +373,8 @@ class Host:
             return
         self._kill_at_s = None
         for child in self._children.values():
-            _log.error("worker_shutdown_timed_out", worker=child.worker, pid=child.pid)
+            log = self._log_of(child.pool)
+            log.error("worker_shutdown_timed_out", worker=child.worker, pid=child.pid)
             os.kill(child.pid, signal.SIGKILL)
 
     def _reap(self) -> None:
@@ -355,7 +393,7 @@ class Host:
             if child is not None:
                 silent_s, retired = child.watchdog.silent_s(), child.watchdog.retired
                 registered = child.watchdog.registered
-                self._memory.release(child.watchdog.cell)
+                self._memories[child.pool].release(child.watchdog.cell)
                 child.groups.kill_all()
                 child.groups.close()
                 child.feed.close()
@@ -368,12 +406,13 @@ class Host:
                 )
 
     def _handle_end(self, child: WorkerProcess, code: int, *, silent_s: float, retired: bool, registered: bool) -> None:
+        log = self._log_of(child.pool)
         if code == 0 and self._signals:
             return
         if code in {0, *MUST_NOT_RESTART} and retired:
             if code == 0:
-                left = len(self._children)
-                _log.info("worker_stopped_by_operator", worker=child.worker, pid=child.pid, workers_left=left)
+                left = sum(other.pool == child.pool for other in self._children.values())
+                log.info("worker_stopped_by_operator", worker=child.worker, pid=child.pid, workers_left=left)
             # Else the pool does not admit this version. The other workers find that out and drain by themselves.
             self._status = self._status or code
             return
@@ -384,27 +423,41 @@ class Host:
         if code in MUST_NOT_RESTART and child.failures == 0:
             self._status = self._status or code
             if not self._signals:
-                self._stop_children(signal.SIGTERM)
+                self._end_pool(child.pool, code)
             return
         kill_group(child.pid)
         # Before it registers it reads no inbox.
-        self._dead_workers += [DeadWorker(child.worker, cause, due_s=0.0)] if registered else []
+        self._dead_workers += [DeadWorker(child.worker, child.pool, cause, due_s=0.0)] if registered else []
         del self._dead_workers[:-DEAD_WORKERS]
         if self._signals and code in {-signal.SIGTERM, -signal.SIGINT}:
             return  # stopped before it handled signals, or after its work had ended
-        _log.error("worker_died", worker=child.worker, pid=child.pid, cause=cause)
+        log.error("worker_died", worker=child.worker, pid=child.pid, cause=cause)
         if self._signals:
             self._status = self._status or 1
-        elif not retired:
+        elif not retired and child.pool not in self._ended_pools:
             self._replace(child)
+
+    def _end_pool(self, pool: str, code: int) -> None:
+        """End the workers of a pool whose workers cannot start; those of other pools go on."""
+        if pool in self._ended_pools:
+            return
+        self._ended_pools.add(pool)
+        if len(self._ended_pools) == len(self._pools):
+            self._stop_children(signal.SIGTERM)
+            return
+        _log.error("host_pool_ended", pool=pool, cause=f"exit status {code}")
+        self._due = [due for due in self._due if due.pool != pool]
+        for child in self._children.values():
+            if child.pool == pool:
+                os.kill(child.pid, signal.SIGTERM)
 
     def _replace(self, child: WorkerProcess) -> None:
         """Plan the start of another worker."""
-        self._memory.host.restarts += 1
+        self._memories[child.pool].host.restarts += 1
         failures = 1 if time.monotonic() - child.started_s > HEALTHY_AFTER_S else child.failures + 1
         # The first replacement starts at once, because most deaths do not repeat.
         delay_s = 0.0 if failures == 1 else self._backoff.delay_s(failures)
-        self._due.append((time.monotonic() + delay_s, failures))
+        self._due.append(DueWorker(child.pool, time.monotonic() + delay_s, failures))
 
     # ------------------------------------------------------------------------------------------------- dead workers
 
@@ -415,6 +468,9 @@ class Host:
             self._start_abandoning(due)
 
     def _start_abandoning(self, dead_workers: Sequence[DeadWorker]) -> None:
+        # One pool at a time, because its server may not answer; another process asks for the next one.
+        pool = min(dead_workers, key=lambda dead: dead.due_s).pool
+        dead_workers = [dead for dead in dead_workers if dead.pool == pool]
         flush_output()
         end_with_host = end_with_parent(signal.SIGKILL)
         pid = self._received.fork()
@@ -422,7 +478,8 @@ class Host:
             end_with_host()
             for child in self._children.values():
                 child.feed.close()
-            _abandon_and_exit(self._live.current, self._agents, dead_workers)
+            bind_context(**self._context(pool))
+            _abandon_and_exit(self._pools[pool].current, self._agents, dead_workers)
         self._abandoning = Abandoning(pid, dead_workers, time.monotonic())
 
     def _settle_abandoned(self, code: int) -> None:

@@ -18,7 +18,7 @@ from orchestrator.monitoring.process_metrics import ProcessCounts, add_lag, add_
 from orchestrator.monitoring.server import serve_health
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from orchestrator.core.settings import Settings
     from orchestrator.workers.runtime.host_memory import HostMemory, WorkerCell
@@ -36,15 +36,18 @@ class HostHealth:
     Args:
         settings: all settings.
         address: at which it serves.
-        memory: that host and workers write.
+        memories: that host and workers write, by pool.
         watched: whether a host watches the workers; else the only worker answers itself.
     """
 
-    def __init__(self, settings: Settings, address: str, memory: HostMemory, *, watched: bool) -> None:
-        self._settings, self._address, self._memory, self._watched = settings, address, memory, watched
+    def __init__(
+        self, settings: Settings, address: str, memories: Mapping[str, HostMemory], *, watched: bool
+    ) -> None:
+        self._address, self._memories, self._watched = address, memories, watched
+        self._prefix = settings.prefix
         self._pid = os.getpid()
         self._stuck_after_s = settings.worker.stuck_after_s + settings.worker.heartbeat_s
-        self._openings: dict[tuple[str, ...], str] = {}
+        self._openings = {pool: dict[tuple[str, ...], str]() for pool in memories}
 
     async def serve(self) -> None:
         """Serve until cancelled."""
@@ -58,32 +61,45 @@ class HostHealth:
     def _check_host(self) -> list[Check]:
         if not self._watched:
             return []
-        silent_s = time.monotonic() - self._memory.host.turned_s
+        turned_s = min(memory.host.turned_s for memory in self._memories.values())
+        silent_s = time.monotonic() - turned_s
         return [Check("host", f"has not turned for {silent_s:.0f} s" if silent_s > HOST_SILENT_AFTER_S else None)]
 
     def _stuck(self, limit_s: float) -> str | None:
-        longest_s = max((_silent_s(cell) for cell in self._memory.workers()), default=0.0)
+        cells = (cell for memory in self._memories.values() for cell in memory.workers())
+        longest_s = max((_silent_s(cell) for cell in cells), default=0.0)
         return f"an event loop has not turned for {longest_s:.0f} s" if longest_s > limit_s else None
 
     async def ready(self) -> Sequence[Check]:
-        """Check that a worker takes tasks, reaches Redis, and is not late."""
-        registered = [cell for cell in self._memory.workers() if cell.registered]
+        """Check that a worker of each pool takes tasks, reaches Redis, and is not late."""
+        checks = [self._named(pool, check) for pool in self._memories for check in self._check_workers(pool)]
+        return [*self.live(), *checks]
+
+    def _check_workers(self, pool: str) -> list[Check]:
+        memory = self._memories[pool]
+        registered = [cell for cell in memory.workers() if cell.registered]
         taking = [cell for cell in registered if not cell.draining]
         lag_s = min((cell.recent_lag_s for cell in taking), default=0.0)
-        missing = (
-            "drains" if self._memory.host.stopping or len(taking) < len(registered) else "no worker has registered"
-        )
+        missing = "drains" if memory.host.stopping or len(taking) < len(registered) else "no worker has registered"
         return [
-            *self.live(),
-            Check("registered", None if taking and not self._memory.host.stopping else missing),
+            Check("registered", None if taking and not memory.host.stopping else missing),
             Check("redis", None if any(cell.reachable for cell in taking) else "no worker reaches it"),
             Check("lag", f"the event loops were blocked for {lag_s:.1f} s" if lag_s >= READY_BELOW_S else None),
         ]
 
+    def _named(self, pool: str, check: Check) -> Check:
+        return check if len(self._memories) == 1 else Check(f"{check.name} of {pool}", check.failure)
+
     async def metrics(self) -> bytes:
         """Return the metrics of host and workers."""
-        page = Page(pool_labels(self._settings.prefix, self._settings.pool), self._openings)
-        host, cells = self._memory.snapshot()
+        page, *others = [self._page(pool) for pool in self._memories]
+        for other in others:
+            page.add_page(other)
+        return page.render() + standard_metrics(self._pid)
+
+    def _page(self, pool: str) -> Page:
+        page = Page(pool_labels(self._prefix, pool), self._openings[pool])
+        host, cells = self._memories[pool].snapshot()
         stuck = sum(_silent_s(cell) > self._stuck_after_s for cell in cells)
         counts = ProcessCounts(
             reconnects=host.reconnects + sum(cell.reconnects for cell in cells),
@@ -102,7 +118,7 @@ class HostHealth:
         page.add("orc_host_restarts_total", host.restarts)
         page.add("orc_host_slots", sum(cell.slots for cell in cells if _state(cell) == "running"))
         page.add("orc_host_slots_used", sum(cell.held for cell in cells))
-        return page.render() + standard_metrics(self._pid)
+        return page
 
 
 def _silent_s(cell: WorkerCell) -> float:

@@ -16,11 +16,16 @@ commands = Commands(
 app = commands.app
 
 
-@commands.command("run", "orc supervisor run", "ORC_REDIS__URL=redis://localhost:6379/0 orc supervisor run")
+@commands.command(
+    "run",
+    "orc supervisor run",
+    "orc supervisor run --pool mail --pool billing",
+    "ORC_REDIS__URL=redis://localhost:6379/0 orc supervisor run",
+)
 def run(*, common: Globals = DEFAULTS) -> None:
-    """Run a supervisor until SIGTERM or Ctrl-C. Of several supervisors one leads and the rest stand by.
+    """Run a supervisor until SIGTERM or Ctrl-C. Of several supervisors of a pool one leads and the rest stand by.
 
-    SIGHUP reloads the settings.
+    It serves one pool, or all that `--pool` names. SIGHUP reloads the settings.
     """
     # `main` has blocked SIGHUP.
     from orchestrator.core.crash_traces import trace_crashes
@@ -32,9 +37,10 @@ def run(*, common: Globals = DEFAULTS) -> None:
     from orchestrator.supervisor.daemon import run_supervisor
     from orchestrator.tracing.environment import exported_spans
 
+    pools, common = common.split_pools()
     sources = common.sources()
     settings = sources.load().settings
     take_secrets()
     configure_logging(level=settings.logging.level, format=settings.logging.format, secrets=settings.secrets)
     with exported_spans("orc-supervisor", f"{socket.gethostname()}:{os.getpid()}"):
-        run_loop(run_supervisor, settings, sources)
+        run_loop(run_supervisor, settings, sources, pools)

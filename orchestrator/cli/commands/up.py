@@ -17,6 +17,7 @@ from orchestrator.core.notify import Notifier
 
 if TYPE_CHECKING:
     import signal
+    from collections.abc import Sequence
 
     from orchestrator.cli.processes import Signals
     from orchestrator.core.settings import Settings
@@ -36,6 +37,7 @@ commands = Commands(
     "orc up my_agents:agent",
     "orc up my_agents:agent --processes 4",
     "orc up my_agents:agent --reload",
+    "orc up my_agents:agent --pool mail --pool billing",
     "ORC_REDIS__URL=redis://localhost:6379/0 orc up my_agents:agent",
 )
 app = commands.app
@@ -48,16 +50,17 @@ def up(
     reload: Annotated[bool, option("--reload")] = False,
     common: Globals = DEFAULTS,
 ) -> int:
-    """Run Redis, a supervisor and workers in one terminal.
+    """Run Redis, a supervisor and workers in one terminal, for one pool or for all that `--pool` names.
 
     Args:
         apps: Agents to run, as my_agents:agent.
-        processes: Worker processes [1].
+        processes: Worker processes of each pool [1].
         reload: Restart the workers when their source changes; running tasks are not lost.
     """
     if reload and not apps:
         raise InvalidInput("--reload needs agents, as in `orc up my_agents:agent --reload`")
-    host = worker_command(apps, processes, reload=reload)  # checked before anything is started
+    pools, common = common.split_pools()
+    host = worker_command(apps, processes, pools=pools, reload=reload)  # checked before anything is started
     from orchestrator.core.secret_environment import take_secrets
 
     settings = common.settings(worker__processes=processes)
@@ -72,8 +75,8 @@ def up(
         else:
             _check_redis(settings)  # one error here instead of one from every process
         parts = [Part(HOST, host, settings.worker.drain_s + DRAIN_MARGIN_S)] if apps else []
-        parts.append(Part("supervisor", supervisor_command(), SUPERVISOR_TIMEOUT_S))
-        _print_banner(redis, settings, apps, reload=reload)
+        parts.append(Part("supervisor", supervisor_command(pools), SUPERVISOR_TIMEOUT_S))
+        _print_banner(redis, settings, apps, pools, reload=reload)
         with blocked_signals() as signals:
             exit_code = _run(parts, redis, signals, common)
         # From here on Ctrl-C ends the wait, not the shutdown of the server.
@@ -82,9 +85,14 @@ def up(
     return exit_code
 
 
-def supervisor_command() -> list[str]:
-    """Return the command that runs a supervisor; it reads its settings from the environment."""
-    return [sys.executable, "-P", "-m", "orchestrator", "supervisor", "run"]
+def supervisor_command(pools: Sequence[str] = ()) -> list[str]:
+    """Return the command that runs a supervisor; it reads its settings from the environment.
+
+    Args:
+        pools: that it serves, if not that of the settings.
+    """
+    served = [word for pool in pools for word in ("--pool", pool)]
+    return [sys.executable, "-P", "-m", "orchestrator", "supervisor", "run", *served]
 
 
 def _run(parts: list[Part], redis: Attachment | None, signals: Signals, common: Globals) -> int:
@@ -150,15 +158,20 @@ def _stop_redis(redis: Attachment) -> None:
     output.say("stopped; the data is kept" if stopped else "stopped; redis keeps running for other processes")
 
 
-def _print_banner(redis: Attachment | None, settings: Settings, apps: tuple[str, ...], *, reload: bool) -> None:
-    count = settings.worker.processes
+def _print_banner(
+    redis: Attachment | None, settings: Settings, apps: tuple[str, ...], pools: Sequence[str], *, reload: bool
+) -> None:
+    count = settings.worker.processes * max(1, len(pools))
     workers = f"{count} worker process{'es' * (count > 1)} for {', '.join(apps)}" if apps else "no workers"
     lines = [f"running      supervisor, {workers}{', restarted when their source changes' if reload else ''}"]
+    if len(pools) > 1:
+        lines.append(f"pools        {', '.join(pools)}")
     if redis is not None:
         lines += [f"redis        {redis.version} at {redis.url}", f"data in      {redis.data_dir}"]
+    named = f" --pool {pools[0]}" if pools else ""
     lines += [
-        "try          orc tasks submit SKILL -a name=value --wait     (in another terminal, in this folder)",
-        "             orc status",
+        f"try          orc tasks submit SKILL -a name=value --wait{named}     (in another terminal, in this folder)",
+        f"             orc status{named}",
         "stop         Ctrl-C",
     ]
     output.say("\n".join(lines))

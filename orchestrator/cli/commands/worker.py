@@ -14,7 +14,7 @@ from orchestrator.cli.terminal.parsing import Commands, option, positional
 from orchestrator.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from orchestrator.core.settings import Settings, WorkerGroupSettings
 
@@ -31,6 +31,7 @@ app = commands.app
     "run",
     "orc worker run my_agents:agent",
     "orc worker run my_agents:agent --processes 4",
+    "orc worker run my_agents:agent --pool mail --pool billing",
     "orc worker run my_agents:agent --reload",
     "orc worker run --group writers",
 )
@@ -43,12 +44,15 @@ def run(
 ) -> None:
     """Run worker processes until SIGTERM or Ctrl-C. They finish their tasks first; a second signal stops them faster.
 
+    A worker process works for one pool. With several `--pool` each pool has its own.
+
     Args:
         agents: Module and name of each agent; the current directory is searched last.
         group: Worker group of the settings ([workers.NAME]), in place of agents.
-        processes: Worker processes [1].
+        processes: Worker processes of each pool [1].
         reload: Restart them when their source changes.
     """
+    pools, common = common.split_pools()
     if group is not None:
         if agents:
             raise InvalidInput("give either agents or --group; the settings of the group name its agents")
@@ -60,7 +64,7 @@ def run(
             "no agents given; name them as MODULE:AGENT, as in `orc worker run my_agents:agent`, "
             "or name a worker group with --group"
         )
-    command = worker_command(agents, processes, group=group, reload=reload)
+    command = worker_command(agents, processes, pools=pools, group=group, reload=reload)
     os.execve(command[0], command, common.environ())  # noqa: S606 - our own interpreter and module
 
 
@@ -74,13 +78,19 @@ def _find_group(settings: Settings, name: str) -> WorkerGroupSettings:
 
 
 def worker_command(
-    agents: tuple[str, ...], processes: int | None, *, group: str | None = None, reload: bool = False
+    agents: tuple[str, ...],
+    processes: int | None,
+    *,
+    pools: Sequence[str] = (),
+    group: str | None = None,
+    reload: bool = False,
 ) -> list[str]:
     """Return the command that runs a worker host; `-P` so that no file in the current directory shadows a module.
 
     Args:
         agents: module and name of each agent.
-        processes: worker processes, or None for the number in the settings.
+        processes: worker processes of a pool, or None for the number in the settings.
+        pools: for which they work, if not for that of the settings.
         group: name of the worker group that they make up, if any.
         reload: restart the host when the source of the agents changes.
 
@@ -90,13 +100,14 @@ def worker_command(
     """
     count = [] if processes is None else ["--processes", str(check_processes(processes))]
     named = [] if group is None else ["--group", group]
+    served = [word for pool in pools for word in ("--pool", pool)]
     module = "orchestrator.workers"
     if reload:
         from orchestrator.cli.source_watch import check_installed
 
         check_installed()
         module = "orchestrator.cli.commands.worker_reload"
-    return [sys.executable, "-P", "-m", module, *count, *named, "--", *agents]
+    return [sys.executable, "-P", "-m", module, *count, *served, *named, "--", *agents]
 
 
 def check_agents(agents: tuple[str, ...], environ: Mapping[str, str]) -> int:

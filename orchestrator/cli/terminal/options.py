@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path  # noqa: TC003 - read when arguments are parsed
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from orchestrator.cli.terminal.parsing import global_options, option, positional
+from orchestrator.core.errors import InvalidInput
+from orchestrator.core.ids import check_name
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -43,14 +45,36 @@ class Globals:
     prefix: Annotated[str | None, option("--prefix", metavar="APP:ENV:TENANT")] = None
     """First part of every key [ORC_PREFIX]."""
 
-    pool: Annotated[str | None, option("--pool", metavar="POOL")] = None
-    """Dispatch domain [ORC_POOL]."""
+    pools: Annotated[tuple[str, ...], option("--pool", metavar="POOL", many=True)] = ()
+    """Dispatch domain [ORC_POOL]. `up`, `supervisor run` and `worker run` take several."""
 
     data_dir: Annotated[Path | None, option("--data-dir", metavar="DIR")] = None
     """Data directory of the embedded Redis [ORC_DATA_DIR]."""
 
     debug: Annotated[bool, option("--debug")] = False
     """Log at level debug; show the traceback of an error."""
+
+    @property
+    def pool(self) -> str | None:
+        """The pool that the options name, if any.
+
+        Raises:
+            InvalidInput: they name several.
+        """
+        if len(self.pools) > 1:
+            raise InvalidInput(
+                "give one --pool; only `orc up`, `orc supervisor run` and `orc worker run` take several pools"
+            )
+        return self.pools[0] if self.pools else None
+
+    def split_pools(self) -> tuple[tuple[str, ...], Globals]:
+        """Return the pools that a program serves, and these options with the first of them alone.
+
+        Raises:
+            InvalidInput: a name is invalid.
+        """
+        pools = tuple(dict.fromkeys(check_name("pool", pool) for pool in self.pools))
+        return pools, replace(self, pools=pools[:1])
 
     def settings(self, **overrides: object) -> Settings:
         """Read the settings; these options override them.
