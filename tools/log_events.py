@@ -860,7 +860,8 @@ SECTIONS: Final = (
                 "error",
                 ("error", "pool", "retry_in_ms"),
                 "The supervisor cannot serve one of its pools; the traceback follows. It serves the others, and tries "
-                "this one again. When it can serve none, it ends. Correct what `error` names: `orc doctor --pool POOL`.",
+                "this one again. When it can serve none, it ends. Correct what `error` names: `orc doctor --pool "
+                "POOL`.",
             ),
             LogEvent(
                 "promote_failed",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from orchestrator.core.log import get_logger
+from orchestrator.supervisor.leader import LEADS
 
 if TYPE_CHECKING:
     from orchestrator.core.notify import Notifier
@@ -75,14 +76,14 @@ class StatusReporter:
             self._notifier.status(text)
 
     def _text(self) -> str:
-        """Describe what the supervisor does, the state of the fewest pools first."""
+        """Describe what the supervisor does, the pools that it leads last."""
         pools_by_text: dict[str, list[str]] = {}
-        for pool, text in self._doing.items():
+        for pool, text in sorted(self._doing.items()):
             pools_by_text.setdefault(text, []).append(pool)
         if len(self._doing) == 1:
             return next(iter(pools_by_text))
-        by_count = sorted(pools_by_text.items(), key=lambda item: len(item[1]))
-        return "; ".join(f"{text} ({_names(pools)})" for text, pools in by_count)
+        states = sorted(pools_by_text.items(), key=lambda state: (state[0] == LEADS, len(state[1]), state[0]))
+        return "; ".join(f"{text} ({_names(pools)})" for text, pools in states)
 
 
 def _names(pools: list[str]) -> str:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def parse(text: str) -> Samples:
-    """Return the samples by name and labels, without the label `pool`; checks each against the catalogue."""
+def parse(text: str, *, pools: bool = False) -> Samples:
+    """Return the samples by name and labels, with the label `pool` on request; checks each against the catalogue."""
     found: Samples = {}
     for family in text_string_to_metric_families(text):
         name = f"{family.name}_total" if family.type == "counter" else family.name
@@ -27,12 +27,13 @@ def parse(text: str) -> Samples:
         for sample in family.samples:
             labels = dict(sample.labels)
             assert labels.pop("prefix"), sample
-            assert labels.pop("pool"), sample
+            pool = labels.pop("pool")
+            assert pool or pools, sample
             assert sample.name.removeprefix(name) in {"", "_bucket", "_sum", "_count"}, sample
             assert set(labels) - {"le"} == set(metric.labels), sample
             if metric.values:
                 assert labels[metric.labels[-1]] in metric.values, sample
-            key = sample.name, frozenset(labels.items())
+            key = sample.name, frozenset((labels | {"pool": pool} if pools else labels).items())
             assert key not in found, sample
             found[key] = sample.value
     return found
