@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 import anyio.lowlevel
 import pytest
 
-from orchestrator.core.log import level_in_use, override_level, set_level
+from orchestrator.core import log
+from orchestrator.core.log import level_in_use, set_level
 from tests.helpers.guards import LoopWatch, describe_tasks, keys_of, keys_without_ttl, running_tasks
 from tests.helpers.log_checks import checked_events
 from tests.helpers.server_matrix import MATRIX, MISSING, NEWEST, find_binary, servers_of, start_server
@@ -166,7 +167,7 @@ def usual_log_level() -> Iterator[None]:
     if level_in_use() != USUAL_LEVEL:
         root = logging.getLogger()
         before = root.level
-        override_level(None)
+        log._levels.overrides.clear()
         set_level(USUAL_LEVEL)
         root.setLevel(before)
 

@@ -37,12 +37,11 @@ def pid_of(terminal: Terminal, part: str) -> int:
     return min(pid for pid, command in terminal.processes().items() if part in command)
 
 
-def start_nap(terminal: Terminal, seconds: float) -> str:
+def start_nap(terminal: Terminal, seconds: float, *options: str) -> str:
     """Submit a task and wait until it runs."""
-    task = terminal.orc("tasks", "submit", "nap", "-a", f"seconds={seconds}", "-o", "id").out.strip()
-    wait_until(
-        lambda: terminal.orc("tasks", "list", "--state", "running", "-o", "id").out.strip() == task, "the nap", 10.0
-    )
+    task = terminal.orc("tasks", "submit", "nap", "-a", f"seconds={seconds}", "-o", "id", *options).out.strip()
+    running = ("tasks", "list", "--state", "running", "-o", "id", *options)
+    wait_until(lambda: terminal.orc(*running).out.strip() == task, "the nap", 10.0)
     return task
 
 
@@ -187,3 +186,44 @@ def test_reload_of_settings(terminal: Terminal) -> None:
         assert "restarting it" not in up.output
         up.signal(signal.SIGINT)
         assert up.wait_exit(20.0) == 0, up.output
+
+
+def test_two_pools(terminal: Terminal) -> None:
+    """Each pool has workers of its own and one process supervises both; a stop of one leaves the other alone."""
+    with terminal.start("up", "my_agents:agent", "--pool", "mail", "--pool", "billing") as up:
+        up.wait_output("2 worker processes for my_agents:agent")
+        for pool in ("mail", "billing"):
+            greeted = terminal.orc("tasks", "submit", "greet", "--wait", "--timeout", "30s", "--pool", pool)
+            assert (greeted.code, greeted.out) == (0, '"Hello, you"\n'), up.output
+        workers = [terminal.orc("workers", "list", "-o", "id", "--pool", pool).out for pool in ("mail", "billing")]
+        assert [len(listed.split()) for listed in workers] == [1, 1]
+        assert workers[0] != workers[1]
+        assert len([command for command in terminal.processes().values() if "supervisor run" in command]) == 1
+
+        assert terminal.orc("stop", "--pool", "mail").code == 0
+        held = terminal.orc("tasks", "submit", "greet", "-o", "id", "--pool", "mail").out.strip()
+        assert terminal.orc("tasks", "submit", "greet", "--wait", "--timeout", "20s", "--pool", "billing").code == 0
+        assert terminal.orc("tasks", "show", held, "-o", "json", "--pool", "mail").json()["state"] == "ready"
+        assert terminal.orc("start", "--pool", "mail").code == 0
+        assert terminal.orc("tasks", "wait", held, "--timeout", "20s", "--pool", "mail").code == 0
+
+        nap = start_nap(terminal, 1.0, "--pool", "billing")
+        up.signal(signal.SIGINT)
+        assert up.wait_exit(20) == 0, up.output
+    assert not terminal.processes()
+    with terminal.start("redis", "run") as redis:
+        redis.wait_output("Ctrl-C stops it")
+        assert terminal.orc("tasks", "result", nap, "--pool", "billing").out == '"rested"\n'
+        redis.terminate()
+        assert redis.wait_exit() == 0
+
+
+def test_other_commands_take_one_pool(terminal: Terminal) -> None:
+    """A command of a client refuses two pools, before it looks for a server; a program refuses an invalid name."""
+    refused = terminal.orc("tasks", "list", "--pool", "mail", "--pool", "billing")
+    assert (refused.code, refused.out) == (2, "")
+    assert "only `orc up`, `orc supervisor run` and `orc worker run` take several pools" in refused.err
+    for command in (["up"], ["supervisor", "run"], ["worker", "run", "my_agents:agent"]):
+        refused = terminal.process(*command, "--pool", "mail", "--pool", "a b")
+        assert refused.code == 2, refused
+        assert "pool" in refused.err
