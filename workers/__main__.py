@@ -53,9 +53,7 @@ def main() -> int:
             # Without waiting for threads and exit handlers of the agents' modules.
             os._exit(0)
         processes, group = settings.worker.processes, arguments.group
-        host = Host(
-            settings, agents, processes=processes, pools=pools, group=group, notifier=notifier, sources=sources
-        )
+        host = Host(settings, agents, processes=processes, pools=pools, group=group, notifier=notifier, sources=sources)
         return host.run(early)
     except OrchestratorError as refused:
         sys.stderr.write(f"error: {refused}\n")

@@ -59,7 +59,9 @@ def _run(
         run_loop(work)
     else:
         check_installed("worker.health")
-        run_loop(_serve_beside, HostHealth(settings, settings.worker.health, {settings.pool: memory}, watched=False), work)
+        run_loop(
+            _serve_beside, HostHealth(settings, settings.worker.health, {settings.pool: memory}, watched=False), work
+        )
 
 
 async def _serve_beside(health: HostHealth, work: Callable[[], Awaitable[None]]) -> None:

@@ -40,9 +40,7 @@ class HostHealth:
         watched: whether a host watches the workers; else the only worker answers itself.
     """
 
-    def __init__(
-        self, settings: Settings, address: str, memories: Mapping[str, HostMemory], *, watched: bool
-    ) -> None:
+    def __init__(self, settings: Settings, address: str, memories: Mapping[str, HostMemory], *, watched: bool) -> None:
         self._address, self._memories, self._watched = address, memories, watched
         self._prefix = settings.prefix
         self._pid = os.getpid()

@@ -63,8 +63,8 @@ class Globals:
         """
         if len(self.pools) > 1:
             raise InvalidInput(
-                "this command takes one --pool; only `orc up`, `orc supervisor run` and `orc worker run` take several "
-                "pools"
+                "this command takes one --pool; only `orc up`, `orc supervisor run` and `orc worker run` take "
+                "several pools"
             )
         return self.pools[0] if self.pools else None
 
