@@ -60,6 +60,7 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "agents": LogKey("list", "names of agents"),
     "at_ms": LogKey("number", "the time for which a schedule fired, in ms since 1970"),
     "attempt": LogKey("number", "number of an attempt of `task`, from 1"),
+    "before": LogKey("text", "host and port of the server that was used before"),
     "cause": LogKey("text", "what ended a worker or an attempt"),
     "changed": LogKey("list", "settings that a reload applied"),
     "code": LogKey("text", "code of a damage; [Repair](../guides/repair.md)"),
@@ -237,6 +238,13 @@ SECTIONS: Final = (
                 "No node of the Redis Cluster answered which node has which hash slots, or the user may not ask. The "
                 "program uses the last answer and asks again. Check the nodes in `redis.url`, and allow "
                 "`+cluster|slots`.",
+            ),
+            LogEvent(
+                "master_changed",
+                "info",
+                ("address", "before"),
+                "A sentinel named another master, or has chosen the replica that it makes the master now. The program "
+                "closes its connections to the old one and goes on at `address`. No action.",
             ),
         ),
     ),

@@ -14,6 +14,7 @@ from orchestrator.doctor.commands import (
     HINTS,
     INSPECTION,
     LOCATING,
+    LOGIN,
     READING,
     SENT,
     TRANSACTION,
@@ -84,7 +85,16 @@ def acl_line(role: AclRole, prefix: str) -> str:
 
 def allowed_commands(role: AclRole) -> list[str]:
     """Return the names of the commands that a role needs, as ACL rules name them, in order."""
-    templates = [*SENT, *CALLED, *TRANSACTION, *DURABILITY, *LOCATING, *(INSPECTION if role.inspects else ()), *HINTS]
+    templates = [
+        *SENT,
+        *CALLED,
+        *TRANSACTION,
+        *LOGIN,
+        *DURABILITY,
+        *LOCATING,
+        *(INSPECTION if role.inspects else ()),
+        *HINTS,
+    ]
     words = [template.split(" ") for template in templates]
     names = {acl_name(command) for command in words if _may_run(role, command[0])}
     if role.reads_only:

@@ -137,6 +137,8 @@ DURABLE: Final[Mapping[Level, Sequence[str]]] = {
 
 TRANSACTION: Final = ("MULTI", "EXEC", "DISCARD")
 """Sent around other commands, so that a dry run cannot have them in its own transaction."""
+LOGIN: Final = ("ROLE",)
+"""Sent by each new connection to the master of a Sentinel group."""
 DURABILITY: Final = ("WAIT 0 0", "WAITAOF 0 0 0")
 """Sent behind the submits of tasks whose durability is not the default."""
 LOCATING: Final = ("CLUSTER SLOTS",)

@@ -7,7 +7,9 @@ address again. docs/internals/adr/0002 has the measurements. `router` chooses th
 
 from __future__ import annotations
 
+import contextlib
 import math
+import socket
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,7 @@ import hiredis
 from redis.asyncio import ConnectionPool as AsyncConnectionPool
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 from redis.retry import Retry
 
 from orchestrator.store.failures import Redirected, is_from_replica, translate
@@ -28,15 +30,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from redis.asyncio.connection import AbstractConnection as AsyncConnection
-    from redis.connection import ConnectionInterface
+    from redis.connection import Connection, ConnectionInterface
 
     from orchestrator.core.errors import StoreError
     from orchestrator.store.calls import Argument
     from orchestrator.store.locator import Address
 
 
-def _options(connect_timeout_s: float, read_timeout_s: float, name: str) -> dict[str, Any]:
+def _options(connect_timeout_s: float, read_timeout_s: float, name: str, check: Any = None) -> dict[str, Any]:
     return {
+        "redis_connect_func": check,
         "socket_connect_timeout": connect_timeout_s,
         "socket_timeout": read_timeout_s,
         "client_name": name,
@@ -48,7 +51,25 @@ def _options(connect_timeout_s: float, read_timeout_s: float, name: str) -> dict
 
 def make_pool(address: Address, *, connect_timeout_s: float, name: str) -> AsyncConnectionPool:
     """Return a factory of asyncio connections to `address`."""
-    return AsyncConnectionPool.from_url(address.url, **_options(connect_timeout_s, connect_timeout_s, name))
+    check = _log_in_to_master if address.is_master else None
+    return AsyncConnectionPool.from_url(address.url, **_options(connect_timeout_s, connect_timeout_s, name, check))
+
+
+async def _log_in_to_master(connection: AsyncConnection) -> None:
+    await connection.on_connect()
+    await connection.send_command("ROLE")
+    _check_role(await connection.read_response())
+
+
+def _log_in_to_master_sync(connection: Connection) -> None:
+    connection.on_connect()  # type: ignore[no-untyped-call]
+    connection.send_command("ROLE")  # type: ignore[no-untyped-call]
+    _check_role(connection.read_response())
+
+
+def _check_role(role: Sequence[Any]) -> None:
+    if role[0] not in {b"master", "master"}:
+        raise ReadOnlyError("READONLY the server is a replica")
 
 
 async def log_in(pool: AsyncConnectionPool) -> AsyncConnection:
@@ -140,6 +161,7 @@ class Link:
         self._was_open = False
         self.connections = 0
         self._refusal: Exception | None = None
+        self._left = False
 
     @property
     def is_open(self) -> bool:
@@ -214,7 +236,11 @@ class Link:
                 await self._wire.wait_closed()
             await self.close()
             try:
+                self._check_left()
                 connection = await log_in(self._pool)
+                if self._left:
+                    await connection.disconnect(nowait=True)
+                self._check_left()
             except (OSError, RedisError) as error:
                 self._refusal = error
                 if self._unreachable is not None:
@@ -236,6 +262,15 @@ class Link:
             )
             transport.set_protocol(self._wire)
             return self._wire
+
+    def _check_left(self) -> None:
+        if self._left:
+            raise ConnectionError("another server is the master now")
+
+    def leave(self) -> None:
+        """Close the connection at once and for good, because another server is the master."""
+        self._left = True
+        self.discard(ConnectionError("another server is the master now"))
 
     def _tell_demoted(self) -> None:
         if self._demoted is not None:
@@ -268,7 +303,9 @@ class Link:
 
 def make_sync_pool(address: Address, *, connect_timeout_s: float, read_timeout_s: float, name: str) -> ConnectionPool:
     """Return a pool of one blocking connection."""
-    return ConnectionPool.from_url(address.url, max_connections=1, **_options(connect_timeout_s, read_timeout_s, name))
+    check = _log_in_to_master_sync if address.is_master else None
+    options = _options(connect_timeout_s, read_timeout_s, name, check)
+    return ConnectionPool.from_url(address.url, max_connections=1, **options)
 
 
 class SyncLink:
@@ -301,6 +338,8 @@ class SyncLink:
         self.address, self.used_s = address, -math.inf
         self._demoted, self._unreachable, self._late = demoted, unreachable, late
         self._read_timeout_s = read_timeout_s
+        self._connection: ConnectionInterface | None = None
+        self._left = False
         self._pool = make_sync_pool(
             address, connect_timeout_s=connect_timeout_s, read_timeout_s=read_timeout_s, name=name
         )
@@ -316,7 +355,8 @@ class SyncLink:
         connection, sent, done, replica = None, False, False, False
         replies: list[Any] = []
         try:
-            connection = self._pool.get_connection()
+            connection = self._connection = self._pool.get_connection()
+            self._check_left()
             sent = True
             connection.send_packed_command([pack(command) for command in commands], check_health=False)  # type: ignore[no-untyped-call]
             if self._late is not None:
@@ -354,6 +394,22 @@ class SyncLink:
     def close(self) -> None:
         """Close the connection."""
         self._pool.disconnect()
+
+    def _check_left(self) -> None:
+        if self._left:
+            raise ConnectionError("another server is the master now")
+
+    def leave(self) -> None:
+        """End the connection for good, because another server is the master. For any thread."""
+        self._left = True
+        end_connection(getattr(self._connection, "_sock", None))
+
+
+def end_connection(connection: socket.socket | None) -> None:
+    """End a connection that another thread may be reading from."""
+    if connection is not None:
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 def with_address(error: StoreError, answering: Address) -> StoreError:

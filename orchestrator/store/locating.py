@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from orchestrator.core.errors import ConfigError
 from orchestrator.core.redis_url import parse_url, url_problem
 from orchestrator.store.locator import Address, FixedLocator
+from orchestrator.store.sentinel_locator import follow
 from orchestrator.store.slot_map import ClusterLocator
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def locate(url: str) -> Locator:
     if place.kind == "cluster":
         return ClusterLocator([Address(place.server(node)) for node in place.nodes])
     if place.kind == "sentinel":
-        raise ConfigError("redis+sentinel:// is not supported yet; use the address of one server, redis://host:port/0")
+        return follow(place)
     return FixedLocator(Address(url))
 
 

@@ -30,12 +30,13 @@ class Address:
 
     Attributes:
         url: for a connection; may contain a password.
+        is_master: every new connection asks the server whether it is a master, and is refused if not.
     """
 
-    __slots__ = ("url",)
+    __slots__ = ("is_master", "url")
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, url: str, *, is_master: bool = False) -> None:
+        self.url, self.is_master = url, is_master
 
     def at(self, host: str, port: int) -> Address:
         """Return the address of another server of the same cluster; without a host, that of this one."""
@@ -94,6 +95,16 @@ class Locator(Protocol):
             ServerUnavailable: no server answers.
         """
 
+    def watch(self, leaver: Leaver) -> None:
+        """Call `leaver.leave` when a server is no longer the one to talk to, although no reply said so."""
+
+
+class Leaver(Protocol):
+    """Has connections that it closes when it is told to."""
+
+    def leave(self, address: Address) -> None:
+        """Close the connections to an address at once. Any thread may call it."""
+
 
 class FixedLocator:
     """Answers one configured address, except for slots that a MOVED reply placed elsewhere.
@@ -131,6 +142,9 @@ class FixedLocator:
             for slot in [slot for slot, known in self._moved.items() if known == address]:
                 del self._moved[slot]
             self.single = None if self._moved else self._home
+
+    def watch(self, leaver: Leaver) -> None:
+        """Do nothing, because only replies change the answers."""
 
     def late(self, address: Address) -> None:
         """Wait for the reply."""

@@ -5,8 +5,6 @@ The thread begins the read, polls `fileno` together with other descriptors, and 
 
 from __future__ import annotations
 
-import contextlib
-import socket
 from typing import TYPE_CHECKING, Any, Final
 
 import hiredis
@@ -14,11 +12,13 @@ from redis.exceptions import RedisError
 
 from orchestrator.core.errors import ServerUnavailable
 from orchestrator.store.failures import Redirected, ReplyTooLarge, is_from_replica, translate
-from orchestrator.store.links import make_sync_pool, with_address
+from orchestrator.store.links import end_connection, make_sync_pool, with_address
 from orchestrator.store.router import learn
 from orchestrator.store.wire import pack
 
 if TYPE_CHECKING:
+    import socket
+
     from redis.connection import ConnectionInterface
 
     from orchestrator.store.calls import Argument
@@ -94,6 +94,9 @@ class LongRead:
             except (RedisError, OSError):
                 self._locator.doubt(address)
                 raise
+            if (self._locator.single or address) != address:
+                self.close()
+                raise ConnectionError("another server is the master now")
             self._socket = self._connection._sock  # type: ignore[attr-defined]  # noqa: SLF001 - no other way to it
             assert self._socket is not None
         return self._socket
@@ -166,9 +169,12 @@ class LongRead:
 
     def leave_replica(self) -> None:
         """End the connection; a read under way fails, and the next `begin` resolves the address again."""
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
+        end_connection(self._socket)
+
+    def leave(self, address: Address) -> None:
+        """End the connection to an address that another server has replaced."""
+        if self._address == address:
+            end_connection(self._socket)
 
     def close(self) -> None:
         """Close the connection and abandon the read; a later `begin` connects again."""

@@ -44,6 +44,7 @@ async def repeat(
     retry_for_s: float,
     after: ServerUnavailable | None = None,
     closed: anyio.Event | None = None,
+    interrupt: Callable[[], anyio.Event] | None = None,
 ) -> T:
     """Run `call` until Redis answers, for about `retry_for_s` seconds (`math.inf`: without end).
 
@@ -51,7 +52,8 @@ async def repeat(
         call: runs one try.
         retry_for_s: time limit.
         after: failure of a first try that the caller has made.
-        closed: stops retries and pauses when set.
+        closed: stops retries when set.
+        interrupt: returns an event that ends the present pause.
 
     Raises:
         StoreError: the last failure; its outcome is unknown if that of any try is.
@@ -61,7 +63,7 @@ async def repeat(
 
     async def pause(seconds: float) -> None:
         with anyio.move_on_after(seconds):
-            await ended.wait()
+            await (interrupt() if interrupt is not None else ended).wait()
 
     async for attempt in AsyncRetrying(
         retry=retry_if_exception(lambda failure: isinstance(failure, ServerUnavailable) and not ended.is_set()),

@@ -215,6 +215,13 @@ class Router:
         if (link := self._links.get(address)) is not None:
             link.leave_replica()
 
+    def leave(self, address: Address) -> None:
+        """Close the connection to an address that another server has replaced; replies under way fail."""
+        if (link := self._links.pop(address, None)) is not None:
+            if link is self._link:
+                self._link = None
+            link.leave()
+
     def leave_moved(self, slot: int) -> None:
         """End a blocking read at a server that no longer has the slot."""
         link = self._link
@@ -265,13 +272,18 @@ class SyncRouter:
         link.used_s = time.monotonic()
         return link
 
+    def leave(self, address: Address) -> None:
+        """End the connection to an address that another server has replaced. Any thread may call it."""
+        if (link := self._links.pop(address, None)) is not None:
+            link.leave()
+
     def _close_idle(self) -> None:
         if len(self._links) == 1:
             return
         now_s = time.monotonic()
         for address, link in list(self._links.items()):
             if now_s - link.used_s >= IDLE_S:
-                del self._links[address]
+                self._links.pop(address, None)
                 link.close()
 
     def execute(self, *command: Argument) -> Any:

@@ -22,6 +22,8 @@ from orchestrator.store.locator import SLOTS, Address
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from orchestrator.store.locator import Leaver
+
 _log = get_logger(__name__)
 
 ASKED_EVERY_S: Final = 0.5
@@ -87,6 +89,9 @@ class ClusterLocator:
     def late(self, address: Address) -> None:  # noqa: ARG002 - every doubt leads to the same question
         """Read the map in the background, because a reply of a node takes long."""
         self._read_soon()
+
+    def watch(self, leaver: Leaver) -> None:
+        """Do nothing, because a node that lost its slots says so in its replies, or in none."""
 
     def prepare(self) -> None:
         """Read the map if that was not tried. Blocks.

@@ -6,6 +6,7 @@ because every script is safe to send twice.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import time
@@ -45,6 +46,7 @@ from orchestrator.store.long_read import LongRead
 from orchestrator.store.retry import repeat, repeat_sync
 from orchestrator.store.router import Router, SyncRouter
 from orchestrator.store.script_files import all_scripts
+from orchestrator.store.sentinel_locator import SentinelLocator
 from orchestrator.store.server_info import COMMAND_SECTIONS, OLDEST, SECTIONS, read_command_stats, read_info
 from orchestrator.store.slot_map import ClusterLocator
 from orchestrator.tracing.active import active
@@ -95,7 +97,7 @@ class Endpoint:
         Raises:
             ServerUnavailable: none answers.
         """
-        if isinstance(self.locator, ClusterLocator):
+        if isinstance(self.locator, ClusterLocator | SentinelLocator):
             await to_thread.run_sync(self.locator.prepare)
 
 
@@ -119,6 +121,23 @@ class Store:
         self._aside: Router | None = None
         self._in_turn: Router | None = None
         self._turn = anyio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._moved = anyio.Event()
+        endpoint.locator.watch(self)
+
+    def leave(self, address: Address) -> None:
+        """Close the connections to an address that another server has replaced. Any thread may call it."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._leave, address)
+
+    def _leave(self, address: Address) -> None:
+        for router in list(self._routers):
+            router.leave(address)
+        # Calls that pause between two tries go on.
+        self._moved.set()
+        if not self._closed.is_set():
+            self._moved = anyio.Event()
 
     def _new_router(
         self,
@@ -131,6 +150,7 @@ class Store:
         ended: Callable[[], None] | None = None,
     ) -> Router:
         def open_link(address: Address) -> Link:
+            self._loop = asyncio.get_running_loop()
             return Link(
                 address,
                 connect_timeout_s=self._endpoint.connect_timeout_s,
@@ -195,7 +215,9 @@ class Store:
         async def again() -> T:
             return call.parse(await self._run(call))
 
-        return await repeat(again, retry_for_s=retry_for_s, after=first, closed=self._closed)
+        return await repeat(
+            again, retry_for_s=retry_for_s, after=first, closed=self._closed, interrupt=lambda: self._moved
+        )
 
     def call_behind(
         self, commands: Sequence[Sequence[Argument]], call: Call[T], *, retry_for_s: float = 0.0
@@ -238,7 +260,9 @@ class Store:
                 raise
             first = failure
         # The time limit starts now, because the first try may have taken a whole command time-out.
-        return await repeat(read, retry_for_s=retry_for_s, after=first, closed=self._closed)
+        return await repeat(
+            read, retry_for_s=retry_for_s, after=first, closed=self._closed, interrupt=lambda: self._moved
+        )
 
     async def repeat(self, attempt: Callable[[], Awaitable[T]], *, retry_for_s: float) -> T:
         """Run `attempt`, which must be safe to run twice, and repeat it while Redis does not answer.
@@ -416,7 +440,9 @@ class Store:
         except ServerUnavailable as failure:
             if not failure.outcome_unknown:
                 raise
-        return await repeat(send, retry_for_s=self._endpoint.command_timeout_s, closed=self._closed)
+        return await repeat(
+            send, retry_for_s=self._endpoint.command_timeout_s, closed=self._closed, interrupt=lambda: self._moved
+        )
 
     async def check_server(self, *, allow_eviction: bool, durability: Level = DEFAULT) -> list[str]:
         """Check version and settings of the server of the pool, and of each other server that has slots.
@@ -496,6 +522,7 @@ class Store:
     def stop_sending(self) -> None:
         """Stop sending and repeating; the caller must still `close`."""
         self._closed.set()
+        self._moved.set()
 
     async def close(self) -> None:
         """Close the shared links; calls in flight are not repeated."""
@@ -527,6 +554,7 @@ class SyncStore:
         self._slot = slot_of(keys.root)
         self._router = SyncRouter(endpoint.locator, slot=self._slot, open_link=self._open_link)
         self._long_reads: WeakSet[LongRead] = WeakSet()
+        endpoint.locator.watch(self)
 
     def _open_link(self, address: Address) -> SyncLink:
         return SyncLink(
@@ -547,6 +575,12 @@ class SyncStore:
         self._endpoint.locator.doubt(address)
         for long_read in list(self._long_reads):
             long_read.leave_replica()
+
+    def leave(self, address: Address) -> None:
+        """End the connections to an address that another server has replaced. Any thread may call it."""
+        self._router.leave(address)
+        for long_read in list(self._long_reads):
+            long_read.leave(address)
 
     def call(self, call: Call[T], *, retry_for_s: float = 0.0) -> T:
         """Run a script; see `Store.call`."""

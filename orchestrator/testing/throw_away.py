@@ -21,6 +21,8 @@ from orchestrator.testing.temporary_server import temporary_server
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
+    from orchestrator.store.locator import Leaver
+
 
 MOST_CONNECTED: Final = 8
 """Contexts of one thread that stay connected; an older one connects again when it is used."""
@@ -98,6 +100,9 @@ class _StartingLocator:
 
     def prepare(self) -> None:
         """Do nothing: the server starts with the first command."""
+
+    def watch(self, leaver: Leaver) -> None:
+        """Do nothing, because the server never changes."""
 
 
 class _ThrowAwayStore(Store):

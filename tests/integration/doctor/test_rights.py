@@ -19,6 +19,7 @@ from orchestrator.doctor.commands import (
     HINTS,
     INSPECTION,
     LOCATING,
+    LOGIN,
     READING,
     SENT,
     TRANSACTION,
@@ -301,7 +302,7 @@ def test_the_table_has_every_command_of_the_program(redis_client: redis.Redis) -
                     sent[name] = path
     tables = {
         command.split(" ")[0]
-        for command in (*SENT, *CALLED, *VECTORS, *HINTS, *TRANSACTION, *DURABILITY, *LOCATING, *INSPECTION)
+        for command in (*SENT, *CALLED, *VECTORS, *HINTS, *TRANSACTION, *LOGIN, *DURABILITY, *LOCATING, *INSPECTION)
     }
     # The doctor tries CONFIG GET and EVAL_RO and can do without; ASKING is for clusters; READONLY is an error.
     tables |= {"CONFIG", "EVAL_RO", "ASKING", "READONLY"}
