@@ -158,6 +158,11 @@ class RedisSettings(_Section):
         default=False,
         description="Start even if the server may evict keys when memory is short. Evicted keys are lost tasks.",
     )
+    views: Literal["primary", "replica"] = Field(
+        default="primary",
+        description="Where lists, `orc status` and `orc keys report` are read. A replica spares the primary, and each "
+        "view says how old it may be.",
+    )
 
 
 class QueueSettings(_Section):

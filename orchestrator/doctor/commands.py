@@ -143,8 +143,16 @@ DURABILITY: Final = ("WAIT 0 0", "WAITAOF 0 0 0")
 """Sent behind the submits of tasks whose durability is not the default."""
 LOCATING: Final = ("CLUSTER SLOTS",)
 """Sent to nodes of a cluster; without it each slot is learned from a MOVED reply."""
-INSPECTION: Final = ("ACL WHOAMI", "ACL DRYRUN user PING", "CLIENT LIST", "MEMORY USAGE KEY")
-"""Commands of `orc doctor`, `orc keys`, `orc upgrade` and `orc backup`, which find less without them."""
+INSPECTION: Final = (
+    "ACL WHOAMI",
+    "ACL DRYRUN user PING",
+    "CLIENT LIST",
+    "MEMORY USAGE KEY",
+    "READONLY",
+    "EVALSHA_RO 0 1 ROOT",
+)
+"""Commands of `orc doctor`, `orc keys`, `orc upgrade` and `orc backup`, which find less without them, and of views
+that are read from replicas."""
 READING: Final = frozenset(
     {
         "EXISTS", "GET", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "HRANDFIELD", "HSCAN", "HSTRLEN",

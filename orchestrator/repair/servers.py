@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.store.locator import FixedLocator
+from orchestrator.store.replicas import ReplicaLocator
 from orchestrator.store.scanning import scan_steps
 from orchestrator.store.slot_map import parse_slots
 from orchestrator.store.store import Store
@@ -23,8 +24,16 @@ _GLOB: Final = re.compile(r"([*?\[\]\\^-])")
 
 @asynccontextmanager
 async def each_server(services: Services) -> AsyncIterator[Sequence[Store]]:
-    """Connect to each server that has keys: of a cluster all masters, because every scope has a slot of its own."""
+    """Connect to each server that has keys: of a cluster all masters, because every scope has a slot of its own.
+
+    For views of replicas, connect to what they read.
+    """
     async with AsyncExitStack() as stack:
+        if isinstance(locator := services.endpoint.locator, ReplicaLocator):
+            endpoints = [replace(services.endpoint, locator=FixedLocator(address)) for address in locator.servers]
+            stores = [Store(one, services.keys, name="views", reads_replica=True) for one in endpoints]
+            yield [await stack.enter_async_context(store) for store in stores]
+            return
         info = await services.store.execute("INFO", "cluster")
         if b"cluster_enabled:1" not in info:
             yield [services.store]

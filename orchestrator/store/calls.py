@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from orchestrator.core.errors import ServerRefused
 from orchestrator.store.script_files import all_scripts
 
 T_co = TypeVar("T_co", covariant=True)
@@ -55,3 +56,13 @@ class Call(Generic[T_co]):
             *[args[key.name] for key in script.keys],
             *[args.get(arg.name, "") for arg in script.args],
         ]
+
+    def reading_command(self) -> list[Argument]:
+        """Return the EVALSHA_RO command, which a replica runs.
+
+        Raises:
+            ServerRefused: the script changes data.
+        """
+        if not all_scripts()[self.script].reads_only:
+            raise ServerRefused(f"{self.script} changes data, and this connection reads from a replica")
+        return ["EVALSHA_RO", *self.command()[1:]]

@@ -72,8 +72,12 @@ def _check_role(role: Sequence[Any]) -> None:
         raise ReadOnlyError("READONLY the server is a replica")
 
 
-async def log_in(pool: AsyncConnectionPool) -> AsyncConnection:
+async def log_in(pool: AsyncConnectionPool, *, reads_replica: bool = False) -> AsyncConnection:
     """Open a connection; the caller owns it and takes over its transport (`transport_of`).
+
+    Args:
+        pool: makes the connection.
+        reads_replica: let a replica of a cluster answer what it would send to its primary.
 
     Raises:
         OSError, RedisError: the connection or the login failed.
@@ -81,6 +85,10 @@ async def log_in(pool: AsyncConnectionPool) -> AsyncConnection:
     connection: AsyncConnection = pool.make_connection()  # type: ignore[no-untyped-call]
     try:
         await connection.connect()  # type: ignore[no-untyped-call]
+        if reads_replica:
+            await connection.send_command("READONLY")
+            with contextlib.suppress(ResponseError):  # a server that is in no cluster
+                await connection.read_response()
         _check_open(connection)
     except BaseException as failure:
         with anyio.CancelScope(shield=True):
@@ -129,6 +137,7 @@ class Link:
         unreachable: called with the address when no connection could be opened.
         opened: called when a connection has been opened, before anything is sent.
         late: called with the address while a reply takes long; returns True if it need not be awaited.
+        reads_replica: it sends only what reads, and the server may be a replica.
 
     Attributes:
         used_s: time at which the router last chose the link, or left it for another one.
@@ -148,8 +157,10 @@ class Link:
         unreachable: Callable[[Address], None] | None = None,
         opened: Callable[[], None] | None = None,
         late: Callable[[Address], bool] | None = None,
+        reads_replica: bool = False,
     ) -> None:
         self.address, self.used_s = address, -math.inf
+        self._reads_replica = reads_replica
         self._pool = make_pool(address, connect_timeout_s=connect_timeout_s, name=name)
         self._reply_timeout_s, self._published, self._ended = read_timeout_s, published, ended
         self._demoted, self._unreachable, self._opened = demoted, unreachable, opened
@@ -237,7 +248,7 @@ class Link:
             await self.close()
             try:
                 self._check_left()
-                connection = await log_in(self._pool)
+                connection = await log_in(self._pool, reads_replica=self._reads_replica)
                 if self._left:
                     await connection.disconnect(nowait=True)
                 self._check_left()

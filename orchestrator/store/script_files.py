@@ -62,6 +62,11 @@ class ScriptFile:
         """Column names of each argument of type `rows` or `row`."""
         return {arg.name: tuple(arg.doc.split()) for arg in self.args if arg.type in {"rows", "row"}}
 
+    @property
+    def reads_only(self) -> bool:
+        """True if its first line says so, and the server refuses every change."""
+        return self.text.startswith("#!lua flags=no-writes\n")
+
 
 def load_script(root: Traversable, name: str, modules: Modules | None = None) -> ScriptFile:
     """Read `root/name.lua`.

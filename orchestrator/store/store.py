@@ -102,10 +102,26 @@ class Endpoint:
 
 
 class Store:
-    """Runs scripts and short commands over shared links, one per address; makes links for blocking reads."""
+    """Runs scripts and short commands over shared links, one per address; makes links for blocking reads.
 
-    def __init__(self, endpoint: Endpoint, keys: PoolKeys, *, name: str = "orc", floor: Floor | None = None) -> None:
-        self.keys = keys
+    Args:
+        endpoint: the server.
+        keys: of the pool.
+        name: shown in CLIENT LIST.
+        floor: the floor of the pool, if the caller watches it.
+        reads_replica: the server may be a replica, and the store changes nothing.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        keys: PoolKeys,
+        *,
+        name: str = "orc",
+        floor: Floor | None = None,
+        reads_replica: bool = False,
+    ) -> None:
+        self.keys, self._reads_replica = keys, reads_replica
         self._endpoint, self._name = endpoint, name
         self.floor = floor or Floor(keys.pool, keys.root)
         """The lowest format that the pool admits. `check_format`, heartbeats and the leader's lease renew it."""
@@ -162,6 +178,7 @@ class Store:
                 unreachable=self._endpoint.locator.doubt,
                 opened=opened,
                 late=late if isinstance(locator, ClusterLocator) else None,
+                reads_replica=self._reads_replica,
             )
 
         locator = self._endpoint.locator
@@ -233,7 +250,7 @@ class Store:
 
     async def _call_behind(self, commands: Sequence[Sequence[Argument]], call: Call[T], retry_for_s: float) -> T:
         async def send() -> T:
-            command = call.command()
+            command = self._command(call)
             reply = (await self.pipeline([*commands, command]))[-1]
             if isinstance(reply, ScriptMissing):
                 reply = await self._load_and_run(all_scripts()[call.script].text, command)
@@ -276,8 +293,11 @@ class Store:
             self.last_outage_s = time.monotonic()
             raise
 
+    def _command(self, call: Call[Any]) -> list[Argument]:
+        return call.reading_command() if self._reads_replica else call.command()
+
     async def _run(self, call: Call[Any]) -> Any:
-        command = call.command()
+        command = self._command(call)
         try:
             return await self.execute(*command)
         except ScriptMissing:
@@ -354,7 +374,7 @@ class Store:
         Raises:
             StoreError: one of them failed.
         """
-        replies = await self.pipeline([call.command() for call in calls]) if calls else []
+        replies = await self.pipeline([self._command(call) for call in calls]) if calls else []
         answers = []
         for call, reply in zip(calls, replies, strict=True):
             if isinstance(reply, ScriptMissing):
@@ -409,7 +429,7 @@ class Store:
     async def _read_floor(self) -> bytes | None:
         async def read() -> bytes | None:
             stored: bytes | None = await self.execute("GET", self.keys.format)
-            if stored is None:
+            if stored is None and not self._reads_replica:
                 # Redis may have lost the floor. The formats of the programs that are there are unknown, but not below
                 # a floor that this program has seen.
                 is_used = await self.execute("EXISTS", self.keys.workers, self.keys.leader)

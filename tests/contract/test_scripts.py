@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from orchestrator.doctor.commands import READING
 from orchestrator.schedules import scripts as schedule_scripts
 from orchestrator.store.key_kinds import POOL_KEYS, SCOPE_KEYS
 from orchestrator.store.script_files import ScriptFile, all_scripts
@@ -157,6 +158,16 @@ def test_shebang() -> None:
         flags = "flags=no-writes" if script.name in READ_ONLY else "flags=allow-oom"
         expected = "#!lua" if script.name in FULL_SERVER_REFUSES else f"#!lua {flags}"
         assert script.text.splitlines()[0] == expected, script.name
+
+
+def test_read_only_scripts() -> None:
+    """Replicas run the scripts that change nothing, except the one that must ask the primary what it lacks."""
+    for script in SCRIPTS:
+        called = set(re.findall(r"redis\.p?call\('(\w+)'", script.text)) - {"TIME"}
+        assert called, script.name
+        reads = called <= READING and script.name != "tasks/find_lost"
+        assert reads == (script.name in READ_ONLY), (script.name, called - READING)
+        assert script.reads_only == (script.name in READ_ONLY), script.name
 
 
 def test_one_key() -> None:

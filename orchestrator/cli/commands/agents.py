@@ -48,7 +48,7 @@ async def list_(
 
     within_s = duration_s("--within", within)
     check_limit(limit)
-    async with common.services() as services:
+    async with common.views() as services:
         found = await list_agents(services, within_s=within_s, limit=limit)
     rows = [_row(view) for view in found.agents]
     if common.output == "table":

@@ -53,7 +53,7 @@ async def list_(
     since_s = duration_s("--since", since)
     start = None if since_s is None else datetime.now(UTC) - timedelta(seconds=since_s)
 
-    async with common.services() as services:
+    async with common.views() as services:
         found = await list_commands(services, actor=actor, kind=kind, since=start, refused=refused, limit=limit)
     rows = [asdict(record) for record in found]
     if common.output == "table":

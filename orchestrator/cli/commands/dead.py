@@ -43,7 +43,7 @@ async def list_(
 
     wanted = filtering.wanted()
     columns: tuple[str, ...]
-    async with common.services() as services:
+    async with common.views() as services:
         if group is None:
             found = await select_tasks(services, wanted, among=DEAD, limit=filtering.limit)
             columns, key = ("id", "skill", "agent", "attempts", "ended_at", "reason"), "id"

@@ -116,7 +116,7 @@ async def report(
     """
     from orchestrator.views.keys import count_keys
 
-    async with common.services() as services:
+    async with common.views() as services:
         found = await count_keys(services, on_step=lambda keys: output.progress(f"counted {keys} keys"))
     output.progress("")
     if by == "scope":

@@ -25,7 +25,7 @@ async def list_(*, common: Globals = DEFAULTS) -> None:
     """
     from orchestrator.views.limits import list_limits
 
-    async with common.services() as services:
+    async with common.views() as services:
         found = await list_limits(services)
     rows = [{**asdict(view), "active_commands": active_commands(view.active_commands)} for view in found]
     columns = ("limit", "rate", "defined", "agents")

@@ -130,7 +130,7 @@ async def list_(
         order="new" if important is None else "important",
         limit=limit,
     )
-    async with common.services() as services:
+    async with common.views() as services:
         found = await list_records(services, owner, query)
     rows = [_row(record) for record in found]
     if common.output == "table":

@@ -43,7 +43,7 @@ async def list_(*, limit: Annotated[int, option("--limit", metavar="N")] = 1000,
     from orchestrator.views.queues import list_queues
 
     check_limit(limit)
-    async with common.services() as services:
+    async with common.views() as services:
         found = await list_queues(services, limit=limit)
     rows = [queue_row(view) for view in found.queues]
     show_affected(common.output, rows, COLUMNS, key="queue", empty="no tasks wait")

@@ -45,7 +45,7 @@ async def list_(*, common: Globals = DEFAULTS) -> None:
     from orchestrator.schedules.api import Schedules
     from orchestrator.views.redaction import redacted_skills
 
-    async with common.services() as services:
+    async with common.views() as services:
         found = await Schedules(lambda: services).list()
         hidden = await redacted_skills(services)
     output.show_list(common.output, [_row(each, hidden) for each in found], COLUMNS, key="name", empty="no schedules")

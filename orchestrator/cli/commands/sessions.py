@@ -38,7 +38,7 @@ async def list_(*, limit: Annotated[int, option("--limit", metavar="N")] = 50, c
     from orchestrator.views.families import list_sessions
 
     check_limit(limit, 10_000)
-    async with common.services() as services:
+    async with common.views() as services:
         found = await list_sessions(services, limit=limit)
     columns = ("session", "last_active_at", "tasks", "newest")
     output.show_list(common.output, [asdict(one) for one in found], columns, key="session", empty="no sessions")

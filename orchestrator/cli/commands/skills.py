@@ -30,7 +30,7 @@ async def list_(*, limit: Annotated[int, option("--limit", metavar="N")] = 1000,
     from orchestrator.views.skills import list_skills
 
     check_limit(limit)
-    async with common.services() as services:
+    async with common.views() as services:
         found = await list_skills(services, limit=limit)
     rows = [asdict(skill) for skill in found.skills]
     empty = "no skills; start an agent with `orc up MODULE:AGENT`"

@@ -44,7 +44,7 @@ async def stats(
 
     within_s = duration_s("--within", within)
     check_limit(limit)
-    async with common.services() as services:
+    async with common.views() as services:
         found = await list_stats(services, within=within_s or 0, by=by, limit=limit)
     names = [name for name in ("agent", "skill") if by in {name, "both"}]
     if common.output == "table":

@@ -35,7 +35,7 @@ async def status(*, common: Globals = DEFAULTS) -> int:
     from orchestrator.views.backlog import read_backlog
     from orchestrator.views.status import read_status
 
-    async with common.services() as services:
+    async with common.views() as services:
         found, backlogs = await read_status(services), await read_backlog(services)
     commands = active_commands(found.active_commands)
     queues = [queue_row(view) for view in found.queues]

@@ -113,7 +113,7 @@ async def list_(
     from orchestrator.views.tasks import list_tasks
 
     states, dropped = {TaskState(one) for one in state}, 0
-    async with common.services() as services:
+    async with common.views() as services:
         if session is not None:
             members = await list_session_tasks(services, session, states=states, limit=limit)
             rows, dropped = list(members.rows), members.dropped

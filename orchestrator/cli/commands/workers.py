@@ -36,7 +36,7 @@ async def list_(*, limit: Annotated[int, option("--limit", metavar="N")] = 1000,
     from orchestrator.views.workers import list_workers
 
     check_limit(limit)
-    async with common.services() as services:
+    async with common.views() as services:
         found = await list_workers(services, limit=limit)
     rows = [_row(view) for view in found.workers]
     empty = "no live worker; start one with `orc up MODULE:AGENT` or `orc worker run MODULE:AGENT`"
