@@ -129,7 +129,7 @@ async def read_all(views: Services) -> list[object]:
         await list_queues(views),
         await list_sessions(views),
         await list_skills(views),
-        await list_stats(views),
+        [(each.agent, each.skill, each.timings) for each in (await list_stats(views)).stats],
         await list_tasks(views),
         await list_workers(views),
         (status.supervisor, status.agents, status.workers, status.tasks, status.totals),
