@@ -43,7 +43,7 @@ def test_server_of_your_own(tmp_path: Path, line: str) -> None:
     def here(text: str) -> str:
         return text.replace("/etc/redis", str(etc)).replace("/var/lib/redis", str(data))
 
-    passwords, configuration, _ = _blocks()
+    passwords, configuration, *_ = _blocks()
     commands = [line.removeprefix("$ ") for line in passwords.splitlines()]
     for user in ("worker", "operator"):
         script = here("\n".join(commands)).replace("user worker on", f"user {user} on")
