@@ -14,6 +14,7 @@ from orchestrator.cli.terminal.inputs import check_limit, day, duration_s
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.output import say_rest
 from orchestrator.cli.terminal.parsing import option, positional
+from orchestrator.cli.terminal.source import viewed
 from orchestrator.cli.terminal.targets import say_unknown
 from orchestrator.core.errors import InvalidInput
 
@@ -48,7 +49,7 @@ async def list_(
 
     within_s = duration_s("--within", within)
     check_limit(limit)
-    async with common.views() as services:
+    async with viewed(common) as services:
         found = await list_agents(services, within_s=within_s, limit=limit)
     rows = [_row(view) for view in found.agents]
     if common.output == "table":

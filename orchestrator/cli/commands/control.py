@@ -11,6 +11,7 @@ from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.inputs import check_limit, duration_s
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import option, positional
+from orchestrator.cli.terminal.source import viewed
 from orchestrator.core.errors import InvalidInput
 
 commands = noun(
@@ -53,7 +54,7 @@ async def list_(
     since_s = duration_s("--since", since)
     start = None if since_s is None else datetime.now(UTC) - timedelta(seconds=since_s)
 
-    async with common.views() as services:
+    async with viewed(common) as services:
         found = await list_commands(services, actor=actor, kind=kind, since=start, refused=refused, limit=limit)
     rows = [asdict(record) for record in found]
     if common.output == "table":

@@ -12,6 +12,7 @@ from orchestrator.cli.terminal.options import DEFAULTS, DryRun, Globals, TaskId,
 from orchestrator.cli.terminal.parsing import Commands, option
 from orchestrator.cli.terminal.reveal import Reveal, may_show
 from orchestrator.cli.terminal.selections import NO_FILTER, Filtering, selecting
+from orchestrator.cli.terminal.source import viewed
 from orchestrator.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ async def list_(
 
     wanted = filtering.wanted()
     columns: tuple[str, ...]
-    async with common.views() as services:
+    async with viewed(common) as services:
         if group is None:
             found = await select_tasks(services, wanted, among=DEAD, limit=filtering.limit)
             columns, key = ("id", "skill", "agent", "attempts", "ended_at", "reason"), "id"

@@ -11,6 +11,7 @@ from orchestrator.cli.terminal.confirm import ask
 from orchestrator.cli.terminal.failures import DONE, FAILED
 from orchestrator.cli.terminal.options import DEFAULTS, Globals, Yes
 from orchestrator.cli.terminal.parsing import Commands, option
+from orchestrator.cli.terminal.source import viewed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,7 +117,7 @@ async def report(
     """
     from orchestrator.views.keys import count_keys
 
-    async with common.views() as services:
+    async with viewed(common) as services:
         found = await count_keys(services, on_step=lambda keys: output.progress(f"counted {keys} keys"))
     output.progress("")
     if by == "scope":

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from orchestrator.cli.terminal.active_commands import active_commands, show_affected
 from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
+from orchestrator.cli.terminal.source import viewed
 
 commands = noun(
     "limits",
@@ -25,7 +26,7 @@ async def list_(*, common: Globals = DEFAULTS) -> None:
     """
     from orchestrator.views.limits import list_limits
 
-    async with common.views() as services:
+    async with viewed(common) as services:
         found = await list_limits(services)
     rows = [{**asdict(view), "active_commands": active_commands(view.active_commands)} for view in found]
     columns = ("limit", "rate", "defined", "agents")

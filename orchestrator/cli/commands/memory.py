@@ -11,6 +11,7 @@ from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.inputs import duration_s
 from orchestrator.cli.terminal.options import DEFAULTS, Globals, Yes
 from orchestrator.cli.terminal.parsing import Commands, option, option_group, positional
+from orchestrator.cli.terminal.source import viewed
 from orchestrator.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ async def list_(
         order="new" if important is None else "important",
         limit=limit,
     )
-    async with common.views() as services:
+    async with viewed(common) as services:
         found = await list_records(services, owner, query)
     rows = [_row(record) for record in found]
     if common.output == "table":

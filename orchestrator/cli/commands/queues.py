@@ -13,6 +13,7 @@ from orchestrator.cli.terminal.options import DEFAULTS, DryRun, Globals, Yes
 from orchestrator.cli.terminal.output import say_rest
 from orchestrator.cli.terminal.parsing import option, positional
 from orchestrator.cli.terminal.selections import Selecting, carry_out, find, show_dry_run
+from orchestrator.cli.terminal.source import viewed
 from orchestrator.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ async def list_(*, limit: Annotated[int, option("--limit", metavar="N")] = 1000,
     from orchestrator.views.queues import list_queues
 
     check_limit(limit)
-    async with common.views() as services:
+    async with viewed(common) as services:
         found = await list_queues(services, limit=limit)
     rows = [queue_row(view) for view in found.queues]
     show_affected(common.output, rows, COLUMNS, key="queue", empty="no tasks wait")

@@ -12,6 +12,7 @@ from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.failures import DONE, joint_exit_code
 from orchestrator.cli.terminal.options import DEFAULTS, Globals, Reason, Yes
 from orchestrator.cli.terminal.parsing import option, positional
+from orchestrator.cli.terminal.source import viewed
 from orchestrator.cli.terminal.task_options import Arguments, takes_options
 from orchestrator.core.errors import InvalidInput, NotFound, SubmitRefused
 from orchestrator.core.redaction import hidden_value
@@ -45,7 +46,7 @@ async def list_(*, common: Globals = DEFAULTS) -> None:
     from orchestrator.schedules.api import Schedules
     from orchestrator.views.redaction import redacted_skills
 
-    async with common.views() as services:
+    async with viewed(common) as services:
         found = await Schedules(lambda: services).list()
         hidden = await redacted_skills(services)
     output.show_list(common.output, [_row(each, hidden) for each in found], COLUMNS, key="name", empty="no schedules")

@@ -9,6 +9,7 @@ from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.inputs import check_limit, duration_s
 from orchestrator.cli.terminal.options import DEFAULTS, Globals, Reason, Yes
 from orchestrator.cli.terminal.parsing import Commands, option, positional
+from orchestrator.cli.terminal.source import viewed
 from orchestrator.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ async def list_(*, limit: Annotated[int, option("--limit", metavar="N")] = 50, c
     from orchestrator.views.families import list_sessions
 
     check_limit(limit, 10_000)
-    async with common.views() as services:
+    async with viewed(common) as services:
         found = await list_sessions(services, limit=limit)
     columns = ("session", "last_active_at", "tasks", "newest")
     output.show_list(common.output, [asdict(one) for one in found], columns, key="session", empty="no sessions")

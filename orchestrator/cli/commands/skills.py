@@ -11,6 +11,7 @@ from orchestrator.cli.terminal.inputs import check_limit
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.output import say_rest
 from orchestrator.cli.terminal.parsing import Commands, option, positional
+from orchestrator.cli.terminal.source import viewed
 
 if TYPE_CHECKING:
     from orchestrator.agents.descriptions import SkillDescription
@@ -30,7 +31,7 @@ async def list_(*, limit: Annotated[int, option("--limit", metavar="N")] = 1000,
     from orchestrator.views.skills import list_skills
 
     check_limit(limit)
-    async with common.views() as services:
+    async with viewed(common) as services:
         found = await list_skills(services, limit=limit)
     rows = [asdict(skill) for skill in found.skills]
     empty = "no skills; start an agent with `orc up MODULE:AGENT`"

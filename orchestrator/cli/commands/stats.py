@@ -10,6 +10,7 @@ from orchestrator.cli.terminal.inputs import check_limit, duration_s
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.output import say_rest
 from orchestrator.cli.terminal.parsing import Commands, option
+from orchestrator.cli.terminal.source import viewed
 
 if TYPE_CHECKING:
     from orchestrator.agents.stats import AttemptStats
@@ -44,7 +45,7 @@ async def stats(
 
     within_s = duration_s("--within", within)
     check_limit(limit)
-    async with common.views() as services:
+    async with viewed(common) as services:
         found = await list_stats(services, within=within_s or 0, by=by, limit=limit)
     names = [name for name in ("agent", "skill") if by in {name, "both"}]
     if common.output == "table":

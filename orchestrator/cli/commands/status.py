@@ -10,6 +10,7 @@ from orchestrator.cli.terminal.active_commands import active_commands, print_act
 from orchestrator.cli.terminal.failures import NOBODY_ANSWERED, error_line
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import Commands
+from orchestrator.cli.terminal.source import viewed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +36,7 @@ async def status(*, common: Globals = DEFAULTS) -> int:
     from orchestrator.views.backlog import read_backlog
     from orchestrator.views.status import read_status
 
-    async with common.views() as services:
+    async with viewed(common) as services:
         found, backlogs = await read_status(services), await read_backlog(services)
     commands = active_commands(found.active_commands)
     queues = [queue_row(view) for view in found.queues]

@@ -11,6 +11,7 @@ from orchestrator.cli.terminal.failures import error_line
 from orchestrator.cli.terminal.options import DEFAULTS, Globals, TaskId
 from orchestrator.cli.terminal.parsing import Commands, option, positional
 from orchestrator.cli.terminal.reveal import Reveal, may_show
+from orchestrator.cli.terminal.source import viewed
 from orchestrator.cli.terminal.submitted import say_submitted, tell_end
 from orchestrator.cli.terminal.task_options import Arguments, takes_options
 from orchestrator.core.errors import InvalidInput, NotDurable, TaskError
@@ -113,7 +114,7 @@ async def list_(
     from orchestrator.views.tasks import list_tasks
 
     states, dropped = {TaskState(one) for one in state}, 0
-    async with common.views() as services:
+    async with viewed(common) as services:
         if session is not None:
             members = await list_session_tasks(services, session, states=states, limit=limit)
             rows, dropped = list(members.rows), members.dropped

@@ -11,6 +11,7 @@ from orchestrator.cli.terminal.inputs import check_limit
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.output import say_rest
 from orchestrator.cli.terminal.parsing import option, positional
+from orchestrator.cli.terminal.source import viewed
 
 if TYPE_CHECKING:
     from orchestrator.views.workers import WorkerView
@@ -36,7 +37,7 @@ async def list_(*, limit: Annotated[int, option("--limit", metavar="N")] = 1000,
     from orchestrator.views.workers import list_workers
 
     check_limit(limit)
-    async with common.views() as services:
+    async with viewed(common) as services:
         found = await list_workers(services, limit=limit)
     rows = [_row(view) for view in found.workers]
     empty = "no live worker; start one with `orc up MODULE:AGENT` or `orc worker run MODULE:AGENT`"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path  # noqa: TC003 - read when arguments are parsed
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -13,7 +12,6 @@ from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
     from orchestrator.client.client import Orchestrator
@@ -115,16 +113,6 @@ class Globals:
         from orchestrator.services import open_services
 
         return open_services(self.settings(), name="cli")
-
-    @asynccontextmanager
-    async def views(self) -> AsyncIterator[Services]:
-        """Open the pool for views, and say where they were read if that may be a replica."""
-        from orchestrator.cli.terminal.source import say_source
-        from orchestrator.views.source import open_views
-
-        async with open_views(self.settings(), name="cli") as opened:
-            yield opened.services
-            say_source(opened.source())
 
     def client(self) -> Orchestrator:
         """Return a client of the pool that these options name; it opens as a context manager."""

@@ -1,13 +1,28 @@
-"""Says where a view was read, and how old it may be."""
+"""Opens the pool for views, and says where a view was read and how old it may be."""
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.terminal import output
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from orchestrator.cli.terminal.options import Globals
+    from orchestrator.services import Services
     from orchestrator.views.source import ViewSource
+
+
+@asynccontextmanager
+async def viewed(common: Globals) -> AsyncIterator[Services]:
+    """Open the pool that the options name for views, and say at the end where they were read."""
+    from orchestrator.views.source import open_views
+
+    async with open_views(common.settings(), name="cli") as opened:
+        yield opened.services
+        say_source(opened.source())
 
 
 def say_source(source: ViewSource) -> None:
