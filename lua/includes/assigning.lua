@@ -7,7 +7,7 @@
 --@include notify: notify_supervisor, notify_of_suspects
 --@include room: inbox_room, mark_full
 --@include lent: lent_slots, awaited_tasks, mark_awaited
---@include queue: remove_from_queue, put_suspects
+--@include queue: put_suspects
 --@include inbox: put_entry
 --@include limit: limit_room, take_slots
 --@include ending: start_endings, end_task, flush_endings
@@ -18,8 +18,9 @@ local assign_bytes = 262144
 -- The fields of a plain task that need not be read.
 local plain = {}
 
--- Returns the state of a call that assigns tasks; `flush_assigning` stores what it collects.
-local function start_assigning(pool, now)
+-- Returns the state of a call that assigns tasks; `flush_assigning` stores what it collects. `ahead` is the number of
+-- tasks that it reads at once from a queue which several agents share.
+local function start_assigning(pool, now, ahead)
   local now_ms = math.floor(now / 1000)
   local any_active = redis.call('EXISTS', pool .. ':desired') == 1
   return {
@@ -29,8 +30,28 @@ local function start_assigning(pool, now)
     any_active = any_active, sessions = any_active and any_session_stopped(pool),
     any_suspects = redis.call('EXISTS', pool .. ':suspects') == 1,
     scopes = redis.call('ZRANGE', pool .. ':refused', 0, 999),
-    ending = start_endings(now), expiring = {}, awaited = {}, assigned = 0, bytes = 0,
+    ending = start_endings(now), expiring = {}, awaited = {}, assigned = 0, looked = 0, bytes = 0, ahead = ahead,
+    places = {}, opened = {}, shut = {}, unfilled = {}, lends = {},
   }
+end
+
+-- Returns whether a call has moved or looked at as many tasks, or read as many bytes, as it may.
+local function is_spent(run, limit)
+  return run.assigned >= limit or run.looked >= limit or run.bytes >= assign_bytes
+end
+
+-- Looks with two commands whether any of these agents has tasks of its own or lends slots, which few of many do.
+local function look_at_agents(pool, run, names)
+  local queue_keys, lent_keys = {}, {}
+  for i = 1, #names do
+    queue_keys[i], lent_keys[i] = pool .. ':queue:agent:' .. names[i], pool .. ':lent:' .. names[i]
+  end
+  local any_queue = redis.call('EXISTS', unpack(queue_keys)) > 0
+  local any_lent = redis.call('EXISTS', unpack(lent_keys)) > 0
+  for i = 1, #names do
+    if not any_queue then run.unfilled['agent:' .. names[i]] = true end
+    if not any_lent then run.lends[names[i]] = false end
+  end
 end
 
 -- Returns whether a stop or a pause holds a queue.
@@ -62,70 +83,103 @@ local function read_agent(pool, run, name)
   return agent
 end
 
--- Names the places that hold tasks for an agent: its queues, and tasks that other versions of a skill refused than those
+-- Returns a place that holds tasks: a queue, or those that versions refused. All agents of a call take tasks from it in
+-- turn, and `close_place` removes them, so that a call reads and changes each place once.
+local function open_place(pool, run, name)
+  local place = run.places[name]
+  if not place then
+    place = {name = name, count = redis.call('ZCARD', pool .. ':' .. name), heads = {}, at = 1, read = 0, gone = {},
+      awaited = {}, shared = string.sub(name, 1, 12) ~= 'queue:agent:'}
+    run.places[name] = place
+    run.opened[#run.opened + 1] = name
+  end
+  return place
+end
+
+-- Returns how many tasks a place holds that the call has not taken out.
+local function count_left(place)
+  return place.count - #place.gone
+end
+
+-- Removes the tasks that the call has taken out of a place.
+local function close_place(pool, run, place)
+  local key = pool .. ':' .. place.name
+  run.places[place.name] = nil
+  if #place.gone == 0 then return end
+  redis.call('ZREM', key, unpack(place.gone))
+  if count_left(place) > 0 then return end
+  local queue = string.match(place.name, '^queue:(.*)$')
+  if queue then
+    redis.call('SREM', pool .. ':queues', queue)
+  else
+    unlist_scope(pool, string.match(place.name, '^held:(.*)$'))
+  end
+end
+
+-- Removes what the call has taken out of the queues of an agent, because awaited tasks are looked up in the queues.
+local function close_queues(pool, run, agent)
+  for i = 1, #agent.queues do
+    local opened = run.places['queue:' .. agent.queues[i]]
+    if opened then close_place(pool, run, opened) end
+  end
+end
+
+-- Returns the places that hold tasks for an agent: its queues, and tasks that other versions of a skill refused than those
 -- that its workers have.
 local function filled_places(pool, run, agent)
   local filled, serves = {}, {}
   for i = 1, #agent.queues do
     local queue = agent.queues[i]
     serves[queue] = true
-    if redis.call('EXISTS', pool .. ':queue:' .. queue) == 1 then filled[#filled + 1] = 'queue:' .. queue end
+    if not run.unfilled[queue] then
+      local place = open_place(pool, run, 'queue:' .. queue)
+      if count_left(place) > 0 then filled[#filled + 1] = place end
+    end
   end
   for i = 1, #run.scopes do
     local scope = run.scopes[i]
     local refused, queue = parse_version_scope(scope)
-    if serves[queue] and redis.call('EXISTS', pool .. ':held:' .. scope) == 1 then
-      agent.digests = agent.digests or live_versions(pool, agent.name)
-      if not any_refuses(refused, agent.digests) then filled[#filled + 1] = 'held:' .. scope end
+    if serves[queue] then
+      local place = open_place(pool, run, 'held:' .. scope)
+      if count_left(place) > 0 then
+        agent.digests = agent.digests or live_versions(pool, agent.name)
+        if not any_refuses(refused, agent.digests) then filled[#filled + 1] = place end
+      end
     end
   end
   return filled
 end
 
--- Reads the first tasks of some places, best first: `each` of every place, fewer of many places. Returns a flat list of
--- ids and scores as Redis gives it, the place of each task if there are several, and how many of the tasks are known to be
--- the best.
-local function read_heads(pool, filled, each)
-  if #filled == 1 then
-    return redis.call('ZRANGE', pool .. ':' .. filled[1], 0, each - 1, 'WITHSCORES'), {}, each
-  end
-  each = math.max(1, math.min(each, math.floor(1000 / #filled)))
-  --@rows merged: id order score place
-  --@row a: id order
-  --@row b: id order
-  local merged = {}
-  for i = 1, #filled do
-    local found = redis.call('ZRANGE', pool .. ':' .. filled[i], 0, each - 1, 'WITHSCORES')
-    for j = 1, #found, 2 do
-      merged[#merged + 1] = {found[j], tonumber(found[j + 1]), found[j + 1], filled[i]}
+-- Returns id and score of the first task of a place that the call has not looked at, or nil. Reads `each` tasks at once,
+-- or more of a queue that others share.
+local function first_of(pool, run, place, each)
+  while true do
+    local id = place.heads[place.at]
+    if not id then
+      if place.read >= place.count then return nil end
+      local last = place.read + math.max(each, place.shared and run.ahead or 0) - 1
+      place.heads, place.at = redis.call('ZRANGE', pool .. ':' .. place.name, place.read, last, 'WITHSCORES'), 1
+      place.read = last + 1
+    elseif place.awaited[id] then
+      place.at = place.at + 2
+    else
+      return id, place.heads[place.at + 1]
     end
   end
-  table.sort(merged, function(a, b)
-    if a.order ~= b.order then return a.order < b.order end
-    return a.id < b.id
-  end)
-  local heads, from = {}, {}
-  for i = 1, #merged do
-    heads[2 * i - 1], heads[2 * i], from[i] = merged[i].id, merged[i].score, merged[i].place
-  end
-  return heads, from, each
 end
 
--- Puts the first awaited tasks before the others, and takes them out of the index of awaited tasks. Returns a flat list of
--- ids and scores, and the place of each task; the others are from `place` unless `from` says more.
-local function awaited_first(pool, deep, first, heads, from, place)
-  local ids, places, chosen = {}, {}, {}
-  for i = 1, first do
-    local id, own = deep[3 * i - 2], deep[3 * i]
-    ids[2 * i - 1], ids[2 * i], places[i], chosen[id] = id, deep[3 * i - 1], own, true
-    redis.call('ZREM', pool .. ':awaited:' .. string.sub(own, 7), id)
-  end
-  for i = 1, #heads / 2 do
-    if not chosen[heads[2 * i - 1]] then
-      ids[#ids + 1], ids[#ids + 2], places[#places + 1] = heads[2 * i - 1], heads[2 * i], from[i] or place
+-- Returns the place with the best task that the call has not looked at, its id and its score; nil without one.
+local function best_of(pool, run, filled, each)
+  if #filled == 1 then return filled[1], first_of(pool, run, filled[1], each) end
+  local best, best_id, best_score, best_order
+  for i = 1, #filled do
+    local id, score = first_of(pool, run, filled[i], each)
+    local order = tonumber(score)
+    if id and (not best or order < best_order or (order == best_order and id < best_id)) then
+      best, best_id, best_score, best_order = filled[i], id, score, order
     end
   end
-  return ids, places
+  return best, best_id, best_score
 end
 
 -- Returns state, generation and envelope of a task, and a table of its other fields.
@@ -172,20 +226,35 @@ local function refusing_scope(pool, run, agent, task, envelope)
   return run.awaited[known] and scope or nil
 end
 
--- Removes tasks from a queue, or from those that versions refused; returns whether the place holds more.
-local function remove_from_place(pool, place, ids)
-  local queue = string.match(place, '^queue:(.*)$')
-  if queue then return remove_from_queue(pool, queue, ids) end
-  redis.call('ZREM', pool .. ':' .. place, unpack(ids))
-  if redis.call('EXISTS', pool .. ':' .. place) == 1 then return true end
-  unlist_scope(pool, string.match(place, '^held:(.*)$'))
-  return false
-end
-
 -- Marks an agent that has no room for tasks that wait for it (protocol rule 6).
 local function mark_agent(pool, agent)
   mark_full(pool, agent.name, agent.slots, agent.backlog)
   if agent.more_awaited then mark_awaited(pool, agent.name) end
+end
+
+-- Holds tasks back until their scope ends: a stop, or versions that refused them.
+local function hold_tasks(pool, run, scope, scored)
+  -- What the call takes out of the same place is removed before.
+  local opened = run.places['held:' .. scope]
+  if opened then close_place(pool, run, opened) end
+  redis.call('ZADD', pool .. ':held:' .. scope, unpack(scored))
+  local _, queue = parse_version_scope(scope)
+  if not queue then
+    redis.call('SADD', pool .. ':held', scope)
+  elseif list_version_scope(pool, scope, run.now_ms) then
+    -- Another agent may have another version.
+    notify_supervisor(pool, 'queue:' .. queue)
+  end
+end
+
+-- Returns how many starts the limits of an agent allow, of `want`, and when the next slot opens in us (0: unknown).
+local function limited_room(pool, run, limits, want)
+  local shut = run.shut[limits]
+  if shut then return 0, shut end
+  local room, next_free = limit_room(pool, limits, run.now, want)
+  -- They stay shut for the other agents of the call.
+  if room <= 0 and want > 0 then run.shut[limits] = next_free end
+  return room, next_free
 end
 
 -- Moves the best ready tasks of an agent's queues to its inbox: as many as its room, its limits, `most` and the bytes of a
@@ -196,8 +265,10 @@ local function fill_inbox(pool, run, agent, most)
   local filled = filled_places(pool, run, agent)
   if #filled == 0 then return 'done' end
   -- Awaited tasks go into the slots that parents lend, before the others (protocol rule 32).
-  local lent, deep = lent_slots(pool, agent.name), {}
+  local lent, deep = run.lends[agent.name] ~= false and lent_slots(pool, agent.name), {}
   if lent then
+    close_queues(pool, run, agent)
+    filled = filled_places(pool, run, agent)
     local places = inbox_room(pool, agent.name, agent.slots, agent.backlog, 0)
     deep, agent.more_awaited = awaited_tasks(pool, agent.queues, lent, places, most)
   end
@@ -206,7 +277,7 @@ local function fill_inbox(pool, run, agent, most)
   if limits ~= '' and (want > 0 or first > 0) then
     -- A limited agent has no backlog. Assigns half of its slots, so that its workers run one half and fetch the other.
     want = math.min(math.max(want, 0) + first, math.ceil(agent.slots / 2))
-    want, next_free = limit_room(pool, limits, run.now, want)
+    want, next_free = limited_room(pool, run, limits, want)
     first = math.min(first, want)
     want = want - first
   end
@@ -217,15 +288,24 @@ local function fill_inbox(pool, run, agent, most)
   end
   want = math.max(want, 0)
 
-  local heads, from, known = {}, {}, 0
   -- Without `want` there is room for awaited tasks only.
-  if want > 0 then heads, from, known = read_heads(pool, filled, want) end
-  if first > 0 then heads, from = awaited_first(pool, deep, first, heads, from, filled[1]) end
-  local removed, grants, held, parked, suspects = {}, {}, {}, {}, {}
+  local each = want
+  if #filled > 1 and want > 0 then each = math.max(1, math.min(want, math.floor(1000 / #filled))) end
+  local grants, held, parked, suspects = {}, {}, {}, {}
   local assigned = 0
-  for i = 1, math.min(#heads / 2, first + known) do
+  for i = 1, first + each do
     if assigned >= first + want or run.bytes >= assign_bytes then break end
-    local id, score = heads[2 * i - 1], heads[2 * i]
+    local place, id, score
+    if i <= first then
+      place, id, score = open_place(pool, run, deep[3 * i]), deep[3 * i - 2], deep[3 * i - 1]
+      place.awaited[id] = true
+      redis.call('ZREM', pool .. ':awaited:' .. string.sub(place.name, 7), id)
+    else
+      place, id, score = best_of(pool, run, filled, each)
+      if not id then break end
+      place.at = place.at + 2
+    end
+    run.looked = run.looked + 1
     local task_key = pool .. ':task:' .. id
     --@row found: state gen env
     local found, task = read_waiting(task_key)
@@ -260,35 +340,30 @@ local function fill_inbox(pool, run, agent, most)
         assigned = assigned + 1
       end
     end
-    add_to_list(removed, from[i] or filled[1], id)
+    place.gone[#place.gone + 1] = id
   end
   if #grants > 0 then take_slots(pool, limits, run.now, grants) end
-  for scope, scored in pairs(held) do
-    redis.call('ZADD', pool .. ':held:' .. scope, unpack(scored))
-    local _, queue = parse_version_scope(scope)
-    if not queue then
-      redis.call('SADD', pool .. ':held', scope)
-    elseif list_version_scope(pool, scope, run.now_ms) then
-      -- Another agent may have another version.
-      notify_supervisor(pool, 'queue:' .. queue)
-    end
-  end
+  for scope, scored in pairs(held) do hold_tasks(pool, run, scope, scored) end
   for queue, scored in pairs(suspects) do put_suspects(pool, queue, scored) end
-  if next(suspects) then notify_of_suspects(pool, agent.name) end
-  if #parked > 0 then redis.call('ZADD', pool .. ':parked:' .. agent.name, unpack(parked)) end
-  local remain = false
-  for i = 1, #filled do
-    local ids = removed[filled[i]]
-    if not ids or remove_from_place(pool, filled[i], ids) then remain = true end
+  if next(suspects) then
+    run.any_suspects = true
+    notify_of_suspects(pool, agent.name)
   end
+  if #parked > 0 then redis.call('ZADD', pool .. ':parked:' .. agent.name, unpack(parked)) end
   run.assigned = run.assigned + assigned
   agent.room = agent.room - assigned
+  local remain = false
+  for i = 1, #filled do remain = remain or count_left(filled[i]) > 0 end
   if not remain then return 'done' end
   return agent.room > 0 and 'more' or 'full'
 end
 
 -- Stores what a call has collected.
 local function flush_assigning(pool, run)
+  for i = 1, #run.opened do
+    local place = run.places[run.opened[i]]
+    if place then close_place(pool, run, place) end
+  end
   if #run.expiring > 0 then redis.call('ZREM', pool .. ':expiring', unpack(run.expiring)) end
   if run.assigned > 0 then run.ending.counts.assigned = run.assigned end
   flush_endings(pool, run.ending)

@@ -1,32 +1,60 @@
 #!lua flags=allow-oom
--- Moves the best ready tasks of an agent's queues into its inbox: as many as its workers' free slots, its limits,
--- `limit` and 256 KiB of envelopes allow. A task that is assigned has taken its slots of the limits. After the agent got a
--- skill, each call also returns up to 500 parked tasks to its queue. An agent that is not marked as full is listed in
--- `room:S` of its skills.
--- returns: assigned, left (1: tasks and room, or tasks to unpark, remain: call again), next_free_us (0: no limit holds tasks back), now_us
+-- Moves the best ready tasks of agents' queues into their inboxes, agent by agent: as many as the free slots of its workers,
+-- its limits, `limit` and 256 KiB of envelopes allow, for all agents together. A task that is assigned has taken its slots
+-- of the limits. After an agent got a skill, a call also returns up to 500 parked tasks to its queue, of one agent. An agent
+-- that is not marked as full is listed in `room:S` of its skills. A queue that agents share is read and changed once.
+-- returns: assigned, now_us, then of each agent that the supervisor must come back to: agent, left (1: tasks and room, or
+--          tasks to unpark, remain: call again), next_free_us (0: no limit holds tasks back)
 -- repeat: assigns further tasks
 local pool    = KEYS[1]             -- key: root of the pool's slot
-local agent   = ARGV[1]             -- str: agent
+local agents  = ARGV[1]             -- str: agents, blank-separated
 local limit   = tonumber(ARGV[2])   -- int: at most this many (500)
 local now_arg = ARGV[3]             -- time: test override, microseconds
 --@include time: now_us
 --@include parked: unpark
 --@include registry: list_room
---@include assigning: start_assigning, read_agent, fill_inbox, mark_agent, flush_assigning
+--@include assigning: start_assigning, is_spent, look_at_agents, read_agent, fill_inbox, mark_agent, flush_assigning
 --@rare: is_active, agent_blocked, any_session_stopped, stopped_scope, live_workers, unpark, live_versions, any_refuses
---@rare: refusing_scope, parse_version_scope, list_version_scope, unlist_scope, awaited_tasks, awaited_first, mark_awaited
---@rare: limit_room, take_slots, put_suspects, notify_of_suspects, end_task, append_event, forgiven_failures
+--@rare: refusing_scope, parse_version_scope, list_version_scope, unlist_scope, hold_tasks, awaited_tasks, close_queues
+--@rare: mark_awaited, limited_room, take_slots, put_suspects, notify_of_suspects, end_task, append_event, forgiven_failures
 --@rare: pass_lane, flush_turns, note_activity
 
 local now = now_us(now_arg)
-local run = start_assigning(pool, now)
-local facts = read_agent(pool, run, agent)
-if not facts then return {0, 0, 0, now} end
-local unparking = facts.unpark and unpark(pool, agent, facts.skilled, facts.unpark, 500) and 1 or 0
-local result, next_free = fill_inbox(pool, run, facts, limit)
-if result == 'full' then mark_agent(pool, facts) end
+local names = {}
+for name in string.gmatch(agents, '%S+') do names[#names + 1] = name end
+local run = start_assigning(pool, now, #names)
+if #names > 1 then look_at_agents(pool, run, names) end
+local answers, unparked = {}, false
+
+local function come_back(name, left, next_free)
+  local n = #answers
+  answers[n + 1], answers[n + 2], answers[n + 3] = name, left, next_free
+end
+
+-- Returns whether parked tasks of an agent remain to be returned to its queue.
+local function return_parked(agent)
+  if not agent.unpark then return false end
+  if unparked then return true end
+  unparked = true
+  run.unfilled['agent:' .. agent.name] = nil
+  return unpark(pool, agent.name, agent.skilled, agent.unpark, 500)
+end
+
+local function serve(name)
+  local agent = read_agent(pool, run, name)
+  if not agent then return end
+  local unparking = return_parked(agent)
+  local result, next_free = fill_inbox(pool, run, agent, limit - run.assigned)
+  if result == 'full' then mark_agent(pool, agent) end
+  -- The mark of a full agent and the opening of a limit bring it back; while suspects wait, the mark may not.
+  local returns = result == 'limited' or (result == 'full' and agent.suspects == 0)
+  if not returns then list_room(pool, name, agent.skills) end
+  local left = unparking or result == 'more'
+  if left or (next_free or 0) > 0 then come_back(name, left and 1 or 0, next_free or 0) end
+end
+
+for i = 1, #names do
+  if is_spent(run, limit) then come_back(names[i], 1, 0) else serve(names[i]) end
+end
 flush_assigning(pool, run)
--- The mark of a full agent and the opening of a limit bring it back; while suspects wait, the mark may not.
-local returns = result == 'limited' or (result == 'full' and facts.suspects == 0)
-if not returns then list_room(pool, agent, facts.skills) end
-return {run.assigned, result == 'more' and 1 or unparking, next_free or 0, now}
+return {run.assigned, now, unpack(answers)}

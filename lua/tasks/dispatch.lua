@@ -15,9 +15,10 @@ local now_arg = ARGV[4]             -- time: test override, microseconds
 --@include time: now_us, integer
 --@include desired: is_active
 --@include version: parse_version_scope
---@include assigning: assign_bytes, start_assigning, is_closed, read_agent, filled_places, fill_inbox, mark_agent, flush_assigning
+--@include assigning: start_assigning, is_spent, look_at_agents, is_closed, open_place, count_left, read_agent, filled_places, fill_inbox, mark_agent, flush_assigning
 --@rare: is_active, agent_blocked, any_session_stopped, stopped_scope, live_workers, live_versions, any_refuses
---@rare: refusing_scope, parse_version_scope, list_version_scope, unlist_scope, awaited_tasks, awaited_first, mark_awaited
+--@rare: refusing_scope, parse_version_scope, list_version_scope, unlist_scope, hold_tasks, awaited_tasks, close_queues
+--@rare: mark_awaited, limited_room
 --@rare: limit_room, take_slots, put_suspects, notify_of_suspects, end_task, append_event, forgiven_failures
 --@rare: pass_lane, flush_turns, note_activity
 
@@ -25,27 +26,29 @@ local now_arg = ARGV[4]             -- time: test override, microseconds
 -- tasks in quick succession do not look at all agents each.
 local look_at, choices, fresh_us = 100, 8, 5000
 local now = now_us(now_arg)
-local run = start_assigning(pool, now)
-local queue, queue_key, room_key = 'skill:' .. skill, pool .. ':queue:skill:' .. skill, pool .. ':room:' .. skill
-local waiting, held_keys = redis.call('ZCARD', queue_key), {}
+local run = start_assigning(pool, now, 1)
+local queue, room_key = 'skill:' .. skill, pool .. ':room:' .. skill
+local waiting, held_places = count_left(open_place(pool, run, 'queue:' .. queue)), {}
 if waiting == 0 then
   -- Tasks that versions refused: an agent that gets other tasks takes them too, so only these are worth a search.
   for i = 1, #run.scopes do
     local _, refused_queue = parse_version_scope(run.scopes[i])
-    if refused_queue == queue then held_keys[#held_keys + 1] = pool .. ':held:' .. run.scopes[i] end
+    if refused_queue == queue then held_places[#held_places + 1] = 'held:' .. run.scopes[i] end
   end
 end
 local listed = redis.call('ZCARD', room_key)
 local closed = run.any_active and (is_active(pool, 'stop:all') or is_closed(pool, run, queue))
-if closed or listed == 0 or (waiting == 0 and #held_keys == 0) then return {0, 0, 0, now} end
+if closed or listed == 0 or (waiting == 0 and #held_places == 0) then return {0, 0, 0, now} end
 local share = math.max(1, math.ceil(waiting / listed))
+-- One read of the queue serves the agents that are looked at.
+run.ahead = math.min(waiting, share * math.min(listed, look_at), limit)
 -- The order of agents survives a clock that steps back.
 local clock = math.max(now, tonumber(redis.call('ZRANGE', room_key, -1, -1, 'WITHSCORES')[2]))
 
 local left, idle, full, busy, given, gone, holds = true, 0, {}, {}, {}, {}, {}
 
 local function is_done()
-  return not left or run.assigned >= limit or run.bytes >= assign_bytes
+  return not left or is_spent(run, limit)
 end
 
 -- Gives an agent its share of the tasks.
@@ -65,9 +68,10 @@ local function give(agent)
     if result == 'done' and run.assigned == before then idle = idle + 1 end
   end
   if waiting > 0 then
-    left = result ~= 'done' and redis.call('EXISTS', queue_key) == 1
+    left = result ~= 'done' and count_left(open_place(pool, run, 'queue:' .. queue)) > 0
   else
-    left = redis.call('EXISTS', unpack(held_keys)) > 0
+    left = false
+    for i = 1, #held_places do left = left or count_left(open_place(pool, run, held_places[i])) > 0 end
   end
 end
 
@@ -89,6 +93,11 @@ local seen, page, stop = 0, 4, false
 while not stop do
   local found = redis.call('ZRANGE', room_key, seen, seen + page - 1, 'WITHSCORES')
   stop = #found < 2 * page
+  if page > 4 and not is_done() then
+    local names = {}
+    for i = 1, #found, 2 do names[#names + 1] = found[i] end
+    if #names > 1 then look_at_agents(pool, run, names) end
+  end
   for i = 1, #found, 2 do
     if is_done() or seen >= look_at or (#busy > 0 and seen >= choices and tonumber(found[i + 1]) > clock - fresh_us) then
       stop = true

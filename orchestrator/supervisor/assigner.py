@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -16,15 +15,16 @@ from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
 from orchestrator.core.queue_name import QueueName
 from orchestrator.core.wakeups import EVERYTHING, REGISTRY, changed_queue
-from orchestrator.tasks.assigning import assign_from
-from orchestrator.tasks.model import Assigned
+from orchestrator.tasks.assigning import AGENTS_AT_ONCE, assign_to, dispatch_from
 from orchestrator.tasks.queries import any_ready, ready_queues
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
     from orchestrator.core.turns import LoopTurn
     from orchestrator.core.wakeups import Wakeup
     from orchestrator.services import Services
-    from orchestrator.tasks.model import Dispatched
+    from orchestrator.tasks.model import Assigned, Dispatched
 
 AGAIN_S: Final = 1.0
 """Retry delay after a refusal of Redis; the repair of damaged data runs meanwhile."""
@@ -65,7 +65,7 @@ class Assigner:
     def _until_next_s(self) -> float | None:
         return max(0.0, min(self._opens_s.values()) - time.monotonic()) if self._opens_s else None
 
-    async def _touched(self, changed: set[str], turn: LoopTurn) -> deque[QueueName]:
+    async def _touched(self, changed: set[str], turn: LoopTurn) -> Collection[QueueName]:
         now_s = time.monotonic()
         touched = dict.fromkeys(queue for queue, at_s in self._opens_s.items() if at_s <= now_s)
         # A sweep over empty queues costs one call for any number of agents.
@@ -73,7 +73,7 @@ class Assigner:
             touched |= dict.fromkeys(await self._everything(turn))
         for change in sorted(changed - {EVERYTHING, REGISTRY}):
             touched[changed_queue(change)] = None
-        return deque(touched)
+        return touched
 
     async def _everything(self, turn: LoopTurn) -> list[QueueName]:
         """List all agents in the index of room, and return all queues that hold tasks."""
@@ -91,47 +91,79 @@ class Assigner:
             to_assign += found
         return [QueueName.of_agent(agent) for agent in to_assign] + await ready_queues(store)
 
-    async def _assign_all(self, queues: deque[QueueName], turn: LoopTurn) -> None:
+    async def _assign_all(self, queues: Collection[QueueName], turn: LoopTurn) -> None:
         # In rounds, so that a long queue of one agent does not delay the others.
-        without: dict[QueueName, int] = {}
-        while queues:
-            turn.record()
-            queue = queues.popleft()
-            try:
-                done = await assign_from(self._services.store, queue, limit=self.batch, without=without.get(queue, 0))
-            except ServerRefused as refusal:
-                queues.extend(await self._isolate(queue, refusal))
-                continue
-            self.record(queue, done)
-            if not isinstance(done, Assigned):
-                without[queue] = done.without
-            if done.left:
-                queues.append(queue)
+        agents = [queue.name for queue in queues if queue.skill is None]
+        without = {queue: 0 for queue in queues if queue.skill is not None}
+        while agents or without:
+            left: list[str] = []
+            for group in self._groups(agents):
+                turn.record()
+                left += await self._assign_to(group, turn)
+            agents = left
+            for queue, passed in list(without.items()):
+                turn.record()
+                del without[queue]
+                try:
+                    done = await dispatch_from(self._services.store, queue.name, limit=self.batch, without=passed)
+                except ServerRefused as refusal:
+                    self._note_refusal(queue, refusal)
+                    agents += await agents_of_skill(self._services.store, queue.name)
+                    continue
+                self.record([queue], done)
+                if done.left:
+                    without[queue] = done.without
 
-    def record(self, queue: QueueName, done: Assigned | Dispatched) -> bool:
-        """Record when the limits that hold tasks back open; return whether any does."""
-        self._refused.discard(queue)
-        if isinstance(done, Assigned):
-            self._note_opening(queue, done.wait_us)
-            return done.wait_us > 0
+    def _groups(self, agents: Iterable[str]) -> Iterator[Sequence[str]]:
+        """Divide agents into those of one call each; those whose last call was refused are called for alone."""
+        alone = {queue.name for queue in self._refused if queue.skill is None}
+        several: list[str] = []
+        for agent in dict.fromkeys(agents):
+            if agent in alone:
+                yield [agent]
+            else:
+                several.append(agent)
+        for first in range(0, len(several), AGENTS_AT_ONCE):
+            yield several[first : first + AGENTS_AT_ONCE]
+
+    async def _assign_to(self, agents: Sequence[str], turn: LoopTurn) -> list[str]:
+        """Assign to agents, one by one if Redis refuses them together; return those that can get more."""
+        try:
+            done = await assign_to(self._services.store, agents, limit=self.batch)
+        except ServerRefused as refusal:
+            if len(agents) == 1:
+                self._note_refusal(QueueName.of_agent(agents[0]), refusal)
+                return []
+            left: list[str] = []
+            for agent in agents:
+                turn.record()
+                left += await self._assign_to([agent], turn)
+            return left
+        self.record([QueueName.of_agent(agent) for agent in agents], done)
+        return list(done.left)
+
+    def record(self, queues: Iterable[QueueName], done: Assigned | Dispatched) -> bool:
+        """Record when the limits that hold tasks back open; return whether any does.
+
+        Args:
+            queues: of the call.
+            done: what it did.
+        """
+        for queue in queues:
+            self._refused.discard(queue)
+            self._opens_s.pop(queue, None)
         for agent, wait_us in done.waits_us.items():
-            self._note_opening(QueueName.of_agent(agent), wait_us)
-        self._opens_s.pop(queue, None)
+            queue = QueueName.of_agent(agent)
+            if wait_us:
+                self._opens_s[queue] = time.monotonic() + wait_us / 1e6
+            else:
+                self._opens_s.pop(queue, None)
         return any(done.waits_us.values())
 
-    def _note_opening(self, queue: QueueName, wait_us: int) -> None:
-        if wait_us:
-            self._opens_s[queue] = time.monotonic() + wait_us / 1e6
-        else:
-            self._opens_s.pop(queue, None)
-
-    async def _isolate(self, queue: QueueName, refusal: ServerRefused) -> list[QueueName]:
-        """Request a repair; return the agents to assign for one by one, so that damaged data of one delays no other."""
+    def _note_refusal(self, queue: QueueName, refusal: ServerRefused) -> None:
+        """Request a repair, and call again in a while; damaged data of one agent delays no other meanwhile."""
         if queue not in self._refused:
             _log.error("assign_refused", queue=str(queue), error=str(refusal))
         self._refused.add(queue)
         self._opens_s[queue] = time.monotonic() + AGAIN_S
         self._repair_requested.notify(str(queue))
-        if queue.agent is not None:
-            return []
-        return [QueueName.of_agent(agent) for agent in await agents_of_skill(self._services.store, queue.name)]

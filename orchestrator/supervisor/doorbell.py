@@ -18,13 +18,16 @@ from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
 from orchestrator.core.queue_name import QueueName
 from orchestrator.core.wakeups import EVERYTHING, REGISTRY, SCHEDULES, changed_queue
-from orchestrator.tasks.assigning import read_then_assign
+from orchestrator.tasks.assigning import AGENTS_AT_ONCE, read_then_assign
+from orchestrator.tasks.model import Assigned
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from orchestrator.core.wakeups import Wakeup
     from orchestrator.services import Services
     from orchestrator.supervisor.assigner import Assigner
-    from orchestrator.tasks.model import Assigned, Dispatched
+    from orchestrator.tasks.model import Dispatched
 
 READ_COUNT: Final = 1000
 """The length that the stream keeps at least. After a full read, older entries may have been trimmed unread."""
@@ -47,7 +50,7 @@ class Doorbell:
         self._wakeups = {"scheduled": promoter, SCHEDULES: scheduler}
         self._scheduler, self._calls = scheduler, calls
         self._last_names: set[str] = set()
-        self._ahead: str | None = None
+        self._ahead: tuple[str, ...] = ()
 
     async def run(self) -> None:
         """Read notifications until cancelled."""
@@ -73,16 +76,16 @@ class Doorbell:
                         self._scheduler.notify(SCHEDULES)
                         self._notify_all()
                     read = ("XREAD", "COUNT", READ_COUNT, "BLOCK", int(block_s * 1000), "STREAMS", doorbell_key, cursor)
-                    covered = None
-                    if (ahead := self._ahead) is None:
-                        reply = await link.execute(*read)
-                    else:
-                        store, queue = self._services.store, changed_queue(ahead)
-                        reply, done = await read_then_assign(store, link, read, queue, limit=self._calls.batch)
+                    covered: set[str] = set()
+                    if ahead := self._ahead:
+                        store, queues = self._services.store, [changed_queue(name) for name in ahead]
+                        reply, done = await read_then_assign(store, link, read, queues, limit=self._calls.batch)
                         covered = self._covered(ahead, done)
+                    else:
+                        reply = await link.execute(*read)
                 except StoreError as failure:
                     _log.warning("doorbell_read_failed", error=str(failure))
-                    cursor = self._ahead = None
+                    cursor, self._ahead = None, ()
                     await anyio.sleep(pauses.next_s(failure))
                     continue
                 pauses.reset()
@@ -102,28 +105,33 @@ class Doorbell:
             turn.close()
             await link.close()
 
-    def _covered(self, name: str, done: Assigned | Dispatched | None) -> str | None:
-        """Record what the call behind a read did; return the notification if it needs no further call."""
+    def _covered(self, names: Sequence[str], done: Assigned | Dispatched | None) -> set[str]:
+        """Record what the call behind a read did; return the notifications that need no further call."""
         if done is None:
-            # The assigner calls again if the queue was named, and deals with the failure.
-            return None
-        if self._calls.record(changed_queue(name), done):
+            # The assigner calls again if they were named, and deals with the failure.
+            return set()
+        if self._calls.record([changed_queue(name) for name in names], done):
             # It waits for an opening that it does not know yet.
             self._assigner.notify()
-        if done.left:
-            self._assigner.notify(name)
-            return None
-        return name
+        if not isinstance(done, Assigned):
+            left = set(names) if done.left else set()
+        else:
+            left = {str(QueueName.of_agent(agent)) for agent in done.left}
+        if left:
+            self._assigner.notify(*left)
+        return set(names) - left
 
-    def _pass_on(self, names: set[str], covered: str | None) -> bool:
-        """Notify the loops, except of `covered`, and choose the queue of the next read; return whether it notified."""
-        for name in names - {covered}:
+    def _pass_on(self, names: set[str], covered: set[str]) -> bool:
+        """Notify the loops, except of `covered`, and choose what the next read assigns; return whether it notified."""
+        for name in names - covered:
             self._wakeups.get(name, self._assigner).notify(name)
         # All other names are of queues.
         again = (names & self._last_names) - {REGISTRY} - self._wakeups.keys()
-        self._ahead = min(again, default=None)
+        skills = {name for name in again if changed_queue(name).skill is not None}
+        # One call serves one skill or several agents.
+        self._ahead = (min(skills),) if skills else tuple(sorted(again)[:AGENTS_AT_ONCE])
         self._last_names = names
-        return names != {covered}
+        return not names <= covered or not names
 
     def _block_s(self) -> float:
         return min(LONGEST_BLOCK_S, self._services.settings.supervisor.sweep_s)

@@ -283,14 +283,14 @@ class Assigned:
     """Result of one assign call.
 
     Attributes:
-        count: tasks that were put into the inbox.
-        left: more tasks can be assigned now.
-        wait_us: microseconds until a rate limit allows the next start; 0 when no limit holds tasks back.
+        count: tasks that were put into inboxes.
+        left: agents that can get more tasks now.
+        waits_us: microseconds until a rate limit allows the next start, by agent whose tasks limits hold back.
     """
 
     count: int
-    left: bool
-    wait_us: int
+    left: tuple[str, ...]
+    waits_us: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,14 +148,20 @@ def promote(keys: PoolKeys, *, limit: int, now_us: str = "") -> Call[Promoted]:
     return Call("tasks/promote", {"pool": keys.root, "limit": limit, "now_arg": now_us}, parse)
 
 
-def assign(keys: PoolKeys, *, agent: str, limit: int, now_us: str = "") -> Call[Assigned]:
-    """Move up to `limit` of the best ready tasks into the agent's inbox."""
+def assign(keys: PoolKeys, *, agents: Sequence[str], limit: int, now_us: str = "") -> Call[Assigned]:
+    """Move up to `limit` of the best ready tasks into the inboxes of some agents, at most 64."""
 
-    def parse(reply: list[int]) -> Assigned:
-        count, left, next_free_us, server_us = reply
-        return Assigned(count, bool(left), max(1, next_free_us - server_us) if next_free_us else 0)
+    def parse(reply: list[Any]) -> Assigned:
+        count, server_us, *flat = reply
+        rest = list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
+        return Assigned(
+            count,
+            tuple(agent.decode() for agent, left, _ in rest if left),
+            {agent.decode(): max(1, opens_us - server_us) for agent, _, opens_us in rest if opens_us},
+        )
 
-    return Call("tasks/assign", {"pool": keys.root, "agent": agent, "limit": limit, "now_arg": now_us}, parse)
+    args: Arguments = {"pool": keys.root, "agents": " ".join(agents), "limit": limit, "now_arg": now_us}
+    return Call("tasks/assign", args, parse)
 
 
 def dispatch(keys: PoolKeys, *, skill: str, limit: int, without: int = 0, now_us: str = "") -> Call[Dispatched]:

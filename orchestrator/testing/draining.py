@@ -114,11 +114,11 @@ class Drain:
     async def _assign(self) -> tuple[int, int | None]:
         """Assign for each agent, as a supervisor does. Returns the number, and ms until a rate limit allows more."""
         keys, store = self._pool.services.keys, self._pool.services.store
-        count, waits_us = 0, []
+        count, waits_us = 0, list[int]()
         for agent in await skills_by_agent(store):
-            done = await store.call(scripts.assign(keys, agent=agent, limit=ASSIGN_LIMIT))
+            done = await store.call(scripts.assign(keys, agents=[agent], limit=ASSIGN_LIMIT))
             count += done.count
-            waits_us += [done.wait_us] if done.wait_us else []
+            waits_us += done.waits_us.values()
         return count, -(-min(waits_us) // 1000) if waits_us else None
 
     async def _describe(self) -> str:

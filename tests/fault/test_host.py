@@ -156,7 +156,7 @@ def assign(direct: redis.Redis, settings: Settings, keys: PoolKeys) -> None:
         store = SyncStore(where, keys, name="test")
         spec = AgentSpec("ed", frozenset({"work"}), lease_ms=15_000)
         store.call(registry.register(keys, worker="w1", spec=spec, slots=5, backlog=0, about={}, alive_s=60))
-        store.call(scripts.assign(keys, agent="ed", limit=10))
+        store.call(scripts.assign(keys, agents=["ed"], limit=10))
         store.close()
     assert direct.xlen(keys.inbox("ed"))
 

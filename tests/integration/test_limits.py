@@ -252,7 +252,7 @@ async def test_an_old_grant_is_given_back(settings: Settings) -> None:
         known = registry.register(keys, worker="absent", spec=agent.spec({}), slots=1, backlog=0, about={}, alive_s=60)
         await store.call(known)
         handle = await team.orc.submit("work")
-        assert (await store.call(scripts.assign(keys, agent="metered", limit=1))).count == 1
+        assert (await store.call(scripts.assign(keys, agents=["metered"], limit=1))).count == 1
         granted_us = (await _grants_us(team, "@metered"))[0]
 
         async def is_old() -> bool:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orchestrator.tasks.model import (
     AnswerStatus,
-    Assigned,
     CancelStatus,
     DeleteStatus,
     EmitStatus,
@@ -27,7 +26,7 @@ from orchestrator.tasks.model import (
     WatchStatus,
 )
 from orchestrator.tasks.questions import StoredQuestion
-from tests.lua.pool import LEASE_MS
+from tests.lua.pool import LEASE_MS, Assigned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -224,6 +223,7 @@ class Model:
         self.history: dict[str, list[int]] = {}
         self.lanes: dict[str, list[str]] = {}
         self.turns: set[str] = set()
+        self.looked = 0
         self.buried = 0
         self.crews: dict[str, tuple[int, int, Crew]] = {}
 
@@ -384,12 +384,28 @@ class Model:
             len(due) + len(overdue), expired, None if wait_ms is None else wait_ms / 1000, left=wait_ms == 0
         )
 
-    def assign(self, name: str, limit: int) -> Assigned:
+    def assign(self, names: Sequence[str], limit: int) -> dict[str, Assigned]:
         """lua/tasks/assign.lua."""
-        agent = self.agents[name]
         self.turns.clear()
-        self._unpark(agent)
-        filled = [queue for queue in agent.queues if self.queue(queue)]
+        self.looked = 0
+        found: dict[str, Assigned] = {}
+        unparked = False
+        for name in names:
+            agent, count = self.agents[name], sum(done.count for done in found.values())
+            if count >= limit or self.looked >= limit:
+                found[name] = Assigned(0, left=True, wait_us=0)
+                continue
+            if agent.unparking and not unparked:
+                unparked = True
+                self._unpark(agent)
+            done = self._fill(agent, limit - count)
+            found[name] = replace(done, left=done.left or agent.unparking)
+        return found
+
+    def _fill(self, agent: Agent, limit: int) -> Assigned:
+        # Whose turn comes in this call is put into its queue at the end of it.
+        ready = {queue: [t for t in self.queue(queue) if t.id not in self.turns] for queue in agent.queues}
+        filled = [queue for queue in agent.queues if ready[queue]]
         if not agent.slots or not filled:
             return Assigned(0, left=False, wait_us=0)
         room = self._room(agent)
@@ -400,11 +416,12 @@ class Model:
         if want <= 0:
             return Assigned(0, left=False, wait_us=max(1, next_free - self.now_us) if next_free else 0)
         each = want if len(filled) == 1 else max(1, min(want, 1000 // len(filled)))
-        best = sorted((t for queue in filled for t in self.queue(queue)[:each]), key=lambda task: (task.score, task.id))
+        best = sorted((t for queue in filled for t in ready[queue][:each]), key=lambda task: (task.score, task.id))
         count = 0
         for task in best[:each]:
             if count >= want:
                 break
+            self.looked += 1
             if task.by and task.by <= self.now_ms:
                 self._end(task, "expired")
                 self.expiring.discard(task.id)
@@ -418,7 +435,6 @@ class Model:
                 self._deliver(agent, task)
                 count += 1
         self.counts["assigned"] += count
-        # Whose turn comes in this call is put into its queue at the end of it.
         remain = any(task.id not in self.turns for queue in filled for task in self.queue(queue))
         return Assigned(count, left=remain and count < room, wait_us=0)
 

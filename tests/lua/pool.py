@@ -18,10 +18,10 @@ from orchestrator.core.rates import parse_rate
 from orchestrator.store.calls import opaque
 from orchestrator.store.keys import PoolKeys
 from orchestrator.store.store import Endpoint, SyncStore
+from orchestrator.tasks import model as task_model
 from orchestrator.tasks import scripts as task_scripts
 from orchestrator.tasks.inbox import GROUP, parse_entries
 from orchestrator.tasks.model import (
-    Assigned,
     CancelStatus,
     DeleteStatus,
     Delivery,
@@ -149,6 +149,15 @@ def chunk(delivery: Delivery, seq: int, data: bytes = b"1", *, kind: str = "outp
 
 
 @dataclass(frozen=True)
+class Assigned:
+    """What one assign call says of one agent: tasks that it got, whether it can get more, and when a limit opens."""
+
+    count: int
+    left: bool
+    wait_us: int
+
+
+@dataclass(frozen=True)
 class Team:
     """What `Pool.register` needs to know of an agent."""
 
@@ -232,8 +241,13 @@ class Pool:
         return self.call(task_scripts.promote(self.keys, limit=limit))
 
     def assign(self, agent: str = "ed", limit: int = 500) -> Assigned:
-        """Run assign once."""
-        return self.call(task_scripts.assign(self.keys, agent=agent, limit=limit))
+        """Run assign once, for one agent."""
+        done = self.assign_to(agent, limit=limit)
+        return Assigned(done.count, left=agent in done.left, wait_us=done.waits_us.get(agent, 0))
+
+    def assign_to(self, *agents: str, limit: int = 500) -> task_model.Assigned:
+        """Run assign once, for some agents."""
+        return self.call(task_scripts.assign(self.keys, agents=agents, limit=limit))
 
     def dispatch(self, skill: str = "sum", limit: int = 500, *, without: int = 0) -> Dispatched:
         """Run dispatch once."""

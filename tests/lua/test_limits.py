@@ -18,9 +18,9 @@ from orchestrator.store.keys import PoolKeys
 from orchestrator.store.store import Endpoint, Store
 from orchestrator.tasks import scripts as task_scripts
 from orchestrator.tasks.inbox import read_inbox
-from orchestrator.tasks.model import Assigned, Verdict, VerdictKind
+from orchestrator.tasks.model import Verdict, VerdictKind
 from orchestrator.testing import scripts as testing_scripts
-from tests.lua.pool import START_US, USUAL_TTL_S, Pool, Team, row
+from tests.lua.pool import START_US, USUAL_TTL_S, Assigned, Pool, Team, row
 
 if TYPE_CHECKING:
     from tests.faultkit.servers import RedisServer
@@ -391,7 +391,7 @@ class Rush:
 
     async def ask(self, store: Store, agent: str) -> None:
         """Call assign for one agent over a connection of its own, for ever."""
-        call = task_scripts.assign(self.keys, agent=agent, limit=3)
+        call = task_scripts.assign(self.keys, agents=[agent], limit=3)
         reads = [("ZRANGE", self.keys.limit(name), 0, -1, "WITHSCORES") for name in AGENTS[agent]]
         link = store.blocking_link(1)
         try:
@@ -404,7 +404,7 @@ class Rush:
                 for name, flat in zip(AGENTS[agent], found, strict=True):
                     self.seen[name] |= by_grant(flat)
                 if not assigned.count:
-                    await anyio.sleep(min(assigned.wait_us / 1e6, 0.02))
+                    await anyio.sleep(min(assigned.waits_us.get(agent, 0) / 1e6, 0.02))
         finally:
             await link.close()
 

@@ -23,18 +23,18 @@ from hypothesis.stateful import (
 )
 
 from orchestrator.core.rates import Rate
-from orchestrator.tasks.model import Assigned, DeleteStatus, RequeueStatus, TaskState, Verdict, VerdictKind
+from orchestrator.tasks.model import DeleteStatus, RequeueStatus, TaskState, Verdict, VerdictKind
 from orchestrator.tasks.questions import pack_question
 from orchestrator.tasks.states import STEPS
 from orchestrator.why.explanation import explain
 from orchestrator.why.model import Cause
 from tests.lua.keyspace import without_lifetime
 from tests.lua.model import ASKED, FINAL, Agent, Limit, Model, Task
-from tests.lua.pool import LEASE_MS, START_US, USUAL_TTL_S, Pool, Team, chunk, rank, row
+from tests.lua.pool import LEASE_MS, START_US, USUAL_TTL_S, Assigned, Pool, Team, chunk, rank, row
 from tests.lua.watched_pool import WatchedPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from orchestrator.tasks.model import Delivery
     from tests.faultkit.servers import RedisServer
@@ -355,22 +355,43 @@ class Machine(RuleBasedStateMachine):
 
         self.act("assign", step)
 
+    @rule(
+        agents=st.lists(st.sampled_from(["ed", "ann", "bob"]), min_size=2, max_size=3, unique=True),
+        limit=st.sampled_from([1, 2, 500]),
+    )
+    def assign_to_some(self, agents: list[str], limit: int) -> None:
+        """A supervisor calls assign for several agents."""
+
+        def step() -> None:
+            self.assign_all(agents, limit)
+
+        self.act("assign", step)
+
     def assign_once(self, agent: str, limit: int) -> Assigned:
+        """Compare one assign call for one agent, order included."""
+        return self.assign_all([agent], limit)[agent]
+
+    def assign_all(self, agents: Sequence[str], limit: int) -> dict[str, Assigned]:
         """Compare one assign call, order included."""
-        before = len(self.model.agents[agent].inbox)
-        found = self.pool.assign(agent, limit)
-        assert found == self.model.assign(agent, limit)
-        entries = self.pool.entries(self.pool.keys.inbox(agent))
-        expected = [(entry.task, str(entry.gen)) for entry in self.model.agents[agent].inbox]
-        assert [(fields[1], fields[3]) for _, fields in entries[before:]] == expected[before:], "priority order"
-        self.model.learn_entries(agent, [entry_id for entry_id, _ in entries])
-        if found.left or found.wait_us:
-            self.todo[agent] = self.model.now_us + found.wait_us
-        (
-            self.reserved.add
-            if any(self.model.suspects(queue) for queue in self.model.agents[agent].queues)
-            else self.reserved.discard
-        )(agent)
+        before = {agent: len(self.model.agents[agent].inbox) for agent in agents}
+        done = self.pool.assign_to(*agents, limit=limit)
+        found = self.model.assign(agents, limit)
+        assert done.count == sum(one.count for one in found.values())
+        assert done.left == tuple(agent for agent in agents if found[agent].left)
+        assert done.waits_us == {agent: found[agent].wait_us for agent in agents if found[agent].wait_us}
+        for agent in agents:
+            entries = self.pool.entries(self.pool.keys.inbox(agent))
+            expected = [(entry.task, str(entry.gen)) for entry in self.model.agents[agent].inbox]
+            given = [(fields[1], fields[3]) for _, fields in entries[before[agent] :]]
+            assert given == expected[before[agent] :], "priority order"
+            self.model.learn_entries(agent, [entry_id for entry_id, _ in entries])
+            if found[agent].left or found[agent].wait_us:
+                self.todo[agent] = self.model.now_us + found[agent].wait_us
+            (
+                self.reserved.add
+                if any(self.model.suspects(queue) for queue in self.model.agents[agent].queues)
+                else self.reserved.discard
+            )(agent)
         return found
 
     @rule()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.store.calls import opaque
-from orchestrator.tasks.model import Assigned, FinishStatus, LeaseStatus, Verdict, VerdictKind
-from tests.lua.pool import USUAL_TTL_S, Team, rank, row
+from orchestrator.tasks.model import FinishStatus, LeaseStatus, Verdict, VerdictKind
+from tests.lua.pool import USUAL_TTL_S, Assigned, Team, rank, row
 
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
