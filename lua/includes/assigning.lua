@@ -62,10 +62,10 @@ end
 -- Returns what an agent offers, with its queues that nothing holds and its room; nil if it may get no task: it has no
 -- slots, or it is stopped or paused.
 local function read_agent(pool, run, name)
-  local spec = redis.call('HMGET', pool .. ':agent:' .. name, 'slots', 'backlog', 'skills', 'limits', 'unpark')
+  local spec = redis.call('HMGET', pool .. ':agent:' .. name, 'slots', 'backlog', 'skills', 'limits', 'unpark', 'mark')
   local slots, backlog = tonumber(spec.slots or 0), tonumber(spec.backlog or 0)
   if slots == 0 or not spec.limits or (run.any_active and agent_blocked(pool, name)) then return nil end
-  local agent = {name = name, slots = slots, backlog = backlog, limits = spec.limits, unpark = spec.unpark,
+  local agent = {name = name, slots = slots, backlog = backlog, limits = spec.limits, unpark = spec.unpark, mark = spec.mark,
     skills = spec.skills or '', skilled = {}, queues = {}, suspects = 0}
   local own = 'agent:' .. name
   if not is_closed(pool, run, own) then agent.queues[1] = own end
@@ -228,7 +228,7 @@ end
 
 -- Marks an agent that has no room for tasks that wait for it (protocol rule 6).
 local function mark_agent(pool, agent)
-  mark_full(pool, agent.name, agent.slots, agent.backlog)
+  mark_full(pool, agent.name, agent.slots, agent.backlog, agent.mark)
   if agent.more_awaited then mark_awaited(pool, agent.name) end
 end
 

@@ -1,6 +1,6 @@
 -- Inboxes: the streams that the workers of an agent read.
 --@include key: has_type
---@include notify: notify_of_room
+--@include notify: notify_supervisor, clear_mark, notify_of_room, notify_of_rooms
 --@include record: forgiven_failures
 --@include output: append_event
 
@@ -75,8 +75,8 @@ local function is_reachable(pool, known, inboxes, agent, entry, id)
   return ms > read_ms or (ms == read_ms and number > read_number), true
 end
 
--- Removes entries from an agent's inbox, delivered or not, and notifies supervisors if tasks wait for the room.
-local function remove_entries(pool, agent, entries)
+-- Removes entries from an agent's inbox, delivered or not.
+local function take_out_entries(pool, agent, entries)
   local inbox_key = pool .. ':inbox:' .. agent
   if redis.REDIS_VERSION_NUM >= 0x00080200 then
     local gone = redis.call('XACKDEL', inbox_key, 'workers', 'IDS', #entries, unpack(entries))
@@ -88,5 +88,24 @@ local function remove_entries(pool, agent, entries)
     redis.call('XACK', inbox_key, 'workers', unpack(entries))
     redis.call('XDEL', inbox_key, unpack(entries))
   end
+end
+
+-- Removes entries from an agent's inbox, and notifies supervisors if tasks wait for the room.
+local function remove_entries(pool, agent, entries)
+  take_out_entries(pool, agent, entries)
   notify_of_room(pool, agent)
+end
+
+-- Removes entries from the inboxes of several agents: `entries` has a list for each. Notifies supervisors once of many.
+local function remove_from_inboxes(pool, entries)
+  local freed = {}
+  for agent, ids in pairs(entries) do
+    take_out_entries(pool, agent, ids)
+    if clear_mark(pool, agent) then freed[#freed + 1] = agent end
+  end
+  if #freed == 1 then
+    notify_supervisor(pool, 'agent:' .. freed[1])
+  elseif #freed > 1 then
+    notify_of_rooms(pool, freed)
+  end
 end

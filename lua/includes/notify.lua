@@ -1,7 +1,8 @@
 -- Wakes supervisors, workers and followers.
+--@include format: read_floor
 
--- Adds an entry to the doorbell, the stream that wakes supervisors. A lost entry costs one sweep and no task. With an agent,
--- `what` tells programs that do not read the second field to check all agents.
+-- Adds an entry to the doorbell, the stream that wakes supervisors. A lost entry costs one sweep and no task. With agents,
+-- blank-separated, `what` tells programs that do not read the second field to check all.
 local function notify_supervisor(pool, what, agent)
   if agent then
     redis.call('XADD', pool .. ':doorbell', 'MAXLEN', '~', 1000, '*', 'w', what, 'a', agent)
@@ -10,13 +11,29 @@ local function notify_supervisor(pool, what, agent)
   end
 end
 
--- Clears the mark of an agent whose inbox has room again, and notifies supervisors (protocol rule 6).
-local function notify_of_room(pool, agent)
+-- Clears the mark of an agent whose inbox has room again (protocol rule 6); returns whether it has. A mark at one entry stays
+-- until `assign` leaves no task behind: the inbox is empty, so that nothing notifies again before.
+local function clear_mark(pool, agent)
   local agent_key = pool .. ':agent:' .. agent
   local mark = redis.call('HGET', agent_key, 'mark')
-  if mark and redis.call('XLEN', pool .. ':inbox:' .. agent) < tonumber(mark) then
-    redis.call('HDEL', agent_key, 'mark')
-    notify_supervisor(pool, 'agent:' .. agent)
+  if not mark or redis.call('XLEN', pool .. ':inbox:' .. agent) >= tonumber(mark) then return false end
+  if mark ~= '1' then redis.call('HDEL', agent_key, 'mark') end
+  return true
+end
+
+-- Clears the mark of an agent whose inbox has room again, and notifies supervisors.
+local function notify_of_room(pool, agent)
+  if clear_mark(pool, agent) then notify_supervisor(pool, 'agent:' .. agent) end
+end
+
+-- Notifies supervisors of agents with room: of 50 with one entry, if all programs of the pool read such entries.
+local function notify_of_rooms(pool, agents)
+  if (tonumber(read_floor(pool)) or 0) >= 3 then
+    for i = 1, #agents, 50 do
+      notify_supervisor(pool, 'agents', table.concat(agents, ' ', i, math.min(i + 49, #agents)))
+    end
+  else
+    for i = 1, #agents do notify_supervisor(pool, 'agent:' .. agents[i]) end
   end
 end
 

@@ -13,7 +13,8 @@ local function inbox_room(pool, agent, slots, backlog, suspects)
 end
 
 -- Marks an agent that is full: it notifies supervisors when its inbox has fewer entries than its slots plus half the
--- backlog (protocol rule 6).
-local function mark_full(pool, agent, slots, backlog)
-  redis.call('HSET', pool .. ':agent:' .. agent, 'mark', integer(math.ceil(slots * (1 + backlog / 2))))
+-- backlog (protocol rule 6). `known` is the mark that it has.
+local function mark_full(pool, agent, slots, backlog, known)
+  local mark = integer(math.ceil(slots * (1 + backlog / 2)))
+  if mark ~= known then redis.call('HSET', pool .. ':agent:' .. agent, 'mark', mark) end
 end

@@ -45,7 +45,11 @@ local function serve(name)
   if not agent then return end
   local unparking = return_parked(agent)
   local result, next_free = fill_inbox(pool, run, agent, limit - run.assigned)
-  if result == 'full' then mark_agent(pool, agent) end
+  if result == 'full' then
+    mark_agent(pool, agent)
+  elseif agent.mark and not agent.more_awaited then
+    redis.call('HDEL', pool .. ':agent:' .. name, 'mark')
+  end
   -- The mark of a full agent and the opening of a limit bring it back; while suspects wait, the mark may not.
   local returns = result == 'limited' or (result == 'full' and agent.suspects == 0)
   if not returns then list_room(pool, name, agent.skills) end

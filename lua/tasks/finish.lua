@@ -32,10 +32,10 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include queue: enqueue, start_waiting, flush_waiting
 --@include version: add_version, awaits_version
 --@include limit: return_slots
---@include inbox: remove_entries
+--@include inbox: remove_from_inboxes
 --@include ending: start_endings, end_task, flush_endings, index_dead
 --@rare: leave_attempt, note_refusal, note_attempt, return_slots, index_dead, append_event, pass_lane, put_ready, put_due
---@rare: flush_turns, drop_result
+--@rare: flush_turns, drop_result, notify_of_rooms
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -223,7 +223,7 @@ for i = 1, #rows do
   end
 end
 flush_waiting(pool, waiting)
-for agent, ids in pairs(entries) do remove_entries(pool, agent, ids) end
+remove_from_inboxes(pool, entries)
 for i = 1, #released do
   local row = released[i]
   return_slots(pool, row.agent, row.id, row.generation)

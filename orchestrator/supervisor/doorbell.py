@@ -96,9 +96,8 @@ class Doorbell:
                     self._notify_all()
                 if entries:
                     cursor = entries[-1][0].decode()
-                if self._pass_on(
-                    {self._name(*[text.decode() for text in fields[1::2]]) for _, fields in entries}, covered
-                ):
+                named = [self._names(*[text.decode() for text in fields[1::2]]) for _, fields in entries]
+                if self._pass_on(set[str]().union(*named), covered):
                     # A notified loop sends its call before the next read.
                     await checkpoint()
         finally:
@@ -145,9 +144,9 @@ class Doorbell:
                 self._notify_all()
 
     @staticmethod
-    def _name(what: str, agent: str = "") -> str:
-        # An entry that names an agent is about this agent only.
-        return str(QueueName.of_agent(agent)) if agent else what
+    def _names(what: str, agents: str = "") -> set[str]:
+        # An entry that names agents is about these only.
+        return {str(QueueName.of_agent(agent)) for agent in agents.split()} or {what}
 
     def _notify_all(self) -> None:
         self._assigner.notify(EVERYTHING)

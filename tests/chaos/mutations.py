@@ -47,8 +47,8 @@ MUTATIONS: Final = {
     ),
     "no-order": Mutation(
         "includes/assigning.lua",
-        "redis.call('ZRANGE', pool .. ':' .. filled[1], 0, each - 1, 'WITHSCORES')",
-        "redis.call('ZREVRANGE', pool .. ':' .. filled[1], 0, each - 1, 'WITHSCORES')",
+        "redis.call('ZRANGE', pool .. ':' .. place.name, place.read, last, 'WITHSCORES')",
+        "redis.call('ZREVRANGE', pool .. ':' .. place.name, place.read, last, 'WITHSCORES')",
         "the least urgent task goes first",
     ),
     "no-lane": Mutation(

@@ -405,9 +405,9 @@ class Machine(RuleBasedStateMachine):
         due: set[str] = set()
         for entry, (_, what, *about) in self.pool.entries(key, after=self.heard):
             self.heard = entry
-            kind, _, name = f"agent:{about[1]}".partition(":") if about else what.partition(":")
-            if kind == "agent":
-                due.add(name)
+            kind, _, name = what.partition(":")
+            if about or kind == "agent":
+                due |= set(about[1].split() if about else [name])
             else:
                 due |= {agent.name for agent in agents if kind == "agents" or name in agent.queues}
         return due
