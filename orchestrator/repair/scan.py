@@ -6,8 +6,9 @@ pool, and reports keys that it cannot read.
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orchestrator.agents import scripts as registry
 from orchestrator.core.errors import InvalidInput, ServerRefused
@@ -17,6 +18,7 @@ from orchestrator.schedules import scripts as schedules
 from orchestrator.store.key_kinds import kind_of
 from orchestrator.store.scanning import scan_steps
 from orchestrator.tasks import scripts as tasks
+from orchestrator.tasks.inbox import find_filled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -46,6 +48,7 @@ _INDEXES: Final = frozenset(
     }
 )
 _LISTED: Final = frozenset({"queue:agent:A", "queue:skill:S", "suspects:QUEUE", "held:SCOPE"})
+_OF_AGENT: Final = frozenset({"agent:A", "agent:A:workers", "offers:A", "leases:A", "lent:A", "inbox:A"})
 _WITH_TASK: Final = {"task:ID": "", "out:ID": "out"}
 
 
@@ -72,16 +75,41 @@ class KeyLifetimes:
         return own.get(suffix, _DAY_S)
 
 
+class AgentTurn(NamedTuple):
+    """The agents that a scan checks, if it is one of `turns` scans which together check all."""
+
+    number: int
+    turns: int
+
+    def has(self, agent: bytes) -> bool:
+        """Return whether it is the turn of an agent."""
+        return self.turns == 1 or zlib.crc32(agent) % self.turns == self.number
+
+
+ALL_AGENTS: Final = AgentTurn(0, 1)
+
+
 class PoolScan:
     """Scans the pool once.
 
+    Args:
+        store: of the pool.
+        lifetimes: that keys without one get.
+        repair: whether to repair what is found.
+        agent_turn: the agents whose registration is checked, and their inboxes if they hold no entry.
+
     Attributes:
+        agents_seen: number of agents whose record was seen, also of those that were not checked.
         keys_seen: number of keys so far; SCAN may return a key twice, and returns all again after a restart of Redis.
         places_seen: tasks in indexes, and entries of inboxes.
     """
 
-    def __init__(self, store: Store, lifetimes: KeyLifetimes, *, repair: bool) -> None:
+    def __init__(
+        self, store: Store, lifetimes: KeyLifetimes, *, repair: bool, agent_turn: AgentTurn = ALL_AGENTS
+    ) -> None:
         self._store, self._lifetimes, self._repair = store, lifetimes, repair
+        self._agent_turn = agent_turn
+        self._checked: set[tuple[str, str]] = set()
         self._root = store.keys.stem.encode()
         self._scanners: dict[str, Callable[[_Key], AsyncIterator[list[RepairFinding]]]] = {
             **dict.fromkeys(_INDEXES, self._scan_index),
@@ -92,6 +120,7 @@ class PoolScan:
         self._lanes: dict[tuple[bytes, bytes], None] = {}
         self.keys_seen = 0
         self.places_seen = 0
+        self.agents_seen = 0
 
     async def steps(self) -> AsyncGenerator[list[RepairFinding], None]:
         """Yield the findings of each step; a step takes a few short commands.
@@ -110,7 +139,7 @@ class PoolScan:
             yield found
 
     async def _scan_keys(self, names: Sequence[bytes]) -> AsyncIterator[list[RepairFinding]]:
-        parsed = [_Key.of(name, self._root) for name in names]
+        parsed = await self._with_turn([_Key.of(name, self._root) for name in names])
         async for found in self._check_types(parsed):
             yield found
         rows = [(key.name, _WITH_TASK[key.kind].encode()) for key in parsed if key.kind in _WITH_TASK]
@@ -127,6 +156,16 @@ class PoolScan:
             if scan := self._scanners.get(key.kind):
                 async for found in scan(key):
                     yield found
+
+    async def _with_turn(self, keys: list[_Key]) -> list[_Key]:
+        """Leave out the agents whose turn it is not, except inboxes that hold entries."""
+        self.agents_seen += sum(key.kind == "agent:A" for key in keys)
+        others = {key.full for key in keys if key.kind in _OF_AGENT and not self._agent_turn.has(key.name)}
+        if not others:
+            return keys
+        inboxes = [key.full.decode() for key in keys if key.kind == "inbox:A" and key.full in others]
+        filled = (await find_filled(self._store, inboxes))[0] if inboxes else set[str]()
+        return [key for key in keys if key.full not in others or (key.kind == "inbox:A" and key.text in filled)]
 
     # Keys as such ----------------------------------------------------------------------------------------------------
 
@@ -227,7 +266,9 @@ class PoolScan:
         agents = [key.proper_name() for key in keys if key.kind in {"agent:A", "agent:A:workers"}]
         skills = [key.proper_name() for key in keys if key.kind in {"skills:S", "versions:S", "room:S"}]
         named = [("agent", name) for name in agents if name] + [("skill", name) for name in skills if name]
-        rows = list(dict.fromkeys(named))
+        # One check is enough for all keys of an agent, and for a key that SCAN returns twice.
+        rows = [row for row in dict.fromkeys(named) if row not in self._checked]
+        self._checked.update(rows)
         for first in range(0, len(rows), ENTRIES_AT_ONCE):
             batch = rows[first : first + ENTRIES_AT_ONCE]
             try:

@@ -1,11 +1,13 @@
 """Scans the pool slowly and repairs the damage of data loss and interrupted scripts.
 
-A scan starts when the supervisor begins to lead, after a restart of Redis, when Redis evicts keys, when another loop
-meets data that Redis refuses to work with, and every ten minutes.
+A scan of everything starts when the supervisor begins to lead, after a restart of Redis, when Redis evicts keys, and
+when another loop meets data that Redis refuses to work with. Meanwhile the reconciler scans again and again, each scan
+spread over ten minutes. Of many agents such a scan checks a part, all in turns.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from contextlib import aclosing
@@ -18,7 +20,7 @@ from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
 from orchestrator.core.wakeups import EVERYTHING
-from orchestrator.repair.scan import KeyLifetimes, PoolScan
+from orchestrator.repair.scan import ALL_AGENTS, AgentTurn, KeyLifetimes, PoolScan
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -36,6 +38,10 @@ QUIET_STEPS: Final = 20
 QUIET_REST_S: Final = 0.5
 """Rest after each of the first steps, so that the scan of a small pool does not show in its latencies."""
 SCAN_EVERY_S: Final = 600.0
+AGENTS_IN_TURN: Final = 50
+"""Fewest agents that a scan without a reason checks, if there are as many."""
+MOST_TURNS: Final = 12
+"""Scans after which each agent was checked: in two hours, as by the heartbeats of its workers."""
 POLL_EVERY_S: Final = 15.0
 """Interval of the check whether Redis was restarted."""
 SHOWN: Final = 5
@@ -48,6 +54,7 @@ class Reconciler:
     def __init__(self, services: Services, repair_requested: Wakeup, *, keys_lost: Wakeup) -> None:
         self._services, self._repair_requested, self._keys_lost = services, repair_requested, keys_lost
         self._pauses = Pauses()
+        self._polled_s = 0.0
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
@@ -58,9 +65,9 @@ class Reconciler:
                 turn.record()
                 try:
                     server = await self._server()
-                    await self._scan(turn)
+                    steps, agents = await self._scan(turn)
                     self._pauses.reset()
-                    await self._rest(server, turn)
+                    await self._scan_slowly(server, steps, agents, turn)
                 except ServerRefused as refusal:
                     _log.error("reconcile_refused", error=str(refusal))
                     await self._wait_refused(turn)
@@ -74,35 +81,87 @@ class Reconciler:
             turn.record()
             await anyio.sleep(min(left_s, POLL_EVERY_S))
 
-    async def _rest(self, server: ServerInfo, turn: LoopTurn) -> None:
-        """Wait for a reason to scan again."""
-        scanned_s = time.monotonic()
+    async def _scan_slowly(self, server: ServerInfo, steps: int, agents: int, turn: LoopTurn) -> None:
+        """Scan with long rests, until there is a reason to scan everything at once.
+
+        Args:
+            server: before the last scan.
+            steps: of the last scan.
+            agents: that it saw.
+            turn: of the loop.
+        """
         await self._services.live.sleep(sweep_s)
-        while time.monotonic() - scanned_s < SCAN_EVERY_S:
+        turns = max(1, min(MOST_TURNS, agents // AGENTS_IN_TURN))
+        for number in itertools.count():
+            # The turns divide the agents, which are most of the steps if there are many.
+            rest_s, steps = SCAN_EVERY_S * (turns if number == 0 else 1) / max(1, steps), 0
+            ends_s = time.monotonic() + SCAN_EVERY_S
+            scan = self._new_scan(AgentTurn(number % turns, turns))
+            found: list[RepairFinding] = []
+            try:
+                async with aclosing(scan.steps()) as taken:
+                    spent_s = 0.0
+                    while not await self._wait_reason(server, max(rest_s, spent_s * (1 / SHARE - 1)), turn):
+                        started_s = time.monotonic()
+                        findings = await anext(taken, None)
+                        if findings is None:
+                            break
+                        found += findings
+                        steps += 1
+                        spent_s = time.monotonic() - started_s
+                    else:
+                        return
+            finally:
+                self._report(scan, found)
+            if await self._wait_reason(server, ends_s - time.monotonic(), turn):
+                return
+
+    async def _wait_reason(self, server: ServerInfo, for_s: float, turn: LoopTurn) -> bool:
+        """Wait for a reason to scan everything at once; return whether there is one."""
+        until_s = time.monotonic() + for_s
+        while True:
             turn.record()
-            if await self._repair_requested.wait(POLL_EVERY_S):
-                return
-            now = await self._server()
-            if now.run_id != server.run_id:
-                _log.info("server_restarted")
+            left_s = max(0.0, until_s - time.monotonic())
+            if await self._repair_requested.wait(min(left_s, POLL_EVERY_S)):
+                return True
+            if time.monotonic() - self._polled_s >= POLL_EVERY_S and await self._has_lost_keys(server):
                 self._keys_lost.notify(EVERYTHING)
-                return
-            if now.evicted_keys > server.evicted_keys:
-                _log.error("keys_evicted", count=now.evicted_keys - server.evicted_keys, policy=now.eviction)
-                self._keys_lost.notify(EVERYTHING)
-                return
+                return True
+            if left_s <= POLL_EVERY_S:
+                return False
+
+    async def _has_lost_keys(self, server: ServerInfo) -> bool:
+        now = await self._server()
+        if now.run_id != server.run_id:
+            _log.info("server_restarted")
+            return True
+        if now.evicted_keys > server.evicted_keys:
+            _log.error("keys_evicted", count=now.evicted_keys - server.evicted_keys, policy=now.eviction)
+            return True
+        return False
 
     async def _server(self) -> ServerInfo:
+        self._polled_s = time.monotonic()
         return await self._services.store.info()
 
-    async def _scan(self, turn: LoopTurn) -> None:
-        scan = PoolScan(self._services.store, KeyLifetimes.of(self._services.settings), repair=True)
+    async def _scan(self, turn: LoopTurn) -> tuple[int, int]:
+        """Scan everything, and return the numbers of steps and of agents."""
+        scan = self._new_scan()
         found: list[RepairFinding] = []
         try:
-            await take_steps(scan.steps(), turn, found)
+            steps = await take_steps(scan.steps(), turn, found)
         finally:
-            report_findings(found)
-            _log.debug("reconcile_finished", keys=scan.keys_seen, places=scan.places_seen)
+            self._report(scan, found)
+        return steps, scan.agents_seen
+
+    def _new_scan(self, agent_turn: AgentTurn = ALL_AGENTS) -> PoolScan:
+        lifetimes = KeyLifetimes.of(self._services.settings)
+        return PoolScan(self._services.store, lifetimes, repair=True, agent_turn=agent_turn)
+
+    @staticmethod
+    def _report(scan: PoolScan, found: Sequence[RepairFinding]) -> None:
+        report_findings(found)
+        _log.debug("reconcile_finished", keys=scan.keys_seen, places=scan.places_seen)
 
 
 async def take_steps(
@@ -111,8 +170,8 @@ async def take_steps(
     found: list[RepairFinding],
     *,
     share: float = SHARE,
-) -> None:
-    """Take the steps of a scan, with a rest after each, and collect what they find.
+) -> int:
+    """Take the steps of a scan, with a rest after each, and collect what they find; return their number.
 
     Args:
         steps: of the scan.
@@ -120,9 +179,9 @@ async def take_steps(
         found: gets the findings.
         share: largest share of the time that the scan works.
     """
+    count = 0
     async with aclosing(steps) as taken:
         started_s = time.monotonic()
-        count = 0
         async for findings in taken:
             turn.record()
             found += findings
@@ -131,6 +190,7 @@ async def take_steps(
             await anyio.sleep(max(rest_s, QUIET_REST_S) if count < QUIET_STEPS else rest_s)
             count += 1
             started_s = time.monotonic()
+    return count
 
 
 def _longest_wait_s(settings: Settings) -> float:

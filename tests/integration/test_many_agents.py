@@ -11,6 +11,7 @@ from orchestrator.agents import scripts as registry
 from orchestrator.agents.model import AgentSpec
 from orchestrator.agents.queries import agent_names
 from orchestrator.core.wakeups import Wakeup
+from orchestrator.repair.scan import ALL_AGENTS, AgentTurn, KeyLifetimes, PoolScan
 from orchestrator.store.store import Store
 from orchestrator.supervisor.recoverer import CLEAN_EVERY, Recoverer
 from orchestrator.tasks import scripts
@@ -154,3 +155,28 @@ async def test_damaged_data_of_one_agent_delays_no_other(team: LocalTeam, redis_
     for key in damaged:
         redis_client.set(key, "x", ex=60)
     assert {await run_lone_task(team) for _ in range(3)} == {"agent-2"}
+
+
+async def test_scans_take_many_agents_in_turns(team: LocalTeam, redis_client: redis.Redis) -> None:
+    """Each agent is checked in one scan of four, at a part of the cost; inboxes that hold entries in each."""
+    await register_all(team, 100)
+    store, keys = team.services.store, team.services.keys
+    damaged = [keys.offers(f"agent-{number}") for number in range(20)]
+    for key in damaged:
+        redis_client.hset(key, "slots", 77)
+    redis_client.xadd(keys.inbox("agent-50"), {"t": "x", "g": "1", "e": ""})
+
+    async def scan(turn: AgentTurn) -> tuple[Counter[str], int]:
+        before = redis_client.info("stats")["total_commands_processed"]
+        step = PoolScan(store, KeyLifetimes.of(team.services.settings), repair=False, agent_turn=turn)
+        codes = Counter([finding.code async for found in step.steps() for finding in found])
+        assert step.agents_seen >= 100
+        return codes, redis_client.info("stats")["total_commands_processed"] - before
+
+    whole, cost = await scan(ALL_AGENTS)
+    assert whole == {"miscounted-agent": 20, "stray-entry": 1}
+    parts = [await scan(AgentTurn(number, 4)) for number in range(4)]
+    assert [codes["stray-entry"] for codes, _ in parts] == [1] * 4
+    assert sum(codes["miscounted-agent"] for codes, _ in parts) == 20
+    assert max(codes["miscounted-agent"] for codes, _ in parts) < 20
+    assert max(commands for _, commands in parts) < cost / 2
