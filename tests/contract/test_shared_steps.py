@@ -34,7 +34,7 @@ SOURCES |= {
             r"'SADD', (list_key|pool \.\. ':queues')",
             {"queue.put_ready", "tasks/repair.lua"},
         ),
-        ("takes an entry out", r"'(XACKDEL|XACK|XDEL)', inbox_key", {"inbox.remove_entries"}),
+        ("takes an entry out", r"'(XACKDEL|XACK|XDEL)', inbox_key", {"inbox.take_out_entries"}),
         ("gives the turn of a lane on", r"'ZREM', lane_key", {"lane.pass_lane"}),
         ("raises a generation", r"tonumber\(generation\) \+ 1", {"record.next_generation"}),
         ("rings", r"'XADD', pool \.\. ':doorbell'", {"notify.notify_supervisor"}),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import Delivery
     from tests.lua.pool import Pool
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.every_server
 
 
 def register(pool: Pool, *agents: str, slots: int = 1, **team: object) -> None:
