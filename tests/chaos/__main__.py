@@ -10,6 +10,7 @@ from pathlib import Path
 from orchestrator.embedded.server_binary import find_server_binary
 from tests.chaos.campaign import Options, run_campaign
 from tests.chaos.mutations import MUTATIONS
+from tests.chaos.topology import TOPOLOGIES
 from tests.faultkit.servers import find_binary_of_line
 
 
@@ -27,6 +28,7 @@ def main() -> int:
     parser.add_argument(
         "--redis", default="", metavar="LINE", help="a version line such as 7.0, from the PATH; by default the newest"
     )
+    parser.add_argument("--topology", choices=TOPOLOGIES, default="single", help="of the servers")
     parser.add_argument("--mutation", choices=sorted(MUTATIONS), help="plant a fault, which the run is to find")
     parser.add_argument("--quiet", action="store_true", help="do not print each fault; timeline.txt has them")
     parser.add_argument("--keep", action="store_true", help="keep logs and histories of a good run too")
@@ -46,6 +48,7 @@ def main() -> int:
             directory=directory,
             redis_line=asked.redis,
             longest_s=asked.longest or (10.0 if asked.minutes >= 2 else 3.0),
+            topology=asked.topology,
             mutation=asked.mutation,
             quiet=asked.quiet,
             keep=asked.keep,

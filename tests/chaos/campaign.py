@@ -25,6 +25,7 @@ from tests.chaos.mutations import apply_mutation
 from tests.chaos.observer import Observer
 from tests.chaos.single_kill import SingleKill
 from tests.chaos.timeline import Timeline
+from tests.chaos.topology import make_topology
 from tests.faultkit.checkers.final_state import read_final_state
 from tests.faultkit.checkers.history import FaultsEnded, Recorder, read_history
 from tests.faultkit.checkers.keyspace import check_growth
@@ -67,6 +68,7 @@ class Options:
     Attributes:
         seconds: of load and faults, in rounds; healing and judging come on top.
         longest_s: handlers take up to so many seconds.
+        topology: of the servers.
         mutation: a fault that is planted into the scripts; the run is to find it.
     """
 
@@ -76,6 +78,7 @@ class Options:
     directory: Path
     redis_line: str
     longest_s: float
+    topology: str = "single"
     mutation: str | None = None
     quiet: bool = False
     keep: bool = False
@@ -85,6 +88,7 @@ class Options:
         """What repeats the run."""
         options = f"--minutes {self.seconds / 60:g} --seed {self.seed} --longest {self.longest_s:g}"
         options += f" --redis {self.redis_line}" if self.redis_line else ""
+        options += f" --topology {self.topology}" if self.topology != "single" else ""
         options += f" --mutation {self.mutation}" if self.mutation else ""
         return f"make chaos ARGS={shlex.quote(options)}"
 
@@ -94,7 +98,7 @@ class Campaign:
 
     def __init__(self, options: Options, deployment: Deployment) -> None:
         self._options, self._deployment = options, deployment
-        self._keys: PoolKeys = pool_keys(deployment.settings(deployment.server.url))
+        self._keys: PoolKeys = pool_keys(deployment.settings(deployment.topology.url))
         self._recorder = Recorder(deployment.history, "client")
         self._first: FinalState | None = None
         self._complaints: list[str] = []
@@ -112,7 +116,7 @@ class Campaign:
         deployment, left_s, number = self._deployment, self._options.seconds, 0
         deployment.start_all()
         await self._ready()
-        with Observer(deployment.server.client, self._keys, deployment.history):
+        with Observer(deployment.topology, self._keys, deployment.history):
             while left_s > 0.5 and not self._complaints:
                 number += 1
                 full_s = max(ROUND_S, 4 * self._options.longest_s)
@@ -187,13 +191,13 @@ class Campaign:
 
     def _all_there(self) -> bool:
         try:
-            with self._deployment.server.client() as direct:
+            with self._deployment.topology.client() as direct:
                 return self._deployment.all_registered() and bool(direct.exists(self._keys.leader))
         except redis.RedisError:
             return False
 
     def _server_ms(self) -> int:
-        with self._deployment.server.client() as direct:
+        with self._deployment.topology.client() as direct:
             seconds, micros = direct.time()
             return int(seconds) * 1000 + int(micros) // 1000
 
@@ -207,7 +211,7 @@ class Campaign:
 
     def _left(self) -> bool:
         """Whether anything waits or runs, or a consumer of a dead worker is still there."""
-        with self._deployment.server.client() as direct:
+        with self._deployment.topology.client() as direct:
             keys, run = self._keys, direct
             if run.exists(keys.queues, keys.suspected_queues, keys.scheduled, keys.expiring):
                 return True
@@ -220,7 +224,7 @@ class Campaign:
         return False
 
     def _run_checks(self) -> tuple[CheckReport, FinalState]:
-        with self._deployment.server.client() as direct:
+        with self._deployment.topology.client() as direct:
             final = read_final_state(direct, self._keys)
         history = read_history(self._deployment.history)
         for outcome in kill_outcomes(history, final)[-1:]:
@@ -254,7 +258,8 @@ def run_campaign(options: Options) -> int:
         # What the client logs is no part of the timeline.
         configure_logging(stream=stack.enter_context((directory / "client.log").open("w")))
         path = [apply_mutation(options.mutation, directory / "planted")] if options.mutation else []
-        deployment = stack.enter_context(Deployment(directory, binary=options.binary, timeline=timeline, path=path))
+        topology = make_topology(options.topology, options.binary, directory)
+        deployment = stack.enter_context(Deployment(directory, topology=topology, timeline=timeline, path=path))
         complaints = anyio.run(Campaign(options, deployment).run)
     faults = ", ".join(f"{count} x {kind}" for kind, count in sorted(timeline.counts.items()))
     timeline.note(f"{timeline.counts.total()} faults: {faults}")

@@ -1,4 +1,4 @@
-"""The actors of a chaos run: a Redis, supervisors and hosts as processes, each behind a fault proxy of its own."""
+"""The actors of a chaos run: supervisors and hosts as processes, and their way to the servers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from orchestrator.core.settings_sources import load_settings
 from orchestrator.services import pool_keys
 from tests.chaos.agents import HISTORY_VARIABLE, SHARED_PER_S, agents
 from tests.faultkit.processes import ActorProcess
-from tests.faultkit.proxy import FaultProxy, ThreadedProxy
-from tests.faultkit.servers import RedisServer
 from tests.helpers.subprocesses import alive, workers_of
 
 if TYPE_CHECKING:
@@ -25,8 +23,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from orchestrator.core.settings import Settings
-    from orchestrator.embedded.server_binary import ServerBinary
     from tests.chaos.timeline import Timeline
+    from tests.chaos.topology import Topology, Wire
 
 ROOT: Final = Path(__file__).parents[2]
 PROCESSES: Final = 2
@@ -60,8 +58,8 @@ cap_s = 0.3
 class Actor:
     """One process that is started again after each end; its logs are kept, all in one file."""
 
-    def __init__(self, name: str, command: Sequence[str], proxy: FaultProxy, *, deployment: Deployment) -> None:
-        self.name, self.proxy = name, proxy
+    def __init__(self, name: str, command: Sequence[str], wire: Wire, *, deployment: Deployment) -> None:
+        self.name, self.wire = name, wire
         self._command, self._deployment = [sys.executable, "-P", *command], deployment
         self._process: ActorProcess | None = None
         self._told_to_end = False
@@ -95,7 +93,7 @@ class Actor:
             if code not in MAY_EXIT and not (self._told_to_end and code in {1, -signal.SIGTERM}):
                 self._deployment.surprises.append(f"{self.name} ended by itself with {code}; see its log")
         self._told_to_end = False
-        environment = self._deployment.environment | {"ORC_REDIS__URL": self.proxy.url}
+        environment = self._deployment.environment | {"ORC_REDIS__URL": self.wire.url}
         # Not in the checkout, nor beside planted scripts: a host takes packages from where it is started last of all.
         where = self._deployment.directory
         self._process = ActorProcess(self._command, name=self.name, env=environment, cwd=where).start()
@@ -136,20 +134,22 @@ class Actor:
     def heal(self) -> None:
         """End all its faults; connections that may have lost something are cut."""
         self.thaw()
-        self.proxy.heal()
-        self.proxy.cut()
+        self.wire.heal()
+        self.wire.cut()
 
 
 class Deployment:
     """Everything that runs; use it in a `with` block.
 
     Attributes:
+        topology: the servers.
+        client: between the client and the servers.
         directory: where logs, histories and settings lie.
         surprises: actors that ended although nobody had ended them.
     """
 
-    def __init__(self, directory: Path, *, binary: ServerBinary, timeline: Timeline, path: Sequence[Path] = ()) -> None:
-        self.directory, self.timeline = directory, timeline
+    def __init__(self, directory: Path, *, topology: Topology, timeline: Timeline, path: Sequence[Path] = ()) -> None:
+        self.directory, self.timeline, self.topology = directory, timeline, topology
         self.history = directory / "history"
         self.surprises: list[str] = []
         config = directory / "orchestrator.toml"
@@ -159,20 +159,14 @@ class Deployment:
             HISTORY_VARIABLE: str(self.history),
             "PYTHONPATH": os.pathsep.join(map(str, [*path, ROOT])),
         }
-        # Flushed by every write: what was answered is with the kernel, so kill -9 loses nothing of it. A server that
-        # also waits for the disk (`everysec`) may postpone a write, and then it does.
-        self.server = RedisServer(
-            binary,
-            options={"appendonly": "yes", "appendfsync": "no", "logfile": str(directory / "redis.log")},
-        )
         self._config = config
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.enter_context(self.server)
+            stack.enter_context(self.topology)
             stack.callback(self._kill_all)
-            self.client = stack.enter_context(ThreadedProxy(self.server.url))
+            self.client = self.topology.wire("the client", stack)
             self.hosts = [
                 self._actor(
                     stack,
@@ -194,8 +188,7 @@ class Deployment:
         self._stack.close()
 
     def _actor(self, stack: ExitStack, name: str, command: Sequence[str]) -> Actor:
-        proxy = stack.enter_context(ThreadedProxy(self.server.url, log_size=2000))
-        actor = Actor(name, command, proxy, deployment=self)
+        actor = Actor(name, command, self.topology.wire(name, stack, log_size=2000), deployment=self)
         stack.callback(actor.end)
         stack.callback(actor.thaw)
         return actor
@@ -205,20 +198,15 @@ class Deployment:
         """All processes but Redis."""
         return [*self.supervisors, *self.hosts]
 
-    @property
-    def proxies(self) -> list[FaultProxy]:
-        """All proxies."""
-        return [self.client, *(actor.proxy for actor in self.actors)]
-
     def settings(self, url: str) -> Settings:
         """The settings of a client."""
         return load_settings(config=self._config, overrides={"redis.url": url}, environ={})
 
     def all_registered(self) -> bool:
         """Whether Redis knows as many workers as run when nothing is wrong."""
-        keys = pool_keys(self.settings(self.server.url))
+        keys = pool_keys(self.settings(self.topology.url))
         try:
-            with self.server.client() as direct:
+            with self.topology.client() as direct:
                 return len(workers_of(direct, keys, agents[0].name)) == HOSTS * PROCESSES
         except redis.RedisError:
             return False
@@ -230,6 +218,7 @@ class Deployment:
 
     def heal(self) -> None:
         """End every fault that is still there, and start what is missing. Blocks for a moment."""
+        self.topology.heal()
         self.client.heal()
         self.client.cut()
         for actor in self.actors:

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -15,6 +16,7 @@ from anyio import to_thread
 
 from orchestrator.core.errors import StoreError
 from tests.chaos.agents import LEASE_S
+from tests.chaos.topology import around_the_lease
 from tests.faultkit.checkers.history import AllStopped
 from tests.faultkit.commands import any_script, any_work
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from orchestrator.client.admin import Admin
     from tests.chaos.deployment import Actor, Deployment
+    from tests.chaos.topology import ServerFault
     from tests.faultkit.checkers.history import Recorder
     from tests.faultkit.proxy import FaultProxy
 
@@ -48,19 +51,22 @@ class Faults:
             self._drain_host: 0.7,
             self._kill_supervisor: 1.5,
             self._freeze_supervisor: 2,
-            self._cut: 3,
-            self._silence: 2.5,
-            self._refuse: 1,
-            self._delay: 1,
-            self._lose_reply: 3,
-            self._double: 1,
-            self._kill_redis: 1,
-            self._freeze_redis: 0.7,
             self._pause_redis: 0.7,
             self._flush_scripts: 1,
             self._kill_clients: 1,
             self._stop_all: 1.5,
         }
+        for fault, weight in deployment.topology.faults().items():
+            self._menu[partial(self._harm, fault)] = weight
+        if deployment.topology.proxies:
+            self._menu |= {
+                self._cut: 3,
+                self._silence: 2.5,
+                self._refuse: 1,
+                self._delay: 1,
+                self._lose_reply: 3,
+                self._double: 1,
+            }
 
     async def run(self, tasks: TaskGroup) -> None:
         """Inject faults until cancelled; the first ones are those that each run must meet.
@@ -69,8 +75,9 @@ class Faults:
         after its leases have lapsed, so that the scripts, and not the worker's own clock, must refuse them.
         """
         await self._stop_all()
-        for host in self._deployment.hosts:
-            tasks.start_soon(self._hold_back, host)
+        if self._deployment.topology.proxies:
+            for host in self._deployment.hosts:
+                tasks.start_soon(self._hold_back, host)
         while True:
             await anyio.sleep(self._dice.expovariate(1 / EVERY_S))
             fault = self._dice.choices(list(self._menu), list(self._menu.values()))[0]
@@ -91,17 +98,13 @@ class Faults:
         children = [pid for pid in host.children() if pid not in host.frozen]
         if not children:
             return
-        pid, seconds = self._dice.choice(children), self._around_the_lease(LEASE_S)
+        pid, seconds = self._dice.choice(children), around_the_lease(self._dice, LEASE_S)
         self._tell("freeze worker", f"{pid} of {host.name} for {seconds:.1f} s")
         host.freeze(pid)
         try:
             await anyio.sleep(seconds)
         finally:
             self._thaw(host, pid)
-
-    def _around_the_lease(self, lease_s: float) -> float:
-        """Below it, somewhat beyond it, far beyond it."""
-        return lease_s * self._dice.choice([0.1, 0.3, 0.6, 1.2, 1.4, 1.6, 2.0, 3.0])
 
     @staticmethod
     def _thaw(actor: Actor, pid: int) -> None:
@@ -130,7 +133,7 @@ class Faults:
         host = self._dice.choice(self._deployment.hosts)
         if not host.runs or host.name in self._busy:
             return
-        seconds = self._around_the_lease(LEASE_S)
+        seconds = around_the_lease(self._dice, LEASE_S)
         with self._only(host.name):
             pids = [host.pid, *host.children()]
             self._tell(f"freeze {host.name}", f"with its workers for {seconds:.1f} s")
@@ -146,7 +149,7 @@ class Faults:
         supervisor = self._dice.choice(self._deployment.supervisors)
         if not supervisor.runs or supervisor.name in self._busy:
             return
-        seconds = self._around_the_lease(1.5)
+        seconds = around_the_lease(self._dice, 1.5)
         with self._only(supervisor.name):
             pid = supervisor.pid
             self._tell(f"freeze {supervisor.name}", f"for {seconds:.1f} s")
@@ -179,7 +182,7 @@ class Faults:
     async def _silence(self) -> None:
         name, proxy = self._wire()
         up, down = self._dice.choice([(True, True), (True, False), (False, True)])
-        seconds = self._around_the_lease(LEASE_S)
+        seconds = around_the_lease(self._dice, LEASE_S)
         what = "both ways" if up and down else "to Redis" if up else "from Redis"
         await self._for_a_while(
             name, "silence", f"{what} for {seconds:.1f} s", seconds, lambda: proxy.blackhole(up=up, down=down)
@@ -189,9 +192,8 @@ class Faults:
         await anyio.sleep(self._dice.uniform(2.0, 10.0))
         seconds = 2.5 * LEASE_S
         detail = f"to Redis for {seconds:.1f} s"
-        await self._for_a_while(
-            host.name, "silence", detail, seconds, lambda: host.proxy.blackhole(up=True, down=False)
-        )
+        proxy = self._deployment.topology.proxies[host.name]
+        await self._for_a_while(host.name, "silence", detail, seconds, lambda: proxy.blackhole(up=True, down=False))
 
     async def _refuse(self) -> None:
         name, proxy = self._wire()
@@ -230,18 +232,13 @@ class Faults:
         proxy.double(any_script, nth=self._dice.randint(1, 5), answer=self._dice.choice(["first", "second"]))
 
     def _wire(self) -> tuple[str, FaultProxy]:
-        deployment = self._deployment
-        return self._dice.choice(
-            [("the client", deployment.client), *((actor.name, actor.proxy) for actor in deployment.actors)]
-        )
+        return self._dice.choice(list(self._deployment.topology.proxies.items()))
 
     async def _for_a_while(self, name: str, kind: str, detail: str, seconds: float, begin: Callable[[], None]) -> None:
         wire = f"wire of {name}"
         if wire in self._busy:
             return
-        proxy = dict(
-            [("the client", self._deployment.client), *((one.name, one.proxy) for one in self._deployment.actors)]
-        )[name]
+        proxy = self._deployment.topology.proxies[name]
         with self._only(wire):
             self._tell(kind, f"{name}, {detail}")
             begin()
@@ -252,30 +249,11 @@ class Faults:
 
     # ----------------------------------------------------------------------------------------------------- Redis
 
-    async def _kill_redis(self) -> None:
+    async def _harm(self, fault: ServerFault) -> None:
         if "redis" in self._busy:
             return
-        seconds = self._dice.choice([0.0, 0.3, 1.0, 2.5])
         with self._only("redis"):
-            self._tell("kill Redis", f"started again after {seconds:.1f} s")
-            self._deployment.server.kill()
-            try:
-                await anyio.sleep(seconds)
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await to_thread.run_sync(self._deployment.server.start)
-
-    async def _freeze_redis(self) -> None:
-        if "redis" in self._busy:
-            return
-        seconds = self._around_the_lease(LEASE_S) / 1.5
-        with self._only("redis"):
-            self._tell("freeze Redis", f"for {seconds:.1f} s")
-            self._deployment.server.process.freeze()
-            try:
-                await anyio.sleep(seconds)
-            finally:
-                self._deployment.server.process.thaw()
+            await fault(self._dice, self._tell)
 
     async def _pause_redis(self) -> None:
         seconds = self._dice.uniform(0.1, 1.5)
@@ -293,8 +271,10 @@ class Faults:
         with self._only("redis"):
             self._tell(kind, detail)
 
+            masters = self._deployment.topology.masters()
+
             def ask() -> None:
-                with contextlib.suppress(redis.RedisError), self._deployment.server.client() as client:
+                with contextlib.suppress(redis.RedisError), self._dice.choice(masters).client() as client:
                     send: Callable[..., object] = client.execute_command
                     send(*command)
 

@@ -12,10 +12,10 @@ from tests.faultkit.checkers.final_state import read_ends
 from tests.faultkit.checkers.history import EndNoted, LeaderSeen, Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from orchestrator.store.keys import PoolKeys
+    from tests.chaos.topology import Topology
 
 LOOK_S: Final = 0.03
 KEEP_S: Final = 1.0
@@ -25,8 +25,8 @@ KEEP_S: Final = 1.0
 class Observer:
     """Runs in a thread, over a connection that no fault but those of Redis itself reaches."""
 
-    def __init__(self, connect: Callable[[], redis.Redis], keys: PoolKeys, history: Path) -> None:
-        self._connect, self._keys = connect, keys
+    def __init__(self, topology: Topology, keys: PoolKeys, history: Path) -> None:
+        self._topology, self._keys = topology, keys
         self._recorder = Recorder(history, "observer")
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="observer")
@@ -46,8 +46,10 @@ class Observer:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                with self._connect() as client:
-                    while not self._stopped.wait(LOOK_S):
+                master = self._topology.master()
+                with master.client() as client:
+                    # A server that is no longer the master has old news.
+                    while not self._stopped.wait(LOOK_S) and self._topology.master() is master:
                         self._look_at_leader(client)
                         self._look_at_ends(client)
             except redis.RedisError:

@@ -122,12 +122,15 @@ class SentinelGroup:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             first = stack.enter_context(RedisServer(self._binary, port=0, options=self._options))
-            follow = {**self._options, "replicaof": f"127.0.0.1 {first.port}"}
+            assert first.port is not None
             self.servers = [first]
             for _ in range(self._replicas):
-                self.servers.append(stack.enter_context(RedisServer(self._binary, port=0, options=follow)))
+                replica = stack.enter_context(RedisServer(self._binary, port=0, options=self._options))
+                self.servers.append(replica)
+                # Not an option: once promoted, it is to start as a master.
+                with replica.client() as client:
+                    client.replicaof("127.0.0.1", str(first.port))
             self._wait("the replicas to be in step", lambda: self._in_step(first) == self._replicas)
-            assert first.port is not None
             quorum = self._count // 2 + 1
             for _ in range(self._count):
                 sentinel = Sentinel(self._binary, master=first.port, quorum=quorum)
