@@ -88,7 +88,10 @@ def running_server() -> Iterator[Callable[[str], RedisServer]]:
 @pytest.fixture
 def redis_server(request: pytest.FixtureRequest, running_server: Callable[[str], RedisServer]) -> RedisServer:
     """A running server without persistence: the newest Redis, and with `@pytest.mark.every_server` all in turn."""
-    return running_server(getattr(request, "param", NEWEST))
+    server = running_server(getattr(request, "param", NEWEST))
+    # A test may have flushed them, and others count the calls that their programs send.
+    server.load_scripts()
+    return server
 
 
 @pytest.fixture

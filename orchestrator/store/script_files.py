@@ -58,6 +58,11 @@ class ScriptFile:
     args: tuple[Binding, ...]
 
     @property
+    def only_reads(self) -> bool:
+        """True if the server lets the script write nothing."""
+        return "no-writes" in self.text.partition("\n")[0]
+
+    @property
     def columns(self) -> dict[str, tuple[str, ...]]:
         """Column names of each argument of type `rows` or `row`."""
         return {arg.name: tuple(arg.doc.split()) for arg in self.args if arg.type in {"rows", "row"}}

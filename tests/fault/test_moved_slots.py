@@ -22,7 +22,6 @@ from orchestrator.services import pool_keys
 from orchestrator.store import router
 from orchestrator.store.keys import PoolKeys, ScopeKeys
 from orchestrator.store.locator import Address, slot_of
-from orchestrator.store.script_files import all_scripts
 from orchestrator.store.store import Endpoint, Store, SyncStore
 from orchestrator.tasks import scripts
 from orchestrator.testing.waiting import wait_for
@@ -148,7 +147,7 @@ async def test_the_slot_of_a_pool_is_half_moved(moves: SlotMoves, prefix: str, a
     async with Team(owner_of(moves, pool_root(prefix)), prefix, attempt_log, lease_s=15.0) as team:
         async with under_load(team) as load:
             # With them a script that followed ASK would run at the target, on the keys that have arrived.
-            await anyio.to_thread.run_sync(load_scripts, other_of(moves, team.keys.root))
+            await anyio.to_thread.run_sync(other_of(moves, team.keys.root).load_scripts)
             await anyio.to_thread.run_sync(moves.begin, team.keys.root)
             await anyio.to_thread.run_sync(move_some, moves, team.keys.root, 20)
             await anyio.sleep(HALF_MOVED_S)
@@ -543,13 +542,6 @@ def pool_root(prefix: str) -> str:
 def move_some(moves: SlotMoves, key: str, count: int) -> None:
     """Move this many keys of the slot that moves."""
     moves.move(key, moves.keys(key, moves.owner(key))[:count])
-
-
-def load_scripts(node: RedisServer) -> None:
-    """Load all scripts there."""
-    with node.client() as direct:
-        for script in all_scripts().values():
-            direct.script_load(script.text)
 
 
 def test_slots(moves: SlotMoves) -> None:

@@ -19,6 +19,7 @@ from redis.retry import Retry
 
 from orchestrator.core.errors import ConfigError
 from orchestrator.embedded.server_binary import ServerBinary, find_server_binary
+from orchestrator.store.script_files import all_scripts
 from orchestrator.testing.waiting import wait_until
 from tests.faultkit.processes import ActorProcess
 
@@ -161,6 +162,15 @@ class RedisServer:
         if self._directory is not None:
             self._directory.cleanup()
             self._directory = None
+
+    def load_scripts(self) -> None:
+        """Load the scripts that are missing, as on a server that has long been in use."""
+        scripts = list(all_scripts().values())
+        with self.client() as direct:
+            known = direct.script_exists(*[script.sha for script in scripts])
+            for script, is_known in zip(scripts, known, strict=True):
+                if not is_known:
+                    direct.script_load(script.text)
 
     def client(self) -> redis.Redis:
         """Return a synchronous client without retries; close it."""

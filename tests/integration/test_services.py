@@ -14,6 +14,7 @@ import orchestrator
 from orchestrator import Agent, ConfigError, FormatMismatch, InvalidInput, Orchestrator, ServerUnavailable
 from orchestrator.core.errors import UpgradeUnfinished
 from orchestrator.core.formats import FORMAT, OLDEST_FORMAT, Feature
+from orchestrator.core.ids import new_task_id
 from orchestrator.services import open_services, resolve_settings
 from orchestrator.store import store
 from orchestrator.store.keys import PoolKeys
@@ -21,6 +22,8 @@ from orchestrator.store.script_files import all_scripts
 from orchestrator.store.server_info import read_info
 from orchestrator.store.store import Endpoint, Store
 from orchestrator.supervisor.daemon import run_supervisor
+from orchestrator.tasks.model import CancelStatus
+from orchestrator.tasks.scripts import cancel
 from orchestrator.testing.waiting import wait_for
 from tests.faultkit.servers import RedisServer
 from tests.helpers.cases import each_case
@@ -165,6 +168,25 @@ async def test_scripts_that_the_server_forgot_are_loaded_again(team: LocalTeam) 
     for _ in range(3):
         await team.services.store.execute("SCRIPT", "FLUSH")
         assert await (await team.orc.submit("work")).result(TIMEOUT_S) == 1
+
+
+async def test_a_start_loads_only_scripts_that_read(prefix: str) -> None:
+    """A user who may only read cannot load the scripts that views call; each other one waits for its first call."""
+    scripts = all_scripts()
+    with RedisServer() as server:
+
+        async def loaded() -> set[str]:
+            known = await services.store.execute("SCRIPT", "EXISTS", *[script.sha for script in scripts.values()])
+            return {name for name, is_known in zip(scripts, known, strict=True) if is_known}
+
+        async with open_services(local_settings(server.url, prefix), name="test") as services:
+            at_start = {name for name, script in scripts.items() if script.only_reads}
+            assert at_start > {"tasks/why"}
+            assert "tasks/submit" not in at_start
+            assert await loaded() == at_start
+            call = cancel(services.keys, ids=[new_task_id()], reason="")
+            assert await services.store.call(call) == [(CancelStatus.UNKNOWN, None)]
+            assert await loaded() == {*at_start, "tasks/cancel"}
 
 
 async def test_a_server_that_may_evict_is_refused(prefix: str) -> None:
