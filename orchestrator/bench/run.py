@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle
 
 SKILL: Final = "nothing"
+WAITING_SKILL: Final = "wait"
 FIRST_RESULT_S: Final = 15.0
 """Limit for the first task, because workers and supervisor are still starting."""
 RESULT_S: Final = 5.0
@@ -81,6 +82,13 @@ async def measure_submits(orc: Orchestrator, *, tasks: int, at_most_s: float, bo
     many = await time_submits(client.submit_many, tasks, step=BATCH, at_most_s=at_most_s)
     submitted = one_by_one.tasks + at_once.tasks + many.tasks
     return SubmitRates(one_by_one.per_s, at_once.per_s, many.per_s, submitted)
+
+
+async def submit_waiting(orc: Orchestrator, *, tasks: int) -> None:
+    """Submit tasks whose handlers wait for 5 ms."""
+    for start in range(0, tasks, BATCH):
+        numbers = range(start, min(start + BATCH, tasks))
+        await orc.submit_many([Submission(WAITING_SKILL, {"number": number}) for number in numbers])
 
 
 async def measure_drain(orc: Orchestrator, *, tasks: int, at_most_s: float) -> float:

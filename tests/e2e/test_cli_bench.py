@@ -30,7 +30,15 @@ OTHERS = {
 }
 """Keys of other pools, other prefixes and other programs."""
 RAW_FIGURES = ("raw_submit_one_by_one", "raw_submit_many", "raw_drain", "raw_server_us_per_task")
-FIGURES = ("submit_one_by_one", "submit_100_at_once", "submit_many", "drain", "latency_p50_ms", "latency_p99_ms")
+FIGURES = (
+    "submit_one_by_one",
+    "submit_100_at_once",
+    "submit_many",
+    "drain",
+    "drain_5_ms",
+    "latency_p50_ms",
+    "latency_p99_ms",
+)
 
 
 @pytest.fixture
@@ -115,6 +123,7 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
             37678,
             52815,
             37325,
+            21000,
             0.71,
             0.9,
             0,
@@ -132,6 +141,9 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "submit, 100 at once  37,678 tasks/s\n" in printed
     assert "submit_many          52,815 tasks/s (99,000)\n" in printed
     assert "drain                37,325 tasks/s\n" in printed
+    assert (
+        "drain, 5 ms          21,000 tasks/s with handlers that wait for 5 ms, 200 at once in each process\n" in printed
+    )
     assert "server, per task     25.1 µs of CPU (8.1)\n" in printed
     assert "memory, per task     420 bytes queued, 300 ended\n" in printed
     assert "submit to result     p50 0.71 ms, p99 0.90 ms, at rest\n" in printed

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
 
 APP: Final = "orchestrator.workers.bench:agent"
+WAITING_APP: Final = "orchestrator.workers.bench:waiting"
 TASKS: Final = 5000
 LATENCY_S: Final = 2.0
 SUBMIT_S: Final = 1.2
@@ -61,6 +62,7 @@ class Figures:
     submit_100_at_once: float
     submit_many: float
     drain: float
+    drain_5_ms: float
     latency_p50_ms: float
     latency_p99_ms: float
     payload_bytes: int
@@ -161,7 +163,7 @@ def _measure(
 ) -> Figures | signal.Signals:
     import anyio
 
-    host = Part("worker host", worker_command((APP,), processes), TIMEOUT_S)
+    hosts = [Part("worker host", worker_command((app,), processes), TIMEOUT_S) for app in (APP, WAITING_APP)]
     supervisor = Part("supervisor", supervisor_command(), TIMEOUT_S)
     children: list[Child] = []
 
@@ -172,8 +174,9 @@ def _measure(
         return await _take_figures(settings, children, lambda: start(supervisor), tasks, payload)
 
     try:
-        start(host)
-        start(supervisor)
+        # Workers of their own, because agents of one process share a read of their inboxes.
+        for part in (*hosts, supervisor):
+            start(part)
 
         figures = anyio.run(work_beside, children, work)
     except ChildFailed as failed:
@@ -201,7 +204,7 @@ class MeasureFailed(OrchestratorError):
 async def _take_figures(
     settings: Settings, children: list[Child], start_supervisor: Callable[[], None], tasks: int, payload: int
 ) -> dict[str, Any]:
-    """Measure latency at rest, submits without a supervisor, the drain of the submitted tasks, then a plain stream."""
+    """Measure latency at rest, submits without a supervisor, drains of submitted tasks, then a plain stream."""
     from orchestrator.bench import run
     from orchestrator.bench.raw_loop import measure_raw
     from orchestrator.bench.server_cost import read_cost
@@ -222,6 +225,11 @@ async def _take_figures(
         start_supervisor()
         drain = await run.measure_drain(orc, tasks=rates.tasks, at_most_s=DRAIN_S)
         ended = await read_cost(orc.services)
+        _tell(f"{tasks} tasks that wait for 5 ms …")
+        await _end_last(children)
+        await run.submit_waiting(orc, tasks=tasks)
+        start_supervisor()
+        drain_5_ms = await run.measure_drain(orc, tasks=tasks, at_most_s=DRAIN_S)
         version = (await read_server(orc.services)).name
         _tell("a plain stream …")
         try:
@@ -235,6 +243,7 @@ async def _take_figures(
         "submit_100_at_once": round(rates.at_once),
         "submit_many": round(rates.many),
         "drain": round(drain),
+        "drain_5_ms": round(drain_5_ms),
         "latency_p50_ms": round(latency.p50, 2),
         "latency_p99_ms": round(latency.p99, 2),
         "payload_bytes": payload,
@@ -303,6 +312,7 @@ def show(found: Figures, common: Globals) -> None:
         ("submit, 100 at once", f"{found.submit_100_at_once:,} tasks/s"),
         ("submit_many", f"{found.submit_many:,} tasks/s{_raw(found.raw_submit_many)}"),
         ("drain", f"{found.drain:,} tasks/s{_raw(found.raw_drain)}"),
+        ("drain, 5 ms", f"{found.drain_5_ms:,} tasks/s with handlers that wait for 5 ms, 200 at once in each process"),
         ("submit to result", f"p50 {found.latency_p50_ms:.2f} ms, p99 {found.latency_p99_ms:.2f} ms, at rest"),
         ("server, per task", f"{found.server_us_per_task:,} µs of CPU{_raw(found.raw_server_us_per_task)}"),
         ("memory, per task", f"{found.bytes_per_queued_task:,} bytes queued, {found.bytes_per_ended_task:,} ended"),
