@@ -58,9 +58,9 @@ class ScriptFile:
     args: tuple[Binding, ...]
 
     @property
-    def only_reads(self) -> bool:
-        """True if the server lets the script write nothing."""
-        return "no-writes" in self.text.partition("\n")[0]
+    def may_only_read(self) -> bool:
+        """True if no call writes, or none without its argument `repair`."""
+        return "no-writes" in self.text.partition("\n")[0] or any(arg.name == "repair" for arg in self.args)
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:

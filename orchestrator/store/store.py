@@ -401,13 +401,13 @@ class Store:
         return Hints(self._new_router(f"{self._name}:{name}", timeout_s, received=received, ended=ended))
 
     async def load_scripts(self) -> None:
-        """Read all scripts from disk, and load those that only read and that the server does not know.
+        """Read all scripts from disk, and load those for users who may only read, unless the server knows them.
 
-        A user who may only read may not load them. Each other script is loaded by its first call, because the garbage
+        Such users may load nothing. Each other script is loaded by its first call, because the garbage
         collector of Lua visits every loaded script (docs/internals/adr/0070).
         """
         # The first call reads and compiles all files, for longer than a loop may stand still.
-        scripts = [script for script in (await to_thread.run_sync(all_scripts)).values() if script.only_reads]
+        scripts = [script for script in (await to_thread.run_sync(all_scripts)).values() if script.may_only_read]
 
         async def load() -> None:
             known = await self.execute("SCRIPT", "EXISTS", *[script.sha for script in scripts])

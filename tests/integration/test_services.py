@@ -170,7 +170,7 @@ async def test_scripts_that_the_server_forgot_are_loaded_again(team: LocalTeam) 
         assert await (await team.orc.submit("work")).result(TIMEOUT_S) == 1
 
 
-async def test_a_start_loads_only_scripts_that_read(prefix: str) -> None:
+async def test_a_start_loads_only_scripts_for_readers(prefix: str) -> None:
     """A user who may only read cannot load the scripts that views call; each other one waits for its first call."""
     scripts = all_scripts()
     with RedisServer() as server:
@@ -180,8 +180,8 @@ async def test_a_start_loads_only_scripts_that_read(prefix: str) -> None:
             return {name for name, is_known in zip(scripts, known, strict=True) if is_known}
 
         async with open_services(local_settings(server.url, prefix), name="test") as services:
-            at_start = {name for name, script in scripts.items() if script.only_reads}
-            assert at_start > {"tasks/why"}
+            at_start = {name for name, script in scripts.items() if script.may_only_read}
+            assert at_start > {"tasks/why", "tasks/repair"}
             assert "tasks/submit" not in at_start
             assert await loaded() == at_start
             call = cancel(services.keys, ids=[new_task_id()], reason="")
