@@ -58,11 +58,6 @@ class ScriptFile:
     args: tuple[Binding, ...]
 
     @property
-    def may_only_read(self) -> bool:
-        """True if no call writes, or none without its argument `repair`."""
-        return "no-writes" in self.text.partition("\n")[0] or any(arg.name == "repair" for arg in self.args)
-
-    @property
     def columns(self) -> dict[str, tuple[str, ...]]:
         """Column names of each argument of type `rows` or `row`."""
         return {arg.name: tuple(arg.doc.split()) for arg in self.args if arg.type in {"rows", "row"}}
@@ -71,6 +66,11 @@ class ScriptFile:
     def reads_only(self) -> bool:
         """True if its first line says so, and the server refuses every change."""
         return self.text.startswith("#!lua flags=no-writes\n")
+
+    @property
+    def may_only_read(self) -> bool:
+        """True if no call writes, or none without its argument `repair`."""
+        return self.reads_only or any(arg.name == "repair" for arg in self.args)
 
 
 def load_script(root: Traversable, name: str, modules: Modules | None = None) -> ScriptFile:
