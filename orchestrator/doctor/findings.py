@@ -122,6 +122,12 @@ _TABLE: Final = (
         "Give every slot to a node, or finish the move; name the node that has the slot.",
     ),
     Topic(
+        "redis-sentinel",
+        "Sentinels do not answer or are too few to promote a replica, or a master without replicas takes writes.",
+        "Start the sentinels, name all in `ORC_REDIS__URL`, and set `min-replicas-to-write`; see "
+        "[scaling](../guides/scaling.md#sentinel).",
+    ),
+    Topic(
         "redis-eviction",
         "The server may evict keys when memory is short, or has done so: tasks are lost.",
         "`CONFIG SET maxmemory-policy noeviction`, and the same line in redis.conf.",

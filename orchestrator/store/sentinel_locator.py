@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import hiredis
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
 from orchestrator.core.errors import ServerUnavailable
@@ -148,11 +148,13 @@ class SentinelLocator:
                 )
                 self._has_waited = True
             if self._master is None:
-                raise ServerUnavailable(f"no sentinel names the master ({self._reasons()})")
+                raise ServerUnavailable(
+                    f"no sentinel names the master ({self._reasons()}); check that they run and watch this group"
+                )
             return self._master
 
     def _reasons(self) -> str:
-        return "; ".join(f"{node}: {self._heard.get(node, 'no answer')}" for node in self._place.nodes)
+        return ", ".join(f"{node}: {self._heard.get(node, 'no answer')}" for node in self._place.nodes)
 
     # Called by the threads.
 
@@ -258,8 +260,7 @@ class _Ear:
             what(locator)
 
     def _give_up(self, failure: Exception) -> None:
-        reason = " ".join(str(failure).split()) or type(failure).__name__
-        self._tell(lambda locator: locator.hear(self._node, reason))
+        self._tell(lambda locator: locator.hear(self._node, _reason(failure)))
 
     def _listen(self, sentinel: socket.socket) -> None:
         """Ask and listen until the connection fails."""
@@ -341,6 +342,10 @@ def _checked(reply: Any) -> Any:
     return reply
 
 
+def _reason(failure: Exception) -> str:
+    return " ".join(str(failure).split()) or type(failure).__name__
+
+
 def _pool(place: RedisUrl, node: Node) -> ConnectionPool:
     return ConnectionPool.from_url(
         place.sentinel(node),
@@ -352,6 +357,29 @@ def _pool(place: RedisUrl, node: Node) -> ConnectionPool:
         driver_info=None,
         retry=Retry(NoBackoff(), 0),
     )
+
+
+def ask(place: RedisUrl, node: Node, *questions: str) -> list[Any] | str:
+    """Ask one sentinel about the group. Blocks.
+
+    Returns:
+        The answers, or the errors that the sentinel answered with; why there are none, if it did not answer at all.
+    """
+    connection = _pool(place, node).make_connection()
+    answers: list[Any] = []
+    try:
+        connection.connect()  # type: ignore[no-untyped-call]
+        for question in questions:
+            connection.send_command("SENTINEL", question, place.service)  # type: ignore[no-untyped-call]
+            try:
+                answers.append(connection.read_response())
+            except ResponseError as refused:
+                answers.append(refused)
+    except (OSError, RedisError) as failure:
+        return _reason(failure)
+    finally:
+        connection.disconnect()  # type: ignore[no-untyped-call]
+    return answers
 
 
 def _close(ears: Sequence[_Ear]) -> None:
