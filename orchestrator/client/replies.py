@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 from weakref import WeakValueDictionary, ref
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import OrchestratorError, StoreError
@@ -111,6 +112,8 @@ class Replies:
         self._closed = False
         self._own_wait = anyio.Event()
         self._poll_now = anyio.Event()
+        self._poller_rests = True
+        """No poll is scheduled. A client that awaits one task after another wakes the poller every few seconds only."""
         self._cursor = "0"
         self.last_failure: StoreError | None = None
 
@@ -182,7 +185,7 @@ class Replies:
             raise OrchestratorError(
                 "this client was opened in another event loop; open one in each, or use orchestrator.sync"
             )
-        polls = not self._waiting  # else a poll is already scheduled
+        polls = self._poller_rests  # else a poll is already scheduled
         for id_ in ids:
             self._waiting.setdefault(id_, []).append(waiter)
             own = self._known_own(id_) is not None
@@ -264,6 +267,8 @@ class Replies:
                 if entries:
                     self._cursor = entries[-1][0].decode()
                     await self._take([word for _, fields in entries for word in fields])
+                    # Callers get their results before the next read is prepared.
+                    await checkpoint()
         finally:
             await link.close()
 
@@ -330,9 +335,10 @@ class Replies:
         polled_s = time.monotonic()
         while True:
             pause_s = self._pause_s(polled_s)
+            self._poller_rests = pause_s is None
             with anyio.move_on_after(pause_s):
                 await self._poll_now.wait()
-            self._poll_now = anyio.Event()
+            self._poll_now, self._poller_rests = anyio.Event(), False
             now_s = time.monotonic()
             if pause_s is None:
                 polled_s = now_s  # no task was awaited until now

@@ -112,8 +112,9 @@ class GroupCommit(Generic[Row, Answer]):
             while True:
                 await self._wake.wait()
                 self._wake = anyio.Event()
-                # One turn of the event loop: rows that arrive in the same turn share a call.
-                await checkpoint()
+                if self._gathers or not self._sends_lone:
+                    # One turn of the event loop: rows that arrive in the same turn share a call.
+                    await checkpoint()
                 while self._waiting:
                     if self._gathers:
                         await self._gather()

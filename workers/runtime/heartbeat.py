@@ -346,9 +346,7 @@ class Heartbeat:
         """Store the descriptions of all skills; a failure costs the worker nothing."""
         self._describe_s = time.monotonic() + DESCRIBE_EVERY_S
         # Many agents may share a skill, and to make its JSON schemas takes about 1 ms.
-        skills = {
-            (name, skill.version.digest): skill for agent in self._agents for name, skill in agent.skills.items()
-        }
+        skills = {(name, skill.version.digest): skill for agent in self._agents for name, skill in agent.skills.items()}
         rows = [
             (*version, encode_description(skill.description), skill.options.redact) for version, skill in skills.items()
         ]

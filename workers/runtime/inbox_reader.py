@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ServerRefused, ServerUnavailable, StoreError
@@ -231,6 +232,11 @@ class InboxReader:
         self._pauses.reset()
         for key, entries in found:
             await self._take(self._by_key[key], entries, asked_s=asked_s)
+        if len(found) == 1 and len(found[0][1]) == 1:
+            # A handler that never waits runs in the first turn, and its verdict is sent in the second: before the next
+            # read, which would delay it.
+            await checkpoint()
+            await checkpoint()
 
     async def _take(self, fetcher: Fetcher, entries: list[Any], *, asked_s: float) -> None:
         try:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from orchestrator.core import group_commit
 from orchestrator.core.errors import OrchestratorError, ServerUnavailable, StoreError
@@ -53,6 +54,20 @@ async def test_the_next_batch_grows_behind_a_call() -> None:
         group.cancel_scope.cancel()
     assert server.calls == [["a"], list("bcde"), ["f"]]
     assert given == {row: row for row in "abcde"}
+
+
+async def test_a_lone_verdict_waits_for_no_turn() -> None:
+    """At rest a row that `put` queued is sent in the next turn of the event loop; rows of one turn share the call."""
+    server = _Server()
+    commits: GroupCommit[str, str] = GroupCommit("worker", server.send, size=len)
+    async with anyio.create_task_group() as group:
+        group.start_soon(commits.run)
+        await anyio.wait_all_tasks_blocked()
+        commits.put("a")
+        commits.put("b")
+        await checkpoint()
+        assert server.calls == [["a", "b"]]
+        group.cancel_scope.cancel()
 
 
 async def test_rows_gather_before_a_slow_call() -> None:
@@ -236,6 +251,10 @@ async def test_no_caller_waits_for_an_end() -> None:
         commits.put("next")
         callers.start_soon(add, "in the call")
         await anyio.wait_all_tasks_blocked()
+        opened, server.gate = server.gate, anyio.Event()
+        opened.set()
+        await anyio.wait_all_tasks_blocked()
+        assert server.calls[-1] == ["in the call"]
         group.cancel_scope.cancel()
     lost = told["in the call"]
     assert isinstance(lost, ServerUnavailable)
