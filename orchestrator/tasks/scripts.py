@@ -216,23 +216,23 @@ def finish(
     longest = 2**62 if listpack_bytes is None else listpack_bytes
     packed = [
         (
-            *(d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload)),
+            *(d.task_id, d.generation, d.agent, d.entry, v.kind, opaque(v.payload)),
             *(opaque(v.envelope) if v.envelope else None, None, v.delay_ms, v.at_ms, v.reason, v.number),
             *(v.version, v.names, v.began_ago_ms, v.timed_out or None, 1),
         )
         if v.apart
         else (
-            *(d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload)),
+            *(d.task_id, d.generation, d.agent, d.entry, v.kind, opaque(v.payload)),
             *(None, None, v.delay_ms, v.at_ms, v.reason, v.number),
             *((v.version, v.names) if v.version or v.began_ago_ms is not None else ()),
             *((v.began_ago_ms, v.timed_out or None) if v.began_ago_ms is not None else ()),
         )
         if v.delay_ms or v.at_ms or v.reason or v.number or v.version or v.began_ago_ms is not None
-        else (d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload), opaque(v.envelope), 1)
+        else (d.task_id, d.generation, d.agent, d.entry, v.kind, opaque(v.payload), opaque(v.envelope), 1)
         if v.envelope and len(d.envelope) > longest >= len(v.payload)
-        else (d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload), opaque(v.envelope))
+        else (d.task_id, d.generation, d.agent, d.entry, v.kind, opaque(v.payload), opaque(v.envelope))
         if v.envelope
-        else (d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload))
+        else (d.task_id, d.generation, d.agent, d.entry, v.kind, opaque(v.payload))
         for d, v in rows
     ]
 

@@ -435,11 +435,10 @@ class Executor:
         kept = without_arguments(attempt.delivery.envelope, attempt.envelope) if lean else b""
         return Verdict(VerdictKind.SUCCEEDED, result, envelope=kept)
 
-    def _encoded(self, attempt: Attempt, value: Any) -> Verdict:
+    def _encoded(self, attempt: Attempt, value: Any, max_bytes: int) -> Verdict:
         if isinstance(value, Serialised):
             return self._success(attempt, value.json)
         try:
-            max_bytes = result_caps(self._live.current).max_bytes
             return self._success(attempt, attempt.skill.dump_result(value, max_bytes=max_bytes))
         except InvalidInput as unusable:
             return rejected(str(unusable))
@@ -447,12 +446,13 @@ class Executor:
     async def _succeeded(self, attempt: Attempt, value: Any) -> Verdict | None:
         """Encode the result, in a thread if it is large, and put it into the payload store if it is too large."""
         if self._parts.services.payloads.store is None:
-            return self._encoded(attempt, value)
+            return self._encoded(attempt, value, self._live.current.results.max_bytes)
+        caps = result_caps(self._live.current)
         if isinstance(value, Serialised) or is_small(value):
-            verdict = self._encoded(attempt, value)
+            verdict = self._encoded(attempt, value, caps.max_bytes)
         else:
-            verdict = await to_thread.run_sync(self._encoded, attempt, value)
-        large = len(verdict.payload) > result_caps(self._live.current).inline_bytes
+            verdict = await to_thread.run_sync(self._encoded, attempt, value, caps.max_bytes)
+        large = len(verdict.payload) > caps.inline_bytes
         return (
             await self._store_result(attempt, verdict.payload)
             if large and verdict.kind is VerdictKind.SUCCEEDED
