@@ -106,7 +106,7 @@ async def test_scopes_spread(cluster: Cluster, team: LocalTeam) -> None:
     assert spread == {"0", "1", "2"}
     for node in cluster.masters():
         with node.client() as client:
-            assert 0 < client.info("memory")["number_of_cached_scripts"]
+            assert client.info("memory")["number_of_cached_scripts"] > 0
 
 
 async def test_children_and_output(team: LocalTeam) -> None:
