@@ -232,6 +232,13 @@ SECTIONS: Final = (
                 " No action; `orc doctor` tells whether to name another node in `redis.url`.",
             ),
             LogEvent(
+                "slots_left",
+                "info",
+                ("address",),
+                "Other nodes of the Redis Cluster have all slots of this one, for example after its replica was "
+                "promoted. The program closes its connections to it and goes on there. No action.",
+            ),
+            LogEvent(
                 "slot_map_unknown",
                 "warning",
                 ("error",),

@@ -136,7 +136,7 @@ class Link:
         demoted: called with the address when the server turned out to be a replica.
         unreachable: called with the address when no connection could be opened.
         opened: called when a connection has been opened, before anything is sent.
-        late: called with the address while a reply takes long; returns True if it need not be awaited.
+        late: called with the address every `LATE_S` while a reply is outstanding.
         reads_replica: it sends only what reads, and the server may be a replica.
 
     Attributes:
@@ -156,7 +156,7 @@ class Link:
         demoted: Callable[[Address], None] | None = None,
         unreachable: Callable[[Address], None] | None = None,
         opened: Callable[[], None] | None = None,
-        late: Callable[[Address], bool] | None = None,
+        late: Callable[[Address], None] | None = None,
         reads_replica: bool = False,
     ) -> None:
         self.address, self.used_s = address, -math.inf
@@ -329,7 +329,7 @@ class SyncLink:
         name: shown in CLIENT LIST.
         demoted: called with the address when the server turned out to be a replica.
         unreachable: called with the address when no connection could be opened.
-        late: called with the address every `LATE_S` without a reply; returns True if it need not be awaited.
+        late: called with the address every `LATE_S` while a reply is outstanding.
 
     Attributes:
         used_s: time at which the router last chose the link.
@@ -344,7 +344,7 @@ class SyncLink:
         name: str,
         demoted: Callable[[Address], None],
         unreachable: Callable[[Address], None],
-        late: Callable[[Address], bool] | None,
+        late: Callable[[Address], None] | None,
     ) -> None:
         self.address, self.used_s = address, -math.inf
         self._demoted, self._unreachable, self._late = demoted, unreachable, late
@@ -393,13 +393,12 @@ class SyncLink:
             self._demoted(self.address)
         return replies
 
-    def _await_reply(self, connection: ConnectionInterface, late: Callable[[Address], bool]) -> None:
+    def _await_reply(self, connection: ConnectionInterface, late: Callable[[Address], None]) -> None:
         until_s = time.monotonic() + self._read_timeout_s
         while (left_s := until_s - time.monotonic()) > 0:
             if connection.can_read(min(LATE_S, left_s)):
                 return
-            if late(self.address):
-                raise ConnectionError("another server has its slots")
+            late(self.address)
         raise TimeoutError(f"none after {self._read_timeout_s:g} s")
 
     def close(self) -> None:

@@ -85,9 +85,6 @@ class Locator(Protocol):
     def late(self, address: Address) -> None:
         """Note that a reply of the server there takes long."""
 
-    def has_left(self, address: Address) -> bool:
-        """Return whether the server there is known to have no slot now, so that its replies need not be awaited."""
-
     def prepare(self) -> None:
         """Learn what the first command needs. Blocks.
 
@@ -148,10 +145,6 @@ class FixedLocator:
 
     def late(self, address: Address) -> None:
         """Wait for the reply."""
-
-    def has_left(self, address: Address) -> bool:  # noqa: ARG002 - MOVED and doubts tell everything
-        """Return False."""
-        return False
 
     def prepare(self) -> None:
         """Do nothing: the address is configured."""

@@ -162,11 +162,6 @@ class LongRead:
         self.more = True
         return False
 
-    def leave_old(self) -> None:
-        """End the connection to a server that no longer has the slot, which may be frozen and say nothing."""
-        if self._address is not None and self._locator.has_left(self._address):
-            self.leave_replica()
-
     def leave_replica(self) -> None:
         """End the connection; a read under way fails, and the next `begin` resolves the address again."""
         end_connection(self._socket)

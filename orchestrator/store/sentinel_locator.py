@@ -112,10 +112,6 @@ class SentinelLocator:
         """Ask the sentinels again, because a reply takes long."""
         self.doubt(address)
 
-    def has_left(self, address: Address) -> bool:
-        """Return whether another server is the master."""
-        return self._master is not None and self._master != address
-
     def prepare(self) -> None:
         """Wait for the first answer of a sentinel, if none has come. Blocks.
 

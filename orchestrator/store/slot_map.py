@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from redis.exceptions import RedisError
 
@@ -46,6 +47,7 @@ class ClusterLocator:
     def __init__(self, seeds: Sequence[Address]) -> None:
         self._seeds = random.sample(seeds, len(seeds))
         self._lock = threading.Lock()
+        self._leavers: WeakSet[Leaver] = WeakSet()
         self._addresses = {seed: seed for seed in seeds}
         self._slots = [self._seeds[0]] * SLOTS
         self._masters: frozenset[Address] = frozenset()
@@ -64,10 +66,6 @@ class ClusterLocator:
     def address(self, slot: int) -> Address:
         """Return the address of a slot."""
         return self._slots[slot]
-
-    def has_left(self, address: Address) -> bool:
-        """Return whether a node has no slots according to the map."""
-        return bool(self._masters) and address not in self._masters
 
     def moved(self, slot: int, address: Address) -> None:
         """Note that a node answered with this address for the slot, and read the whole map in the background."""
@@ -91,7 +89,9 @@ class ClusterLocator:
         self._read_soon()
 
     def watch(self, leaver: Leaver) -> None:
-        """Do nothing, because a node that lost its slots says so in its replies, or in none."""
+        """Let a store leave a node that has lost its slots, because a frozen one does not say so."""
+        with self._lock:
+            self._leavers.add(leaver)
 
     def prepare(self) -> None:
         """Read the map if that was not tried. Blocks.
@@ -162,8 +162,13 @@ class ClusterLocator:
                 known = self._addresses.setdefault(address, address)
                 slots[first : last + 1] = [known] * (last + 1 - first)
                 masters.add(known)
+            gone, leavers = self._masters - masters, list(self._leavers)
             self._slots, self._masters = slots, frozenset(masters)
             self.single = slots[0] if len(set(map(id, slots))) == 1 else None
+        for address in gone:
+            _log.info("slots_left", address=str(address))
+            for leaver in leavers:
+                leaver.leave(address)
 
 
 def ask(node: Address) -> list[tuple[int, int, Address]]:

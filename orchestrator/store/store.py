@@ -177,16 +177,12 @@ class Store:
                 demoted=self._leave_replica,
                 unreachable=self._endpoint.locator.doubt,
                 opened=opened,
-                late=late if isinstance(locator, ClusterLocator) else None,
+                # A blocking read may take long.
+                late=locator.late if shared and isinstance(locator, ClusterLocator) else None,
                 reads_replica=self._reads_replica,
             )
 
         locator = self._endpoint.locator
-
-        def late(address: Address) -> bool:
-            if shared:  # a blocking read may take long
-                locator.late(address)
-            return locator.has_left(address)
 
         router = Router(locator, slot=self._slot, open_link=open_link, shared=shared, learned=self._leave_moved)
         self._routers.add(router)
@@ -588,12 +584,8 @@ class SyncStore:
             name=self._name,
             demoted=self._leave_replica,
             unreachable=self._endpoint.locator.doubt,
-            late=self._late if isinstance(self._endpoint.locator, ClusterLocator) else None,
+            late=self._endpoint.locator.late if isinstance(self._endpoint.locator, ClusterLocator) else None,
         )
-
-    def _late(self, address: Address) -> bool:
-        self._endpoint.locator.late(address)
-        return self._endpoint.locator.has_left(address)
 
     def _leave_replica(self, address: Address) -> None:
         self._endpoint.locator.doubt(address)
@@ -615,7 +607,6 @@ class SyncStore:
     def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
         """Run script calls in one round trip."""
         replies = self._router.pipeline([call.command() for call in calls])
-        self._leave_old()
         answers = []
         for call, reply in zip(calls, replies, strict=True):
             if isinstance(reply, ScriptMissing):
@@ -642,14 +633,7 @@ class SyncStore:
 
     def execute(self, *command: Argument) -> Any:
         """Send one command."""
-        try:
-            return self._router.execute(*command)
-        finally:
-            self._leave_old()
-
-    def _leave_old(self) -> None:
-        for long_read in self._long_reads:
-            long_read.leave_old()
+        return self._router.execute(*command)
 
     def long_read(self, *, name: str, connect_timeout_s: float, max_bytes: int) -> LongRead:
         """Return a dedicated connection for a long read; see `LongRead`."""

@@ -53,7 +53,7 @@ class Wire(asyncio.Protocol):
         ended: called once when the connection has ended.
         demoted: called when an error reply shows that the server is a replica. The connection then closes as soon as
             the replies to all commands sent so far have arrived.
-        late: called every `LATE_S` while a reply is outstanding; returns True if it need not be awaited.
+        late: called every `LATE_S` while a reply is outstanding.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Wire(asyncio.Protocol):
         published: Callable[[str, str], None] | None = None,
         ended: Callable[[], None] | None = None,
         demoted: Callable[[], None] | None = None,
-        late: Callable[[], bool] | None = None,
+        late: Callable[[], None] | None = None,
     ) -> None:
         self._transport, self._reply_timeout_s, self._late = transport, reply_timeout_s, late
         self._watch_every_s = reply_timeout_s if late is None else min(reply_timeout_s, LATE_S)
@@ -120,9 +120,9 @@ class Wire(asyncio.Protocol):
         left_s = self._reply_timeout_s - waited_s
         if left_s <= 0:
             self.close(TimeoutError(f"none after {self._reply_timeout_s:g} s"))
-        elif self._late is not None and waited_s >= LATE_S and self._late():
-            self.close(ConnectionError("another server has its slots"))
         else:
+            if self._late is not None and waited_s >= LATE_S:
+                self._late()
             next_s = self._watch_every_s - waited_s if waited_s < self._watch_every_s else self._watch_every_s
             self._watchdog = self._loop.call_later(min(left_s, next_s), self._watch)
 

@@ -94,10 +94,6 @@ class _StartingLocator:
     def late(self, address: Address) -> None:
         """Wait for the reply."""
 
-    def has_left(self, address: Address) -> bool:  # noqa: ARG002 - one server has all slots
-        """Return False."""
-        return False
-
     def prepare(self) -> None:
         """Do nothing: the server starts with the first command."""
 

@@ -74,7 +74,6 @@ def test_a_seed_that_answers_is_enough(nodes: Nodes) -> None:
     locator.prepare()
     assert (locator.address(0), locator.address(99), locator.address(100)) == (A, A, C)
     assert (list(locator.servers), locator.single) == ([A, C], None)
-    assert (locator.has_left(B), locator.has_left(C)) == (True, False)
     asked = len(nodes.asked)
     locator.prepare()
     assert len(nodes.asked) == asked
@@ -120,7 +119,6 @@ def test_a_user_who_may_not_ask(nodes: Nodes) -> None:
     assert locator.single == first
     locator.moved(7, C)
     assert (locator.address(7), locator.address(8)) == (C, first)
-    assert not locator.has_left(A)
     settled(locator, lambda: True)
 
 
@@ -189,3 +187,30 @@ def test_replies() -> None:
     ]
     socket = Address("unix:///run/s")
     assert parse_slots([[0, 1, [b"", 0, b"id", []]]], socket) == [(0, 1, socket)]
+
+
+class Leavings:
+    """Collects the addresses that it is told to leave."""
+
+    def __init__(self) -> None:
+        self.addresses: list[Address] = []
+
+    def leave(self, address: Address) -> None:
+        """Note it."""
+        self.addresses.append(address)
+
+
+def test_a_node_without_slots_is_left(nodes: Nodes) -> None:
+    """Stores close their connections to it; a node that keeps some of its slots is not left."""
+    nodes.know((0, 99, A), (100, SLOTS - 1, B))
+    locator, leavings = ClusterLocator([A, B]), Leavings()
+    locator.watch(leavings)
+    locator.prepare()
+    nodes.know((0, 9, A), (10, SLOTS - 1, B))
+    locator.doubt(A)
+    settled(locator, lambda: locator.address(10) == B)
+    assert leavings.addresses == []
+    nodes.know((0, 9, C), (10, SLOTS - 1, B))
+    locator.late(A)
+    settled(locator, lambda: locator.address(0) == C)
+    assert leavings.addresses == [A]
