@@ -1,6 +1,6 @@
 """Follows the master of a Sentinel group.
 
-A thread per sentinel asks it each second who the master is, after each doubt again, and hears what it announces. The
+A thread per sentinel asks it each second who the master is, after each doubt again, and receives what it announces. The
 newest configuration counts (its epoch), as among the sentinels themselves. All stores of a process share the threads.
 
 After a failover the old master takes writes for seconds, and they are lost. So the stores close their connections to it
@@ -54,7 +54,7 @@ _NOTHING: Final = object()
 
 
 class Answer(NamedTuple):
-    """What a sentinel says: the place of the master, and the epoch of the configuration that says so."""
+    """Answer of a sentinel: the place of the master, and the epoch of the configuration that says so."""
 
     master: Node
     epoch: int
@@ -77,9 +77,9 @@ class SentinelLocator:
     def reset(self) -> None:
         """Begin anew, in a process that has none of the threads."""
         self._changed = threading.Condition()
-        self._heard: dict[Node, Answer | str] = {}
+        self._answers: dict[Node, Answer | str] = {}
         self._expected_until_s = 0.0
-        self._ears: list[_Ear] = []
+        self._listeners: list[_Listener] = []
         self._has_waited = False
 
     @property
@@ -89,7 +89,7 @@ class SentinelLocator:
         Raises:
             ServerUnavailable: no sentinel has named a master yet.
         """
-        return self._master if self._master is not None and self._ears else self._wait_for_first()
+        return self._master if self._master is not None and self._listeners else self._wait_for_first()
 
     def address(self, slot: int) -> Address:  # noqa: ARG002 - one server has all slots
         """Return the address of the master."""
@@ -100,8 +100,8 @@ class SentinelLocator:
 
     def doubt(self, address: Address) -> None:  # noqa: ARG002 - all are asked
         """Ask the sentinels again."""
-        for ear in self._ears:
-            ear.ask()
+        for listener in self._listeners:
+            listener.ask()
 
     @property
     def servers(self) -> Sequence[Address]:
@@ -125,22 +125,16 @@ class SentinelLocator:
         with self._changed:
             self._leavers.add(leaver)
 
-    @property
-    def heard(self) -> dict[Node, Answer | str]:
-        """What each sentinel said last, or why it says nothing."""
-        with self._changed:
-            return dict(self._heard)
-
     def _wait_for_first(self) -> Address:
         with self._changed:
-            if not self._ears:
-                self._ears = [_Ear(self, node, self._place) for node in self._place.nodes]
-                weakref.finalize(self, _close, self._ears)
-                for ear in self._ears:
-                    ear.start()
+            if not self._listeners:
+                self._listeners = [_Listener(self, node, self._place) for node in self._place.nodes]
+                weakref.finalize(self, _close, self._listeners)
+                for listener in self._listeners:
+                    listener.start()
             if not self._has_waited:
                 self._changed.wait_for(
-                    lambda: self._master is not None or len(self._heard) == len(self._ears), ANSWER_S
+                    lambda: self._master is not None or len(self._answers) == len(self._listeners), ANSWER_S
                 )
                 self._has_waited = True
             if self._master is None:
@@ -150,14 +144,14 @@ class SentinelLocator:
             return self._master
 
     def _reasons(self) -> str:
-        return ", ".join(f"{node}: {self._heard.get(node, 'no answer')}" for node in self._place.nodes)
+        return ", ".join(f"{node}: {self._answers.get(node, 'no answer')}" for node in self._place.nodes)
 
     # Called by the threads.
 
-    def hear(self, node: Node, answer: Answer | str) -> None:
+    def note(self, node: Node, answer: Answer | str) -> None:
         """Note what a sentinel said, or why it says nothing."""
         with self._changed:
-            self._heard[node] = answer
+            self._answers[node] = answer
             left = self._decide()
             self._changed.notify_all()
         self._leave(left)
@@ -177,7 +171,7 @@ class SentinelLocator:
         self._leave(left)
 
     def _decide(self) -> Address | None:
-        answers = [heard for heard in self._heard.values() if isinstance(heard, Answer)]
+        answers = [answer for answer in self._answers.values() if isinstance(answer, Answer)]
         if not answers:
             return None
         newest = max(answer.epoch for answer in answers)
@@ -211,7 +205,7 @@ class SentinelLocator:
             leaver.leave(old)
 
 
-class _Ear:
+class _Listener:
     """A thread that asks one sentinel and listens to it, until the locator is gone."""
 
     def __init__(self, locator: SentinelLocator, node: Node, place: RedisUrl) -> None:
@@ -256,7 +250,7 @@ class _Ear:
             what(locator)
 
     def _give_up(self, failure: Exception) -> None:
-        self._tell(lambda locator: locator.hear(self._node, _reason(failure)))
+        self._tell(lambda locator: locator.note(self._node, _reason(failure)))
 
     def _listen(self, sentinel: socket.socket) -> None:
         """Ask and listen until the connection fails."""
@@ -286,7 +280,7 @@ class _Ear:
 
     def _take_answer(self, known: dict[bytes, bytes], master: Sequence[bytes]) -> None:
         answer = Answer(Node(master[0].decode(), int(master[1])), int(known[b"config-epoch"]))
-        self._tell(lambda locator: locator.hear(self._node, answer))
+        self._tell(lambda locator: locator.note(self._node, answer))
 
     def _take_news(self, news: Sequence[Any]) -> bool:
         """Handle what the sentinel announces; returns whether to ask it."""
@@ -378,9 +372,9 @@ def ask(place: RedisUrl, node: Node, *questions: str) -> list[Any] | str:
     return answers
 
 
-def _close(ears: Sequence[_Ear]) -> None:
-    for ear in ears:
-        ear.close()
+def _close(listeners: Sequence[_Listener]) -> None:
+    for listener in listeners:
+        listener.close()
 
 
 _shared: weakref.WeakValueDictionary[str, SentinelLocator] = weakref.WeakValueDictionary()

@@ -48,10 +48,10 @@ class Silent:
 @pytest.fixture
 def locator(monkeypatch: pytest.MonkeyPatch) -> SentinelLocator:
     """A locator of three sentinels that a test lets speak; at first all name `OLD`."""
-    monkeypatch.setattr(module, "_Ear", Silent)
+    monkeypatch.setattr(module, "_Listener", Silent)
     made = SentinelLocator(parse_url("redis+sentinel://:pw@127.0.0.1:1,127.0.0.1:2,127.0.0.1:3/group/2"))
     for sentinel in SENTINELS:
-        made.hear(sentinel, Answer(OLD, 5))
+        made.note(sentinel, Answer(OLD, 5))
     assert made.single == Address("redis://:pw@old:6379/2")
     return made
 
@@ -60,18 +60,18 @@ def test_the_newest_configuration_counts(locator: SentinelLocator) -> None:
     """One sentinel that knows a newer one is right, and those that do not know it yet change nothing."""
     store = Leaving()
     locator.watch(store)
-    locator.hear(SENTINELS[0], Answer(NEW, 6))
+    locator.note(SENTINELS[0], Answer(NEW, 6))
     assert (str(locator.single), store.left) == ("new:6379", ["old:6379"])
-    locator.hear(SENTINELS[1], Answer(OLD, 5))
-    locator.hear(SENTINELS[0], "closed")
-    locator.hear(SENTINELS[2], Answer(OLD, 5))
+    locator.note(SENTINELS[1], Answer(OLD, 5))
+    locator.note(SENTINELS[0], "closed")
+    locator.note(SENTINELS[2], Answer(OLD, 5))
     assert (str(locator.single), store.left) == ("new:6379", ["old:6379"])
 
 
 def test_the_address_is_the_same_object(locator: SentinelLocator) -> None:
     """The usual command compares identities."""
     before = locator.single
-    locator.hear(SENTINELS[0], Answer(OLD, 5))
+    locator.note(SENTINELS[0], Answer(OLD, 5))
     assert locator.single is before
     assert before.is_master
 
@@ -83,11 +83,11 @@ def test_a_replica_that_is_about_to_be_promoted(locator: SentinelLocator, monkey
     locator.expect(NEW)
     assert (str(locator.single), store.left) == ("new:6379", ["old:6379"])
     for sentinel in SENTINELS:
-        locator.hear(sentinel, Answer(OLD, 5))
+        locator.note(sentinel, Answer(OLD, 5))
     assert str(locator.single) == "new:6379"
-    locator.hear(SENTINELS[1], Answer(NEW, 6))
+    locator.note(SENTINELS[1], Answer(NEW, 6))
     _let_pass(monkeypatch)
-    locator.hear(SENTINELS[0], Answer(OLD, 5))
+    locator.note(SENTINELS[0], Answer(OLD, 5))
     assert str(locator.single) == "new:6379"
 
 
@@ -101,20 +101,20 @@ def test_a_promotion_that_does_not_happen(
         locator.stop_expecting()
     else:
         _let_pass(monkeypatch)
-        locator.hear(SENTINELS[0], Answer(OLD, 5))
+        locator.note(SENTINELS[0], Answer(OLD, 5))
     assert str(locator.single) == "old:6379"
 
 
 def test_sentinels_that_were_cut_off(locator: SentinelLocator, monkeypatch: pytest.MonkeyPatch) -> None:
     """A minority that knows an older configuration is not believed; the majority is, for example after a new set-up."""
-    locator.hear(SENTINELS[0], Answer(NEW, 6))
+    locator.note(SENTINELS[0], Answer(NEW, 6))
     _let_pass(monkeypatch)
-    locator.hear(SENTINELS[1], "closed")
-    locator.hear(SENTINELS[0], "closed")
-    locator.hear(SENTINELS[2], Answer(OLD, 5))
+    locator.note(SENTINELS[1], "closed")
+    locator.note(SENTINELS[0], "closed")
+    locator.note(SENTINELS[2], Answer(OLD, 5))
     assert str(locator.single) == "new:6379"
-    locator.hear(SENTINELS[1], Answer(THIRD, 0))
-    locator.hear(SENTINELS[2], Answer(THIRD, 0))
+    locator.note(SENTINELS[1], Answer(THIRD, 0))
+    locator.note(SENTINELS[2], Answer(THIRD, 0))
     assert str(locator.single) == "third:6379"
 
 
