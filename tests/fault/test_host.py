@@ -16,10 +16,17 @@ import pytest
 from orchestrator import Agent, Orchestrator
 from orchestrator.agents import scripts as registry
 from orchestrator.agents.model import AgentSpec
+from orchestrator.core.live_settings import LiveSettings
+from orchestrator.core.settings import Settings
+from orchestrator.core.settings_sources import SettingsSources
 from orchestrator.services import SyncStore, pool_keys, reach_server
+from orchestrator.store.keys import PoolKeys
 from orchestrator.tasks import scripts
 from orchestrator.testing.waiting import wait_for
-from orchestrator.workers.runtime.host import STUCK_MARGIN_S, DeadWorker, Host
+from orchestrator.workers.runtime.host import STUCK_MARGIN_S, DeadWorker, Host, WorkerProcess
+from orchestrator.workers.runtime.process_groups import ProcessGroups
+from orchestrator.workers.runtime.settings_feed import SettingsFeed
+from orchestrator.workers.runtime.watchdog import LoopWatchdog
 from tests.faultkit.servers import RedisServer
 from tests.helpers import subprocesses
 from tests.helpers.subprocesses import alive, parent_of
@@ -28,8 +35,6 @@ from tests.helpers.team import make_settings
 if TYPE_CHECKING:
     import redis
 
-    from orchestrator.core.settings import Settings
-    from orchestrator.store.keys import PoolKeys
     from tests.faultkit.processes import ActorProcess
     from tests.helpers.attempt_log import AttemptLog
 
@@ -264,3 +269,43 @@ async def test_a_lost_limit_does_not_end_the_host(
         redis_client.hset(keys.limits, "shared", "100 1000000")
         await wait_for(lambda: subprocesses.workers_of(redis_client, keys, "crawler"), "another worker", 15)
         assert host.returncode is None
+
+
+async def test_dead_workers_of_two_pools(
+    redis_server: RedisServer, redis_client: redis.Redis, prefix: str, agent: Agent
+) -> None:
+    """A worker dies in each pool: the entries of both go back, each in its own pool."""
+    settings = make_settings(redis_server.url, prefix)
+    host = Host(settings, [agent], processes=1, pools=["default", "other"])
+    ids = dict[str, str]()
+    for pool in ("default", "other"):
+        of_pool = settings.model_copy(update={"pool": pool})
+        async with Orchestrator(settings=of_pool) as orc:
+            ids[pool] = (await orc.submit("work")).id
+        assign(redis_client, of_pool, pool_keys(of_pool))
+        read(redis_client, pool_keys(of_pool), "w1")
+        host._dead_workers.append(DeadWorker("w1", pool, "signal SIGKILL", due_s=0.0))
+    await wait_for(lambda: all(dead.answered for dead in abandon_all(host)), "both answers", 10)
+    for pool, id_ in ids.items():
+        keys = PoolKeys(prefix, pool)
+        assert redis_client.hget(keys.task(id_), "deaths") == b"1", pool
+        assert redis_client.xpending(keys.inbox("ed"), "workers")["pending"] == 0
+    host._abandon_last()
+
+
+def test_a_reload_sends_each_worker_the_settings_of_its_pool(agent: Agent, tmp_path: Path) -> None:
+    """The host reads the sources once; what it sends has the changed setting, and the pool of the worker."""
+    (file := tmp_path / "orchestrator.toml").write_text("[queue]\nmax_tasks = 6\n")
+    sources = SettingsSources.of(file)
+    host = Host(sources.load().settings, [agent], processes=1, pools=["default", "other"], sources=sources)
+    feeds = {pool: SettingsFeed() for pool in ("default", "other")}
+    for number, (pool, feed) in enumerate(feeds.items()):
+        watchdog, groups = LoopWatchdog(1.0), ProcessGroups()
+        host._children[-number] = WorkerProcess(-number, f"w{number}", pool, 0.0, 0, watchdog, groups, feed)
+    file.write_text("[queue]\nmax_tasks = 7\n")
+    host._reload()
+    for pool, feed in feeds.items():
+        received = LiveSettings(Settings())
+        feed._receive(received)
+        assert (received.current.pool, received.current.queue.max_tasks, received.generation) == (pool, 7, 2)
+        feed.close()
