@@ -207,9 +207,10 @@ def test_two_pools(terminal: Terminal) -> None:
         assert terminal.orc("start", "--pool", "mail").code == 0
         assert terminal.orc("tasks", "wait", held, "--timeout", "20s", "--pool", "mail").code == 0
 
-        nap = start_nap(terminal, 1.0, "--pool", "billing")
+        # Long enough for a slow machine to see it run.
+        nap = start_nap(terminal, 6.0, "--pool", "billing")
         up.signal(signal.SIGINT)
-        assert up.wait_exit(20) == 0, up.output
+        assert up.wait_exit(30) == 0, up.output
     assert not terminal.processes()
     with terminal.start("redis", "run") as redis:
         redis.wait_output("Ctrl-C stops it")
