@@ -188,6 +188,7 @@ def test_reload_of_settings(terminal: Terminal) -> None:
         assert up.wait_exit(20.0) == 0, up.output
 
 
+@pytest.mark.slow
 def test_two_pools(terminal: Terminal) -> None:
     """Each pool has workers of its own and one process supervises both; a stop of one leaves the other alone."""
     with terminal.start("up", "my_agents:agent", "--pool", "mail", "--pool", "billing") as up:
