@@ -22,8 +22,8 @@ local now_arg = ARGV[4]             -- time: test override, microseconds
 --@rare: limit_room, take_slots, put_suspects, notify_of_suspects, end_task, append_event, forgiven_failures
 --@rare: pass_lane, flush_turns, note_activity
 
--- Agents that were looked at less than `fresh_us` ago are passed over when the call can choose among a few others, so that
--- tasks in quick succession do not look at all agents each.
+-- Agents that were looked at less than `fresh_us` ago are passed over when the call can choose among a few others, or has one
+-- for each share of the tasks, so that tasks in quick succession do not look at all agents each.
 local look_at, choices, fresh_us = 100, 8, 5000
 local now = now_us(now_arg)
 local run = start_assigning(pool, now, 1)
@@ -42,6 +42,7 @@ if closed or listed == 0 or (waiting == 0 and #held_places == 0) then return {0,
 local share = math.max(1, math.ceil(waiting / listed))
 -- One read of the queue serves the agents that are looked at.
 run.ahead = math.min(waiting, share * math.min(listed, look_at), limit)
+local enough = math.max(choices, math.ceil(waiting / share))
 -- The order of agents survives a clock that steps back.
 local clock = math.max(now, tonumber(redis.call('ZRANGE', room_key, -1, -1, 'WITHSCORES')[2]))
 
@@ -99,7 +100,7 @@ while not stop do
     if #names > 1 then look_at_agents(pool, run, names) end
   end
   for i = 1, #found, 2 do
-    if is_done() or seen >= look_at or (#busy > 0 and seen >= choices and tonumber(found[i + 1]) > clock - fresh_us) then
+    if is_done() or seen >= look_at or (#busy > 0 and seen >= enough and tonumber(found[i + 1]) > clock - fresh_us) then
       stop = true
       break
     end
