@@ -118,8 +118,10 @@ def prefix(request: pytest.FixtureRequest, redis_client: redis.Redis) -> Iterato
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run tests marked `every_server` once on each server; see `servers_of` for those that are `slow`."""
-    if metafunc.definition.get_closest_marker("every_server") and "redis_server" in metafunc.fixturenames:
-        metafunc.parametrize("redis_server", servers_of(metafunc.definition.path), indirect=True)
+    marker = metafunc.definition.get_closest_marker("every_server")
+    if marker and "redis_server" in metafunc.fixturenames:
+        servers = servers_of(metafunc.definition.path, alone=marker.kwargs.get("alone", False))
+        metafunc.parametrize("redis_server", servers, indirect=True)
 
 
 def pytest_report_header() -> list[str]:

@@ -1,32 +1,42 @@
-"""The servers that tests run on: the newest Redis, an old one, and Valkey.
+"""What tests run on: the newest Redis, an old one, Valkey, a Sentinel group and a cluster of three masters.
 
-A server of the matrix has a name, the program that it needs, and what starts it.
+An entry of the matrix has a name, the program that it needs, and what starts it.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+import redis
 
 from orchestrator.embedded.server_binary import ServerBinary, find_server_binary
+from tests.faultkit.clusters import run_cluster
+from tests.faultkit.sentinels import SentinelGroup
 from tests.faultkit.servers import RedisServer, find_binary_of_line
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Iterator
     from contextlib import AbstractContextManager
 
 NEWEST: Final = "newest"
 REDIS_7: Final = "redis7"
 VALKEY: Final = "valkey"
+SENTINEL: Final = "sentinel"
+CLUSTER: Final = "three-masters"
 
-MATRIX: Final = (NEWEST, REDIS_7, VALKEY)
-"""Servers of tests that are marked `every_server`."""
+MATRIX: Final = (NEWEST, REDIS_7, VALKEY, SENTINEL, CLUSTER)
+"""What tests that are marked `every_server` run on."""
+TOPOLOGIES: Final = frozenset({SENTINEL, CLUSTER})
 SCRIPT_TESTS: Final = Path(__file__).parents[1] / "lua"
 IN_EACH_RUN: Final = {
-    VALKEY: ("lua/tasks/test_dispatch.py", "lua/tasks/test_finish.py", "lua/locks/test_take.py"),
+    VALKEY: ("lua/tasks/test_dispatch.py", "lua/locks/test_take.py"),
+    SENTINEL: ("integration/test_lanes.py",),
+    CLUSTER: ("integration/test_lanes.py", "lua/tasks/test_finish.py"),
 }
 """Files of tests whose run on a server is not `slow`, besides those of `_usual`."""
 MISSING: Final = {
@@ -55,9 +65,19 @@ def _usual(path: Path) -> set[str]:
     return usual | {which for which, files in IN_EACH_RUN.items() if name in files}
 
 
-def servers_of(path: Path) -> list[Any]:
-    """Return the servers of the marked tests of a file, as parameters; most runs on most servers are `slow`."""
-    return _parameters(MATRIX, _usual(path))
+def servers_of(path: Path, *, alone: bool = False) -> list[Any]:
+    """Return what the marked tests of a file run on, as parameters; most runs on most servers are `slow`.
+
+    Scripts run on no Sentinel group: it is the newest Redis, and only a failover makes it another one.
+
+    Args:
+        path: the file.
+        alone: only servers that stand alone, for a test that watches one server or changes its users or settings.
+    """
+    which = [each for each in MATRIX if not alone or each not in TOPOLOGIES]
+    if path.is_relative_to(SCRIPT_TESTS):
+        which = [each for each in which if each != SENTINEL]
+    return _parameters(which, _usual(path))
 
 
 def find_binary(which: str) -> ServerBinary | None:
@@ -79,6 +99,44 @@ def binary_of(which: str) -> ServerBinary:
     return found
 
 
-def start_server(which: str) -> AbstractContextManager[RedisServer]:
+def start_server(which: str) -> AbstractContextManager[Any]:
     """Return a server of the matrix that starts with the block, or skip the test if it is not installed."""
+    if which == SENTINEL:
+        return _sentinel_group()
+    if which == CLUSTER:
+        return _three_masters()
     return RedisServer(binary_of(which))
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Several servers, as tests use one."""
+
+    url: str
+    client: Callable[[], redis.Redis]
+    binary: ServerBinary
+
+    @property
+    def version(self) -> str:
+        """Version of the program, such as `8.2.3`."""
+        return self.binary.version
+
+
+@contextmanager
+def _sentinel_group() -> Iterator[Topology]:
+    """Start a master with a replica and a sentinel; no test of the matrix promotes the replica."""
+    binary = binary_of(NEWEST)
+    with SentinelGroup(binary, replicas=1, sentinels=1) as group:
+        yield Topology(group.url, group.servers[0].client, binary)
+
+
+@contextmanager
+def _three_masters() -> Iterator[Topology]:
+    """Start a cluster of three masters."""
+    binary = binary_of(NEWEST)
+    with run_cluster(binary) as cluster:
+
+        def client() -> redis.Redis:
+            return redis.RedisCluster(host="127.0.0.1", port=cluster.port)  # type: ignore[return-value]
+
+        yield Topology(cluster.url, client, binary)

@@ -156,6 +156,7 @@ async def test_under_a_lock(team: LocalTeam) -> None:
     assert len((await chat.source("web").hydrate()).messages) == 1
 
 
+@pytest.mark.every_server(alone=True)
 async def test_reading_again(alone: Chat, redis_client: redis.Redis) -> None:
     """A reader gets nothing if nothing has changed, new messages if some were added, and all after any other change."""
     chat = alone
@@ -270,6 +271,7 @@ async def test_a_cached_read_knows_the_new_end(alone: Chat, redis_client: redis.
     assert counter.scripts() == 3
 
 
+@pytest.mark.every_server(alone=True)
 async def test_one_round_trip(alone: Chat, redis_client: redis.Redis) -> None:
     """Every change is one script, and a read is one transaction."""
     chat = alone

@@ -134,6 +134,7 @@ async def _change(memory: Memory, vectors: dict[str, list[float]], change: tuple
         del vectors[id_]
 
 
+@pytest.mark.every_server(alone=True)
 @exact
 async def test_one_round_trip(settings: Settings, redis_client: redis.Redis) -> None:
     """A search whose vectors did not change reads them from the process, and asks the server once."""

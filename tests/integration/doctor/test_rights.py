@@ -75,7 +75,7 @@ def needed_rules(settings: Settings, client: redis.Redis) -> list[str]:
     return [f"+{name}" for name in names if not (old and name in NEWEST)]
 
 
-@pytest.mark.every_server
+@pytest.mark.every_server(alone=True)
 @pytest.mark.parametrize("may_ask", [True, False], ids=["dry-run", "transaction"])
 async def test_missing_rights_are_named(
     redis_server: RedisServer, redis_client: redis.Redis, settings: Settings, user: str, *, may_ask: bool
@@ -96,7 +96,7 @@ async def test_missing_rights_are_named(
     assert redis_client.dbsize() == keys_before
 
 
-@pytest.mark.every_server
+@pytest.mark.every_server(alone=True)
 @pytest.mark.parametrize("may_ask", [True, False], ids=["dry-run", "transaction"])
 async def test_a_key_pattern_that_is_too_narrow(
     redis_server: RedisServer, redis_client: redis.Redis, settings: Settings, user: str, *, may_ask: bool
@@ -113,7 +113,7 @@ async def test_a_key_pattern_that_is_too_narrow(
     assert (await run_doctor(login))["rights"].severity is Severity.OK
 
 
-@pytest.mark.every_server
+@pytest.mark.every_server(alone=True)
 @pytest.mark.parametrize("may_ask", [True, False], ids=["dry-run", "transaction"])
 async def test_hints_may_be_missing(
     redis_server: RedisServer, redis_client: redis.Redis, settings: Settings, user: str, *, may_ask: bool
@@ -128,7 +128,7 @@ async def test_hints_may_be_missing(
     assert (await run_doctor(login))["rights"].severity is Severity.OK
 
 
-@pytest.mark.every_server
+@pytest.mark.every_server(alone=True)
 async def test_vector_sets_may_be_missing(
     redis_server: RedisServer,
     redis_client: redis.Redis,
@@ -193,7 +193,7 @@ async def test_a_user_whom_nothing_can_be_told(
     assert redis_client.dbsize() == before
 
 
-@pytest.mark.every_server
+@pytest.mark.every_server(alone=True)
 async def test_the_table_is_enough_for_a_team(
     redis_server: RedisServer, redis_client: redis.Redis, settings: Settings, user: str
 ) -> None:

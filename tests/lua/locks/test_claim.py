@@ -231,6 +231,7 @@ def test_holders_that_died_are_forgotten(scope: Scope) -> None:
     assert kept_of_tasks(scope) < 130
 
 
+@pytest.mark.every_server(alone=True)
 @pytest.mark.parametrize("lock", ["exec", "exec:TASK", "lock:n"])
 def test_free_lock_is_taken_by_set_nx(scope: Scope, lock: str) -> None:
     """A free lock is taken by SET PX NX, also by a renewal that finds it lapsed; a take-over is a SET without NX."""

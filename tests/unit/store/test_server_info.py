@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.faultkit.servers import RedisServer
 
 
-@pytest.mark.every_server
+@pytest.mark.every_server(alone=True)
 def test_a_real_server(redis_server: RedisServer) -> None:
     """Every fact that we know by name is there on each version."""
     found = info(redis_server.directory / "redis.sock")
