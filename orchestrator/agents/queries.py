@@ -11,6 +11,7 @@ from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import NotFound, StoreError
 from orchestrator.core.queue_name import QueueName
 from orchestrator.core.rates import Rate
+from orchestrator.store.paging import read_split
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -61,7 +62,7 @@ async def agents(store: Store, limit: int | None = None, *, since_ms: int = 0) -
 
 async def agents_named(store: Store, names: Collection[str]) -> list[AgentInfo]:
     """Read those of these agents that are registered, by name."""
-    heartbeats = await store.execute("ZMSCORE", store.keys.agents, *names) if names else []
+    heartbeats = await read_split(store, ("ZMSCORE", store.keys.agents), list(names))
     pairs = zip(names, heartbeats, strict=True)
     return await _agents(store, {name: int(float(heartbeat)) for name, heartbeat in pairs if heartbeat is not None})
 
@@ -178,7 +179,7 @@ async def workers(store: Store, limit: int | None = None) -> list[WorkerInfo]:
 
 async def workers_named(store: Store, ids: Sequence[str]) -> list[WorkerInfo]:
     """Read those of these workers that live, in this order."""
-    heartbeats = await store.execute("ZMSCORE", store.keys.workers, *ids) if ids else []
+    heartbeats = await read_split(store, ("ZMSCORE", store.keys.workers), ids)
     pairs = zip(ids, heartbeats, strict=True)
     return await _workers(store, [(id_.encode(), heartbeat) for id_, heartbeat in pairs if heartbeat is not None])
 
@@ -216,7 +217,7 @@ async def versions(store: Store, skill: str) -> list[KnownVersion]:
     if not owners:
         return []
     members = [f"{agent} {skill}={digest}" for agent, digest in owners]
-    left = await store.execute("ZMSCORE", store.keys.left_versions, *members)
+    left = await read_split(store, ("ZMSCORE", store.keys.left_versions), members)
     found = []
     for (agent, digest), value, left_ms in zip(owners, flat[1::2], left, strict=True):
         born_ms, *arguments = value.decode().split(" ")

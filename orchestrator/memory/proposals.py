@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.memory.encoding import decode_record
@@ -9,6 +10,7 @@ from orchestrator.memory.exact_search import check_dims
 from orchestrator.memory.headers import decode_header
 from orchestrator.memory.model import TIERS
 from orchestrator.store.keys import VECTORS
+from orchestrator.store.paging import parts, split_command
 from orchestrator.vectors.cache import parse_revision, revision_commands
 from orchestrator.vectors.encoding import split_stored
 from orchestrator.vectors.ranking import cosines
@@ -74,14 +76,17 @@ async def check_hits(
     if not hits:
         return CheckedHits([], [], None)
     keys, ids = scope.keys, list(dict.fromkeys(hit.id for hit in hits))
-    commands: list[Sequence[Argument]] = [("MULTI",), ("TIME",), ("HMGET", keys.key(VECTORS), *ids)]
-    commands += [("HMGET", keys.key(keys.tier_part(tier, "hdr")), *ids) for tier in TIERS]
+    columns = [keys.key(VECTORS), *(keys.key(keys.tier_part(tier, "hdr")) for tier in TIERS)]
+    commands: list[Sequence[Argument]] = [("MULTI",), ("TIME",)]
+    for key in columns:
+        commands += split_command(("HMGET", key), ids)
     if front:
         commands += [("HMGET", keys.key(keys.tier_part(tier, "rec")), *ids[:front]) for tier in TIERS]
     state = revision_commands(scope)
-    time, stored, *replies = (await scope.read_many([*commands, *state, ("EXEC",)]))[-1]
-    revision = parse_revision(replies[-len(state) :])
-    headers, contents = replies[: len(TIERS)], replies[len(TIERS) : -len(state)]
+    time, *replies = (await scope.read_many([*commands, *state, ("EXEC",)]))[-1]
+    revision, count = parse_revision(replies[-len(state) :]), len(parts(ids))
+    stored, *headers = (list(chain.from_iterable(replies[at * count : (at + 1) * count])) for at in range(len(columns)))
+    contents = replies[len(columns) * count : -len(state)]
     now_ms = now_ms_of(time)
     numbers: dict[str, set[int]] = {}
     for hit in hits:

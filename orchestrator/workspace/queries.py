@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.ids import encode_foreign
 from orchestrator.core.payload import decode_json
 from orchestrator.store.keys import CHANGES, DIRECTORY, DOCUMENT, MACHINES, META, PARTS
+from orchestrator.store.paging import split_command
 from orchestrator.workspace import scripts
 from orchestrator.workspace.model import AgentEntry, Directive, LogEntry, Snapshot, StateEntry, Versioned, WorkspaceSize
 
@@ -23,9 +25,17 @@ async def read_paths(scope: ScopedStore, part: str, paths: Sequence[str]) -> dic
     """Return these paths of a document or scratch, or all paths. Missing paths are left out."""
     key = scope.keys.key(part)
     if paths:
-        found = zip(paths, await scope.read("HMGET", key, *paths), strict=True)
+        found = zip(paths, await _read_fields(scope, key, paths), strict=True)
         return {path: _versioned(stored) for path, stored in found if stored is not None}
     return _paths(await scope.read("HGETALL", key))
+
+
+async def _read_fields(scope: ScopedStore, key: str, fields: Sequence[str]) -> list[Any]:
+    commands = split_command(("HMGET", key), fields)
+    if len(commands) == 1:
+        return list(await scope.read(*commands[0]))
+    # At one moment, as by one command.
+    return list(chain.from_iterable((await scope.read_many([("MULTI",), *commands, ("EXEC",)]))[-1]))
 
 
 async def read_last(scope: ScopedStore, log: str, count: int) -> list[LogEntry]:
@@ -50,7 +60,7 @@ async def read_states(scope: ScopedStore, ids: Sequence[str]) -> dict[str, State
     """Return these state machines, or all of them. Missing ones are left out."""
     key = scope.keys.key(MACHINES)
     if ids:
-        found = zip(ids, await scope.read("HMGET", key, *ids), strict=True)
+        found = zip(ids, await _read_fields(scope, key, ids), strict=True)
         return {id_: _state(stored) for id_, stored in found if stored is not None}
     return _states(await scope.read("HGETALL", key))
 
