@@ -27,7 +27,7 @@ _POLL_S: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """What a server says about its replication.
+    """Facts that a server tells about its replication.
 
     Attributes:
         is_replica: it follows a primary.
@@ -46,7 +46,7 @@ class Replication:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a replica is behind its primary.
+    """Distance of a replica behind its primary.
 
     Attributes:
         caught_up: it has all that its primary had when that was asked.

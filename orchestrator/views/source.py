@@ -34,7 +34,7 @@ PROBE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ViewSource:
-    """Where views are read, and how old they may be.
+    """Servers that views are read from, and the greatest age of the views.
 
     Attributes:
         replicas: addresses of the replicas that are read, one of each primary that has some.
