@@ -27,6 +27,7 @@ from tests.faultkit.processes import ActorProcess
 from tests.helpers import subprocesses
 from tests.helpers.end_state import find_violations, records
 from tests.helpers.logging_agents import ATTEMPT_LOG_VARIABLE, LEASE_VARIABLE, SLOTS_VARIABLE
+from tests.helpers.server_matrix import NEWEST, SENTINEL, Topology
 from tests.helpers.spans import RecordedSpans
 from tests.helpers.team import make_settings
 
@@ -184,7 +185,11 @@ class MixedPool:
 
 @pytest.fixture
 def pool(
-    old_tree: Path, redis_server: RedisServer, redis_client: redis.Redis, prefix: str, attempt_log: AttemptLog
+    old_tree: Path,
+    redis_server: RedisServer | Topology,
+    redis_client: redis.Redis,
+    prefix: str,
+    attempt_log: AttemptLog,
 ) -> Iterator[MixedPool]:
     """An empty pool of the old format."""
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0, sweep_s=0.5, heartbeat_s=0.3)
@@ -193,14 +198,17 @@ def pool(
         LEASE_VARIABLE: "3",
         SLOTS_VARIABLE: "10",
     }
-    old, new = (
-        Version(name, tree, common | {"PYTHONPATH": str(tree)}) for name, tree in (("old", old_tree), ("new", ROOT))
-    )
+    # Old programs know no groups of servers.
+    first = redis_server.servers[0] if isinstance(redis_server, Topology) else redis_server
+    plain = {"ORC_REDIS__URL": first.url}
+    old = Version("old", old_tree, common | plain | {"PYTHONPATH": str(old_tree)})
+    new = Version("new", ROOT, common | {"PYTHONPATH": str(ROOT)})
     redis_client.set(pool_keys(settings).format, OLDEST_FORMAT)
     with ExitStack() as stack:
         yield MixedPool(stack, old, new, redis_client, settings)
 
 
+@pytest.mark.parametrize("redis_server", [NEWEST, SENTINEL], indirect=True)
 @pytest.mark.parametrize("first", ["old", "new"])
 async def test_versions_share_a_pool_under_load(pool: MixedPool, first: str, attempt_log: AttemptLog) -> None:
     """Each version leads, serves, is killed and comes back beside the other one; each task ends once, as expected."""

@@ -20,7 +20,7 @@ from tests.faultkit.sentinels import SentinelGroup
 from tests.faultkit.servers import RedisServer, find_binary_of_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from contextlib import AbstractContextManager
 
 NEWEST: Final = "newest"
@@ -68,7 +68,8 @@ def _usual(path: Path) -> set[str]:
 def servers_of(path: Path, *, alone: bool = False) -> list[Any]:
     """Return what the marked tests of a file run on, as parameters; most runs on most servers are `slow`.
 
-    Scripts run on no Sentinel group: it is the newest Redis, and only a failover makes it another one.
+    Scripts run on no Sentinel group: it is the newest Redis, and only a failover makes it another one. Those of tasks
+    run on three masters; `lua/test_cluster.py` runs all of them on one server in cluster mode.
 
     Args:
         path: the file.
@@ -76,7 +77,8 @@ def servers_of(path: Path, *, alone: bool = False) -> list[Any]:
     """
     which = [each for each in MATRIX if not alone or each not in TOPOLOGIES]
     if path.is_relative_to(SCRIPT_TESTS):
-        which = [each for each in which if each != SENTINEL]
+        of_tasks = path.is_relative_to(SCRIPT_TESTS / "tasks")
+        which = [each for each in which if each not in TOPOLOGIES or (each == CLUSTER and of_tasks)]
     return _parameters(which, _usual(path))
 
 
@@ -110,9 +112,17 @@ def start_server(which: str) -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Several servers, as tests use one."""
+    """Several servers, as tests use one.
+
+    Attributes:
+        url: for programs.
+        servers: the masters.
+        client: opens a plain client.
+        binary: the program of the servers.
+    """
 
     url: str
+    servers: Sequence[RedisServer]
     client: Callable[[], redis.Redis]
     binary: ServerBinary
 
@@ -121,13 +131,18 @@ class Topology:
         """Version of the program, such as `8.2.3`."""
         return self.binary.version
 
+    def load_scripts(self) -> None:
+        """Load the scripts that are missing, as on servers that have long been in use."""
+        for server in self.servers:
+            server.load_scripts()
+
 
 @contextmanager
 def _sentinel_group() -> Iterator[Topology]:
     """Start a master with a replica and a sentinel; no test of the matrix promotes the replica."""
     binary = binary_of(NEWEST)
     with SentinelGroup(binary, replicas=1, sentinels=1) as group:
-        yield Topology(group.url, group.servers[0].client, binary)
+        yield Topology(group.url, group.servers[:1], group.servers[0].client, binary)
 
 
 @contextmanager
@@ -139,4 +154,4 @@ def _three_masters() -> Iterator[Topology]:
         def client() -> redis.Redis:
             return redis.RedisCluster(host="127.0.0.1", port=cluster.port)  # type: ignore[return-value]
 
-        yield Topology(cluster.url, client, binary)
+        yield Topology(cluster.url, cluster.nodes, client, binary)
