@@ -104,7 +104,7 @@ async def test_what_the_reconciler_puts_back(suffix: str, make_team: Callable[..
         assert find_violations(team.direct, team.keys) == []
 
 
-@pytest.mark.every_server
+@pytest.mark.every_server(alone=True)
 async def test_a_group_that_is_destroyed_is_made_again(
     make_team: Callable[..., Team], caplog: pytest.LogCaptureFixture
 ) -> None:

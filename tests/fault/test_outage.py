@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.helpers.attempt_log import AttemptLog
 
 
-@pytest.mark.every_server
+@pytest.mark.every_server(alone=True)
 async def test_an_inbox_that_vanished_under_an_idle_worker_is_made_again(make_team: Callable[..., Team]) -> None:
     """The stream and its group are deleted while the worker waits at it; the next task runs."""
     async with make_team() as team:

@@ -269,6 +269,7 @@ def mute(redis_client: redis.Redis) -> Iterator[str]:
     acl("ACL", "DELUSER", "mute")
 
 
+@pytest.mark.every_server(alone=True)
 def test_a_user_who_may_not_publish_still_ends_tasks(pool: Pool, mute: str) -> None:
     """Hints are optional: a server user without rights to the channels runs every script to its end."""
     pool.register()
