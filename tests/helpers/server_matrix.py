@@ -36,7 +36,7 @@ SCRIPT_TESTS: Final = Path(__file__).parents[1] / "lua"
 IN_EACH_RUN: Final = {
     VALKEY: ("lua/tasks/test_dispatch.py", "lua/locks/test_take.py"),
     SENTINEL: ("integration/test_lanes.py",),
-    CLUSTER: ("integration/test_lanes.py", "lua/tasks/test_finish.py"),
+    CLUSTER: ("integration/test_lanes.py",),
 }
 """Files of tests whose run on a server is not `slow`, besides those of `_usual`."""
 MISSING: Final = {

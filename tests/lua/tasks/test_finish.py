@@ -455,6 +455,7 @@ def test_survives_a_lost_inbox(pool: Pool, lost: str) -> None:
     assert pool.replies() == [(delivery.task_id, "s1")]
 
 
+@pytest.mark.every_server(alone=True)
 def test_cost_does_not_grow(pool: Pool) -> None:
     """Finishing one task costs the same among many others."""
 
