@@ -1,8 +1,9 @@
-"""The servers of a chaos run, and what is done to them: one server, or a Sentinel group."""
+"""The servers of a chaos run, and what is done to them: one server, a Sentinel group, or a cluster."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
 
@@ -10,7 +11,9 @@ import anyio
 import redis
 from anyio import to_thread
 
+from orchestrator.store.keys import PoolKeys
 from tests.chaos.agents import LEASE_S
+from tests.faultkit.clusters import run_cluster
 from tests.faultkit.proxy import ThreadedProxy
 from tests.faultkit.sentinels import SentinelGroup
 from tests.faultkit.servers import RedisServer
@@ -23,11 +26,15 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orchestrator.embedded.server_binary import ServerBinary
+    from tests.faultkit.clusters import Cluster
     from tests.faultkit.proxy import FaultProxy
 
 # Flushed by every write: what was answered is with the kernel, so kill -9 loses nothing of it. A server that also waits
 # for the disk (`everysec`) may postpone a write, and then it does.
 _STORED: Final = {"appendonly": "yes", "appendfsync": "no"}
+
+KNOWN_S: Final = 0.2
+"""Time for which the master of the pool in a cluster is taken for known."""
 
 Tell: TypeAlias = "Callable[[str, str], None]"
 ServerFault: TypeAlias = "Callable[[random.Random, Tell], Coroutine[Any, Any, None]]"
@@ -230,7 +237,103 @@ class Sentinels(Topology):
         self._group.wait_whole()
 
 
-TOPOLOGIES: Final = ("single", "sentinel")
+class Masters(Topology):
+    """Three masters; each has a replica, which must have each write."""
+
+    name = "cluster"
+
+    def __init__(self, binary: ServerBinary) -> None:
+        super().__init__()
+        self._binary = binary
+        self._pool, self._found_s = PoolKeys("chaos:test:run", "default").root, -KNOWN_S
+        self._cluster: Cluster
+        self._master: RedisServer
+
+    def _start(self, stack: ExitStack) -> None:
+        options = {**_STORED, "min-replicas-to-write": "1", "min-replicas-max-lag": "2"}
+        options["cluster-allow-replica-migration"] = "no"
+        self._cluster = stack.enter_context(run_cluster(self._binary, replicas=True, options=options))
+
+    @property
+    def url(self) -> str:
+        """URL of the cluster."""
+        return self._cluster.url
+
+    def wire(self, name: str, stack: ExitStack, *, log_size: int = 10_000) -> Wire:
+        """Return the URL of the cluster: the nodes name each other, so no proxy can stand before them."""
+        return _Direct(self._cluster.url)
+
+    def masters(self) -> Sequence[RedisServer]:
+        """The masters."""
+        return self._cluster.masters()
+
+    def master(self) -> RedisServer:
+        """The master of the pool, as it was a moment ago: an observer asks often."""
+        if time.monotonic() - self._found_s > KNOWN_S:
+            self._master, self._found_s = self._cluster.owner(self._pool), time.monotonic()
+        return self._master
+
+    def faults(self) -> Mapping[ServerFault, float]:
+        """Kill, freeze or replace a master; move slots, also half."""
+        return {self._kill: 2.0, self._freeze: 2.0, self._order: 2.0, self._move: 3.0, self._move_half: 2.0}
+
+    async def _any_master(self, dice: random.Random) -> RedisServer:
+        # That of the pool more often than the others.
+        masters = await to_thread.run_sync(self._cluster.masters)
+        return dice.choice([*masters, await to_thread.run_sync(self._cluster.owner, self._pool)])
+
+    async def _kill(self, dice: random.Random, tell: Tell) -> None:
+        seconds, master = dice.choice([0.0, 0.3, 2.5, 5.0]), await self._any_master(dice)
+        tell("kill master", f"{master.port}, started again after {seconds:.1f} s")
+        master.kill()
+        try:
+            await anyio.sleep(seconds)
+        finally:
+            master.start()
+        await self._whole()
+
+    async def _freeze(self, dice: random.Random, tell: Tell) -> None:
+        seconds, master = dice.choice([0.3, 1.0, 3.0, 6.0]), await self._any_master(dice)
+        tell("freeze master", f"{master.port}, for {seconds:.1f} s")
+        master.process.freeze()
+        try:
+            await anyio.sleep(seconds)
+        finally:
+            master.process.thaw()
+        await self._whole()
+
+    async def _order(self, dice: random.Random, tell: Tell) -> None:
+        master = await self._any_master(dice)
+        tell("promote a replica", f"of {master.port}, in good order")
+        await to_thread.run_sync(self._cluster.fail_over, master)
+        await self._whole()
+
+    async def _move(self, dice: random.Random, tell: Tell) -> None:
+        times = dice.randint(1, 4)
+        tell("move the slot of the pool", f"{times} times")
+        for _ in range(times):
+            await to_thread.run_sync(self._cluster.move_slot, self._pool)
+            await anyio.sleep(dice.uniform(0.0, 0.5))
+        await self._whole()
+
+    async def _move_half(self, dice: random.Random, tell: Tell) -> None:
+        seconds, keys = dice.uniform(0.2, 3.0), dice.randint(0, 50)
+        tell("move the slot of the pool half", f"{keys} keys, and the others after {seconds:.1f} s")
+        with anyio.CancelScope(shield=True):  # nothing else would finish it
+            target = await to_thread.run_sync(lambda: self._cluster.move_slot(self._pool, keys=keys))
+            await anyio.sleep(seconds)
+            await to_thread.run_sync(self._cluster.finish_move, self._pool, target)
+        await self._whole()
+
+    async def _whole(self) -> None:
+        await to_thread.run_sync(self._cluster.wait_until_whole, abandon_on_cancel=True)
+
+    def heal(self) -> None:
+        """Wait until all nodes see a whole cluster."""
+        self._cluster.wait_until_whole()
+
+
+TOPOLOGIES: Final = ("single", "sentinel", "cluster")
 
 
 def make_topology(name: str, binary: ServerBinary, directory: Path) -> Topology:
@@ -241,6 +344,8 @@ def make_topology(name: str, binary: ServerBinary, directory: Path) -> Topology:
         binary: program of all servers.
         directory: for logs.
     """
+    if name == "cluster":
+        return Masters(binary)
     return Sentinels(binary) if name == "sentinel" else Single(binary, directory)
 
 
