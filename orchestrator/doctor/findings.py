@@ -142,7 +142,11 @@ _TABLE: Final = (
         "`hash-max-listpack-value` is below 1024, as by default: records of tasks take about 200 bytes more.",
         "`CONFIG SET hash-max-listpack-value 1024`, and the same line in redis.conf.",
     ),
-    Topic("redis-clients", "More than four fifths of `maxclients` are connected.", "Raise `maxclients`."),
+    Topic(
+        "redis-clients",
+        "The connections, with those that the registered workers may still open, exceed four fifths of `maxclients`.",
+        "Raise `maxclients`; see [connections](../guides/scaling.md#connections).",
+    ),
     Topic(
         "redis-aof",
         "There is no append-only file: accepted tasks are lost when Redis stops.",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
+from orchestrator.agents.queries import count_workers
 from orchestrator.core.errors import ServerRefused, ServerUnavailable
 from orchestrator.doctor.findings import ok, problem, warning
 from orchestrator.store.levels import level_problem
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from orchestrator.store.store import Store
 
 ROUND_TRIPS: Final = 9
+WORKER_CONNECTIONS_AT_REST: Final = 3
+"""For short commands, for its inboxes, and for operator commands."""
+WORKER_CONNECTIONS: Final = 6
+"""Further ones: for results of children, for hints, and for heartbeats while a handler blocks the event loop."""
 SLOW_S: Final = 0.05
 RECOMMENDED: Final = (8, 2)
 LISTPACK_VALUE: Final = "hash-max-listpack-value"
@@ -144,14 +150,22 @@ async def check_listpack(context: CheckContext) -> list[DoctorFinding]:
 
 
 async def check_clients(context: CheckContext) -> list[DoctorFinding]:
-    """Check the number of free connections."""
+    """Compare the connections in use, and those that the registered workers may still open, with `maxclients`."""
     connected, most = context.info.clients, context.info.max_clients
-    found = f"{connected} of {most} connections in use"
-    if most and connected > 0.8 * most:
+    workers = await count_workers(context.store)
+    needed = connected + workers * (WORKER_CONNECTIONS - WORKER_CONNECTIONS_AT_REST)
+    found = f"{connected} of {most} connections in use" if most else f"{connected} connections in use"
+    if workers:
+        found += (
+            f"; each of {workers} workers has {WORKER_CONNECTIONS_AT_REST}, and up to {WORKER_CONNECTIONS} while its "
+            f"handlers wait for tasks and locks: {needed} in all"
+        )
+    if most and needed > 0.8 * most:
+        enough = max(most * 2, math.ceil(needed / 0.8 / 1000) * 1000)
         return [
-            warning("redis-clients", found, f"`redis-cli CONFIG SET maxclients {most * 2}`, and `ulimit -n` above it")
+            warning("redis-clients", found, f"`redis-cli CONFIG SET maxclients {enough}`, and `ulimit -n` above it")
         ]
-    return [ok("redis-clients", found if most else f"{connected} connections in use")]
+    return [ok("redis-clients", found)]
 
 
 async def check_aof(context: CheckContext) -> list[DoctorFinding]:

@@ -152,6 +152,19 @@ async def test_connections_run_out() -> None:
         assert "redis-clients" not in await find_problems(looked_at(running))
 
 
+@pytest.mark.parametrize(("workers", "severity"), [(20, Severity.OK), (40, Severity.WARNING)])
+async def test_connections_of_the_registered_workers(workers: int, severity: Severity) -> None:
+    """Workers that may still open more connections than there is room for are a warning; the fix makes room."""
+    with RedisServer(options={"maxclients": "100"}) as running, running.client() as client:
+        registry = pool_keys(looked_at(running)).workers
+        client.zadd(registry, {f"w{number}": time.time() * 1000 for number in range(workers)})
+        finding = (await run_doctor(looked_at(running)))["redis-clients"]
+        assert (finding.severity, f"each of {workers} workers has 3" in finding.found) == (severity, True)
+        if finding.fix:
+            run_fix(client, finding)
+            assert (await run_doctor(looked_at(running)))["redis-clients"].severity is Severity.OK
+
+
 async def test_a_failed_snapshot() -> None:
     """A snapshot that could not be written is a problem; with the directory back, the fix ends it."""
     with RedisServer(options={"enable-protected-configs": "local"}) as running, running.client() as client:
