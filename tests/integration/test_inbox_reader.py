@@ -15,7 +15,7 @@ from orchestrator.core.errors import ServerRefused
 from orchestrator.tasks import scripts
 from orchestrator.tasks.inbox import find_filled
 from orchestrator.tasks.model import TaskState
-from orchestrator.workers.runtime import inbox_reader
+from orchestrator.workers.runtime import heartbeat, inbox_reader
 from orchestrator.workers.runtime.inbox_reader import InboxReader
 from tests.helpers.counting import CommandCounter
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
@@ -209,13 +209,14 @@ async def test_heartbeats_of_many_agents_are_short(team: LocalTeam, monkeypatch:
         return send(*args, backlogs=backlogs, others=others, **options)
 
     monkeypatch.setattr(registry, "heartbeat", note)
-    await team.work(*make_agents(120), worker__heartbeat_s=0.2)
+    await team.work(*make_agents(120), worker__heartbeat_s=0.05)
     everyone = {f"a{number}" for number in range(120)}
     await wait_for(lambda: any(others for _, others in calls), "a second heartbeat")
     first = [checked for checked, others in calls if not others]
     assert set[str]().union(*first) == everyone
     assert max(len(checked) for checked, _ in calls) <= 50
-    await wait_for(lambda: len([others for _, others in calls if others]) >= 5, "heartbeats")
+    beats = 5 * heartbeat.CHECK_ONE_BEATS
+    await wait_for(lambda: len([others for _, others in calls if others]) >= beats, "heartbeats")
     for checked, others in calls[len(first) :]:
         assert len(checked) <= 1
         assert checked | others == everyone

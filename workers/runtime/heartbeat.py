@@ -22,10 +22,10 @@ from orchestrator.agents.descriptions import encode_description
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import bind_context, get_logger
-from orchestrator.services import SyncStore
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import LeaseStatus
 from orchestrator.workers.runtime.attempt import StopCause
+from orchestrator.workers.runtime.heartbeat_store import HeartbeatStore
 from orchestrator.workers.runtime.listener import CommandListener
 from orchestrator.workers.runtime.timings import MAX_ROWS
 from orchestrator.workers.runtime.watchdog import LoopProbe
@@ -33,6 +33,7 @@ from orchestrator.workers.runtime.watchdog import LoopProbe
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from orchestrator.services import SyncStore
     from orchestrator.workers.agent import Agent
     from orchestrator.workers.runtime.attempt import Attempt
     from orchestrator.workers.runtime.parts import WorkerParts
@@ -60,6 +61,9 @@ CHANGES_EVERY_S: Final = 0.1
 CHECK_ALL_S: Final = 7200.0
 """Time in which the heartbeats of a worker with many agents check each registration in full, and prolong its keys,
 which live for a day."""
+CHECK_ONE_BEATS: Final = 6
+"""Heartbeats after which a worker with few agents checks one registration in full, which takes Redis as long as four
+heartbeats. Lost keys show at each heartbeat."""
 BATCHES_AT_ONCE: Final = 8
 """Batches of counts in one heartbeat: more pairs of agent and skill than a pool counts by name."""
 
@@ -148,6 +152,7 @@ class Heartbeat:
         """Backlogs that Redis has."""
         self._to_check = deque(agent.name for agent in agents)
         """Agents in the order of their next full checks."""
+        self._due_checks = 0.0
         self._registered: deque[str] = deque()
         """Agents that the event loop has registered again since the last heartbeat."""
         self._describe_s = -math.inf
@@ -188,7 +193,9 @@ class Heartbeat:
             connect_timeout_s=min(endpoint.connect_timeout_s, self._answer_within_s),
             command_timeout_s=self._answer_within_s,
         )
-        store = SyncStore(endpoint, self._parts.services.keys, name="heartbeat")
+        store = HeartbeatStore(
+            endpoint, self._parts.services.store, loop=self._loop, patience_s=self._answer_within_s / 4
+        )
         due_s = time.monotonic()
         turn = self._parts.services.watch_loop("heartbeat", waits_s=self._every_s)
         try:
@@ -295,7 +302,9 @@ class Heartbeat:
         checked = {name for name, backlog in backlogs.items() if self._recorded.get(name) != backlog}
         while self._registered:
             checked.add(self._registered.popleft())
-        for _ in range(math.ceil(len(backlogs) * self._every_s / CHECK_ALL_S)):
+        self._due_checks += max(1 / CHECK_ONE_BEATS, len(backlogs) * self._every_s / CHECK_ALL_S)
+        while self._due_checks >= 1:
+            self._due_checks -= 1
             checked.add(self._to_check[0])
             self._to_check.rotate(-1)
         self._recorded = {}

@@ -1,0 +1,75 @@
+"""Sends the calls of the heartbeat thread."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from orchestrator.core.errors import ServerUnavailable
+from orchestrator.services import SyncStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from orchestrator.services import Endpoint
+    from orchestrator.store.calls import Argument, Call
+    from orchestrator.store.store import Store
+
+DIRECT_FOR_S: Final = 60.0
+"""Time for which the thread uses its own connection after the event loop or the shared connection was too slow."""
+
+T = TypeVar("T")
+
+
+class HeartbeatStore(SyncStore):
+    """Sends calls over the shared connection of the event loop, so that a worker at rest needs none for heartbeats.
+
+    When the loop or that connection does not answer soon, it sends the call again over a connection of its own, which
+    all scripts allow. So a handler that blocks the loop costs no lease.
+
+    Args:
+        endpoint: of the own connection.
+        store: of the event loop.
+        loop: the event loop.
+        patience_s: time for an answer of the loop.
+    """
+
+    def __init__(self, endpoint: Endpoint, store: Store, *, loop: asyncio.AbstractEventLoop, patience_s: float) -> None:
+        super().__init__(endpoint, store.keys, name="heartbeat")
+        self._store, self._loop, self._patience_s = store, loop, patience_s
+        self._direct_until_s: float | None = None
+
+    def call(self, call: Call[T], *, retry_for_s: float = 0.0) -> T:
+        """Run a script; see `Store.call`."""
+        own = super().call
+        return self._send(lambda: self._store.call_untraced(call), lambda: own(call, retry_for_s=retry_for_s))
+
+    def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
+        """Run script calls in one round trip."""
+        own = super().call_all
+        return self._send(lambda: self._store.call_all(calls), lambda: own(calls)) if calls else []
+
+    def execute(self, *command: Argument) -> Any:
+        """Send one command."""
+        own = super().execute
+        return self._send(lambda: self._store.execute(*command), lambda: own(*command))
+
+    def _send(self, shared: Callable[[], Coroutine[Any, Any, T]], own: Callable[[], T]) -> T:
+        if self._direct_until_s is None or time.monotonic() >= self._direct_until_s:
+            if self._direct_until_s is not None:
+                self._direct_until_s = None
+                self._router.close()
+            coroutine = shared()
+            try:
+                future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            except RuntimeError:
+                coroutine.close()  # the loop has closed
+            else:
+                try:
+                    return future.result(self._patience_s)
+                except (TimeoutError, CancelledError, ServerUnavailable):
+                    future.cancel()
+            self._direct_until_s = time.monotonic() + DIRECT_FOR_S
+        return own()
