@@ -53,7 +53,7 @@ PROCESS_PSS_MB: Final = 15
 
 # A thousand agents in one worker process at rest; the drain of five hundred beside that of one.
 AGENTS_CALLS_PER_S: Final = 20
-AGENTS_CONNECTIONS: Final = 4
+AGENTS_CONNECTIONS: Final = 3
 AGENTS_DRAIN_SHARE: Final = 0.95
 
 

@@ -14,6 +14,7 @@ from benchmarks.measures import (
     drain,
     durability,
     ended,
+    fleet,
     handler_processes,
     lanes,
     latency,
@@ -73,9 +74,10 @@ MEASURES: dict[str, Callable[[Bench], Iterable[Figure]]] = {
     "blocked": blocked.measure,
     "dispatch": dispatch.measure,
     "durability": durability.measure,
+    "fleet": fleet.measure,
 }
 # Only on request, because they take minutes.
-ON_REQUEST = {"vectors", "crowds", "scale", "blocked", "dispatch", "durability"}
+ON_REQUEST = {"vectors", "crowds", "scale", "blocked", "dispatch", "durability", "fleet"}
 BY_DEFAULT = [name for name in MEASURES if name not in ON_REQUEST]
 MAIN = ("drain", "submit", "latency", "cost", "ended", "payload-sizes")
 """Also measured on a server with its own defaults, unless the run names its measures."""
