@@ -87,18 +87,48 @@ local function list_lock(scope, lock, now_ms, ttl_ms)
   if count == 0 or count > 32 then redis.call('PEXPIRE', locks_key, 1000 * day_s) end
 end
 
--- Registers a waiter of a lock for a time, so that a release keeps the lock for a waiter.
-local function wait_for(lock_key, nonce, now_ms, wait_ms)
-  local waiters_key = lock_key .. ':waiters'
-  redis.call('ZADD', waiters_key, integer(now_ms + wait_ms), nonce)
-  redis.call('PEXPIRE', waiters_key, integer(wait_ms + 60000), 'NX')
-  redis.call('PEXPIRE', waiters_key, integer(wait_ms + 60000), 'GT')
+-- Registers a waiter of a lock for a time, so that a release keeps the lock for a waiter. Those that listen have their
+-- turns in order of arrival.
+local function wait_for(lock_key, nonce, now, wait_ms, listens)
+  local waiters_key, order_key = lock_key .. ':waiters', lock_key .. ':order'
+  redis.call('ZADD', waiters_key, integer(math.floor(now / 1000) + wait_ms), nonce)
+  if listens == '1' then redis.call('ZADD', order_key, 'NX', integer(now), nonce) end
+  for _, key in ipairs({waiters_key, order_key}) do
+    redis.call('PEXPIRE', key, integer(wait_ms + 60000), 'NX')
+    redis.call('PEXPIRE', key, integer(wait_ms + 60000), 'GT')
+  end
 end
 
--- Frees a lock that has no owner. With waiters, keeps the lock for half a second for the waiter that gets the one token
--- of the wake list: the server serves the longest blocked first, so that no caller overtakes. The exclusive lock also has
--- a line of tasks: it is kept for 5 s for the first of them, which the caller must wake; returns that task as
--- `TASK:POOL`, else ''. Waiters go first, except after one of them held the lock.
+-- Withdraws a waiter of a lock; returns whether it waited.
+local function withdraw(lock_key, nonce)
+  redis.call('ZREM', lock_key .. ':order', nonce)
+  return redis.call('ZREM', lock_key .. ':waiters', nonce) == 1
+end
+
+-- Tells the first of the listening waiters that it has its turn; returns whether one heard it. Those that no longer listen
+-- lose their places: they have died, or ask again. One that hears it must ask within a second, or it waits no more.
+local function call_first(lock_key, now_ms)
+  local order_key, waiters_key = lock_key .. ':order', lock_key .. ':waiters'
+  while true do
+    local nonce = redis.call('ZRANGE', order_key, 0, 0)[1]
+    if not nonce then return false end
+    local channel_key = lock_key .. ':wake:' .. nonce
+    if not redis.acl_check_cmd('SPUBLISH', channel_key, '1') then return false end
+    redis.call('ZREM', order_key, nonce)
+    if redis.call('ZSCORE', waiters_key, nonce) then
+      if redis.call('SPUBLISH', channel_key, '1') > 0 then
+        redis.call('ZADD', waiters_key, integer(now_ms + 1000), nonce)
+        return true
+      end
+      redis.call('ZREM', waiters_key, nonce)
+    end
+  end
+end
+
+-- Frees a lock that has no owner. With waiters, keeps the lock for half a second for the one that has waited longest, so
+-- that no caller overtakes: it gets a hint, or, if it does not listen, the one token of the wake list. Of both kinds, one
+-- is chosen by chance. The exclusive lock also has a line of tasks: it is kept for 5 s for the first of them, which the
+-- caller must wake; returns that task as `TASK:POOL`, else ''. Waiters go first, except after one of them held the lock.
 local function pass_lock(scope, lock, now_ms, after_waiter)
   local lock_key = scope .. ':' .. lock
   local waiters_key, wake_key, locks_key = lock_key .. ':waiters', lock_key .. ':wake', scope .. ':locks'
@@ -113,6 +143,16 @@ local function pass_lock(scope, lock, now_ms, after_waiter)
     redis.call('ZREM', line_key, first)
     redis.call('DEL', wake_key)
     return first
+  end
+  if waiting > 0 then
+    local silent = waiting - redis.call('ZCARD', lock_key .. ':order')
+    if silent <= 0 or now_ms % 2 == 0 then
+      if call_first(lock_key, now_ms) then
+        redis.call('SET', lock_key, 'next', 'PX', 500)
+        return ''
+      end
+      waiting = redis.call('ZCARD', waiters_key)
+    end
   end
   if waiting == 0 then
     redis.call('ZREM', locks_key, lock)

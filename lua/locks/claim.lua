@@ -13,11 +13,12 @@ local generation = ARGV[3]            -- str: generation of the attempt
 local nonce      = ARGV[4]            -- str: random, identifies this attempt
 local ttl_ms     = tonumber(ARGV[5])  -- int: duration of the lease
 local wait_ms    = tonumber(ARGV[6])  -- int: the caller waits this long if the lock is held; 0: not at all
-local woken      = ARGV[7]            -- str: 1 = the caller has the token of the wake list
+local woken      = ARGV[7]            -- str: 1 = it is the caller's turn: it has the hint, or the token of the wake list
 local pool_name  = ARGV[8]            -- str: pool of the task, which joins the line of an exclusive lock; empty: it does not
-local now_arg    = ARGV[9]            -- time: test override, microseconds
+local listens    = ARGV[9]            -- str: 1 = the caller listens for the hint
+local now_arg    = ARGV[10]           -- time: test override, microseconds
 --@include time: day_s, now_us
---@include lock: reserved_task, next_fence, list_lock, wait_for, put_value, pass_lock, join_line
+--@include lock: reserved_task, next_fence, list_lock, wait_for, withdraw, put_value, pass_lock, join_line
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -56,7 +57,7 @@ elseif holder and not (holder == 'next' and woken == '1') and reserved_task(hold
   end
   local ahead = 0
   if wait_ms > 0 then
-    wait_for(lock_key, nonce, now_ms, wait_ms)
+    wait_for(lock_key, nonce, now, wait_ms, listens)
   elseif exclusive and pool_name ~= '' then
     ahead = join_line(lock_key, member, now)
   end
@@ -75,7 +76,7 @@ end
 redis.call('PEXPIRE', fence_key, 1000 * day_s)
 list_lock(scope, lock, now_ms, ttl_ms)
 if waited then
-  redis.call('ZREM', waiters_key, nonce)
+  withdraw(lock_key, nonce)
   redis.call('DEL', wake_key, awaited_key)
 end
 -- A session sees many tasks: beyond 100, a few of those that hold no lock are dropped with each grant. A stale attempt

@@ -7,16 +7,15 @@ local scope   = KEYS[1]                   -- key: root of the scope's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: lock nonce
 local now_arg = ARGV[2]                   -- time: test override, microseconds
 --@include time: now_us
---@include lock: reserved_task, nonce_of, pass_lock, unlock
+--@include lock: reserved_task, nonce_of, withdraw, pass_lock, unlock
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local answers = {}
 for i = 1, #rows do
   local lock, nonce = rows[i].lock, rows[i].nonce
   local lock_key = scope .. ':' .. lock
-  local waiters_key = lock_key .. ':waiters'
   local holder = redis.call('GET', lock_key)
-  local waited = redis.call('ZREM', waiters_key, nonce) == 1
+  local waited = withdraw(lock_key, nonce)
   if holder and nonce_of(holder) == nonce then
     answers[#answers + 1] = 'released'
     answers[#answers + 1] = unlock(scope, lock, holder, now_ms)

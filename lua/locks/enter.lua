@@ -8,7 +8,8 @@ local scope   = KEYS[1]            -- key: root of the scope's slot
 local task    = ARGV[1]            -- str: task of the caller; empty: none
 local nonce   = ARGV[2]            -- str: random, identifies this wait
 local wait_ms = tonumber(ARGV[3])  -- int: the caller waits this long
-local now_arg = ARGV[4]            -- time: test override, microseconds
+local listens = ARGV[4]            -- str: 1 = the caller listens for the hint of its turn
+local now_arg = ARGV[5]            -- time: test override, microseconds
 --@include time: now_us
 --@include lock: exclusive_holder, wait_for
 
@@ -17,5 +18,5 @@ local awaited_key = lock_key .. ':awaited'
 local holder = exclusive_holder(scope)
 if not holder then return {'free', ''} end
 if task ~= '' and redis.call('SISMEMBER', awaited_key, task) == 1 then return {'awaited', holder} end
-if wait_ms > 0 then wait_for(lock_key, nonce, math.floor(now_us(now_arg) / 1000), wait_ms) end
+if wait_ms > 0 then wait_for(lock_key, nonce, now_us(now_arg), wait_ms, listens) end
 return {'held', holder, redis.call('PTTL', lock_key)}

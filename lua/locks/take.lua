@@ -10,10 +10,11 @@ local nonce   = ARGV[2]            -- str: random, identifies this request
 local owner   = ARGV[3]            -- str: name of the holder, shown to people
 local ttl_ms  = tonumber(ARGV[4])  -- int: duration of the lease
 local wait_ms = tonumber(ARGV[5])  -- int: the caller waits this long if the lock is held; 0: not at all
-local woken   = ARGV[6]            -- str: 1 = the caller has the token of the wake list
-local now_arg = ARGV[7]            -- time: test override, microseconds
+local woken   = ARGV[6]            -- str: 1 = it is the caller's turn: it has the hint, or the token of the wake list
+local listens = ARGV[7]            -- str: 1 = the caller listens for the hint
+local now_arg = ARGV[8]            -- time: test override, microseconds
 --@include time: now_us
---@include lock: next_fence, nonce_of, list_lock, wait_for, put_value, pass_lock
+--@include lock: next_fence, nonce_of, list_lock, wait_for, withdraw, put_value, pass_lock
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -33,14 +34,14 @@ if not holder and lock == 'exec' and redis.call('EXISTS', lock_key .. ':line') =
   holder = 'next:' .. wake
 end
 if holder and not (holder == 'next' and woken == '1') then
-  if wait_ms > 0 then wait_for(lock_key, nonce, now_ms, wait_ms) end
+  if wait_ms > 0 then wait_for(lock_key, nonce, now, wait_ms, listens) end
   return {'held', holder, redis.call('PTTL', lock_key), wake}
 end
 local value = next_fence(scope, now) .. ':' .. nonce .. ':' .. owner
 put_value(lock_key, holder, value, ttl_ms)
 list_lock(scope, lock, now_ms, ttl_ms)
 if waited then
-  redis.call('ZREM', waiters_key, nonce)
+  withdraw(lock_key, nonce)
   redis.call('DEL', wake_key)
 end
 return {'taken', value}

@@ -64,6 +64,7 @@ from orchestrator.workspace.workspace import WorkspaceView
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
+    from contextlib import AbstractAsyncContextManager
     from datetime import date
 
     from orchestrator.agents.skills import SkillInfo, SkillSummary
@@ -138,7 +139,7 @@ class Orchestrator:
     async def _run(self, opened: asyncio.Future[None]) -> None:
         try:
             with self._running:
-                async with open_services(self._live, name="client", floor=self._worker_floor) as services:
+                async with self._open_services() as services:
                     await self._serve(services, opened)
         except BaseException as failure:
             if opened.done():
@@ -153,6 +154,9 @@ class Orchestrator:
                 self._durable.close()
                 self._replies.fail_all(OrchestratorError("the client was closed while a result was awaited"))
                 self._following.fail_all(OrchestratorError("the client was closed while a task was followed"))
+
+    def _open_services(self) -> AbstractAsyncContextManager[Services]:
+        return open_services(self._live, name="client")
 
     async def _serve(self, services: Services, opened: asyncio.Future[None]) -> None:
         ids = TaskIds(listens=True)
@@ -180,7 +184,6 @@ class Orchestrator:
             group.start_soon(self._following.run)
             group.start_soon(self._recorder.run)
             group.start_soon(self._renewer.run, services.store)
-            group.start_soon(self._waiter.run)
             group.start_soon(self._accounts.run)
             if not opened.done():  # else its caller was cancelled and closes
                 opened.set_result(None)

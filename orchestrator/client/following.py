@@ -1,4 +1,4 @@
-"""Follows the output of tasks for all readers of one process, over one connection for hints.
+"""Follows the output of tasks for all readers of one process, by the hints that the process shares.
 
 A hint says that a task's stream has grown. A hinted reader reads on from its own position, over the shared connection,
 one page at a time and only when its user asks for more. So a slow reader blocks no other reader and buffers nothing,
@@ -99,7 +99,7 @@ class Following:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._poll_every_s = min(POLL_EVERY_S, services.settings.redis.command_timeout_s)
-        self._hints = services.store.hints(name="following", received=self._received, ended=self._unsubscribed)
+        self._hints = services.store.hints
         self._channel_stem = services.keys.out("")
         self._tasks: dict[str, _Followed] = {}
         self._outdated: dict[str, None] = {}
@@ -181,7 +181,8 @@ class Following:
 
     # ------------------------------------------------------------------------------------------- what hints say
 
-    def _received(self, channel: str, entry: str) -> None:
+    def received(self, channel: str, entry: str) -> None:
+        """Wake the readers of a task whose stream has a new entry."""
         followed = self._tasks.get(channel.removeprefix(self._channel_stem))
         if followed is None:
             return
@@ -190,7 +191,7 @@ class Following:
             if place > reader.place:
                 reader.wake()
 
-    def _unsubscribed(self) -> None:
+    def interrupted(self) -> None:
         """Poll every task, because hints may have been lost with the connection."""
         self._dropped.clear()
         for id_, followed in self._tasks.items():
@@ -205,13 +206,9 @@ class Following:
 
     async def run(self) -> None:
         """Keep readers informed until cancelled."""
-        try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(self._poll_silent)
-                await self._refresh_and_subscribe()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._hints.close()
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._poll_silent)
+            await self._refresh_and_subscribe()
 
     async def _refresh_and_subscribe(self) -> None:
         pauses = Pauses()
@@ -265,7 +262,7 @@ class Following:
             return set()
         if fresh:
             try:
-                await self._hints.subscribe([self._services.keys.out(id_) for id_ in fresh])
+                await self._hints.subscribe([self._services.keys.out(id_) for id_ in fresh], self)
             except ServerUnavailable:
                 raise
             except StoreError as refused:
@@ -285,7 +282,6 @@ class Following:
             await anyio.sleep(self._poll_every_s)
             if not self._tasks:
                 self._any_reader = anyio.Event()
-                await self._hints.close()
                 continue
             try:
                 await self._hints.check()

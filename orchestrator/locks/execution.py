@@ -177,10 +177,10 @@ class ExecutionLock:
             raise self._fenced
         owner = self._owner
 
-        def make_call(wait_ms: int, *, woken: bool) -> Call[TakeReply]:
+        def make_call(wait_ms: int, *, woken: bool, listens: bool) -> Call[TakeReply]:
             return scripts.claim(
                 self._keys, lock=self._lock, task=owner.task, generation=owner.generation, nonce=self._nonce,
-                ttl_ms=owner.lease_ms, wait_ms=wait_ms, woken=woken,
+                ttl_ms=owner.lease_ms, wait_ms=wait_ms, woken=woken, listens=listens,
                 pool=owner.pool if self._lock == EXECUTION else "",
             )  # fmt: skip
 

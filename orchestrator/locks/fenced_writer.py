@@ -133,8 +133,8 @@ class FencedWriter:
         keys, nonce, began_s = self.scope.keys, new_nonce(), time.monotonic()
         task = self.enclosing.task if self.enclosing is not None else ""
 
-        def make_enter_call(wait_ms: int, *, woken: bool) -> Call[TakeReply]:  # noqa: ARG001 - it takes nothing
-            return scripts.enter(keys, task=task, nonce=nonce, wait_ms=wait_ms)
+        def make_enter_call(wait_ms: int, *, woken: bool, listens: bool) -> Call[TakeReply]:  # noqa: ARG001 - it takes nothing
+            return scripts.enter(keys, task=task, nonce=nonce, wait_ms=wait_ms, listens=listens)
 
         refused = TakeReply(TakeStatus.HELD, reply.rest[0].decode(), reply.rest[1])
         try:

@@ -360,10 +360,11 @@ class Locks:
     async def _acquire(self, lock: str, name: str, ttl_s: float, wait_s: float) -> tuple[Lease, LockProof]:
         nonce, ttl_ms = new_nonce(), round(ttl_s * 1000)
 
-        def make_call(wait_ms: int, *, woken: bool) -> Call[TakeReply]:
+        def make_call(wait_ms: int, *, woken: bool, listens: bool) -> Call[TakeReply]:
             return scripts.take(
-                self._keys, lock=lock, nonce=nonce, owner=self._owner, ttl_ms=ttl_ms, wait_ms=wait_ms, woken=woken
-            )
+                self._keys, lock=lock, nonce=nonce, owner=self._owner, ttl_ms=ttl_ms, wait_ms=wait_ms,
+                woken=woken, listens=listens,
+            )  # fmt: skip
 
         began_s = time.monotonic()
         got: TakeResult = await self._waiter.get(

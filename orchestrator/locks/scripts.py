@@ -24,6 +24,7 @@ def take(
     ttl_ms: int,
     wait_ms: int = 0,
     woken: bool = False,
+    listens: bool = False,
     now_us: str = "",
 ) -> Call[TakeReply]:
     """Take a named lock, or register as a waiter."""
@@ -35,6 +36,7 @@ def take(
         "ttl_ms": ttl_ms,
         "wait_ms": wait_ms,
         "woken": "1" if woken else "",
+        "listens": "1" if listens else "",
         "now_arg": now_us,
     }
     return Call("locks/take", args, _taken)
@@ -50,6 +52,7 @@ def claim(
     ttl_ms: int,
     wait_ms: int = 0,
     woken: bool = False,
+    listens: bool = False,
     pool: str = "",
     now_us: str = "",
 ) -> Call[TakeReply]:
@@ -67,14 +70,24 @@ def claim(
         "wait_ms": wait_ms,
         "woken": "1" if woken else "",
         "pool_name": pool,
+        "listens": "1" if listens else "",
         "now_arg": now_us,
     }
     return Call("locks/claim", args, _taken)
 
 
-def enter(keys: ScopeKeys, *, task: str, nonce: str, wait_ms: int, now_us: str = "") -> Call[TakeReply]:
+def enter(
+    keys: ScopeKeys, *, task: str, nonce: str, wait_ms: int, listens: bool = False, now_us: str = ""
+) -> Call[TakeReply]:
     """Ask whether the exclusive lock of a scope admits changes of other owners, or register as a waiter."""
-    args: Arguments = {"scope": keys.root, "task": task, "nonce": nonce, "wait_ms": wait_ms, "now_arg": now_us}
+    args: Arguments = {
+        "scope": keys.root,
+        "task": task,
+        "nonce": nonce,
+        "wait_ms": wait_ms,
+        "listens": "1" if listens else "",
+        "now_arg": now_us,
+    }
     return Call("locks/enter", args, _taken)
 
 

@@ -1,20 +1,19 @@
-"""Waits for locks: blocks on the lock's wake list, where Redis serves waiters in order of arrival.
+"""Waits for locks. All waits of a process share the connection for hints, and Redis calls waiters in order of arrival.
 
-A waiter uses a connection of its own. It also polls over the shared connection without losing its place, because no
-wake-up comes when the holder dies or when the token goes to a waiter that died.
+A waiter subscribes to a channel of its own, and then asks again, which puts it in the order of the lock. A release
+tells the first waiter that listens. No hint comes when the holder dies, or when a process dies that was told, so the
+first waiter of each process polls. Where hints are not allowed it polls often, and takes the token of the wake list.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import anyio
 
-from orchestrator.core.errors import ServerUnavailable, StoreError
+from orchestrator.core.errors import ServerRefused, ServerUnavailable, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.locks import scripts
 from orchestrator.locks.model import DropReply, TakeReply, TakeStatus
@@ -22,17 +21,22 @@ from orchestrator.store.keys import PoolKeys
 from orchestrator.tracing.active import active
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import Callable, Coroutine
 
     from orchestrator.store.calls import Call
     from orchestrator.store.keys import ScopeKeys
-    from orchestrator.store.router import Router
+    from orchestrator.store.shared_hints import SharedHints
     from orchestrator.store.store import Store
     from orchestrator.tracing.spans import Tracing
 
 POLL_EVERY_S: Final = 1.0
-BLOCK_S: Final = 30.0
-IDLE_LINKS: Final = 8
+"""Pause of the first waiter of a process between two polls of a lock."""
+OTHERS_POLL_EVERY_S: Final = 10.0
+"""Pause of the others, which move up when the first has its turn."""
+DEAF_POLL_EVERY_S: Final = 0.1
+"""Pause of the first waiter of a process that may not listen."""
+AGAIN_S: Final = 0.1
+"""Pause after a connection for hints failed."""
 RELEASE_TIMEOUT_S: Final = 2.0
 """Time for a cancelled caller to release its lock; later the lock lapses."""
 
@@ -54,8 +58,8 @@ class TakeResult:
 class MakeTakeCall(Protocol):
     """Makes the call that tries to take the lock."""
 
-    def __call__(self, wait_ms: int, *, woken: bool) -> Call[TakeReply]:
-        """Return the call, from the ms that the caller still waits and whether it holds the wake token."""
+    def __call__(self, wait_ms: int, *, woken: bool, listens: bool) -> Call[TakeReply]:
+        """Return the call, from the ms that the caller still waits, whether it is its turn, and whether it listens."""
 
 
 MakeWakeCall: TypeAlias = "Callable[[PoolKeys, str], Call[bool]]"
@@ -63,11 +67,12 @@ MakeWakeCall: TypeAlias = "Callable[[PoolKeys, str], Call[bool]]"
 
 
 class LockWaiter:
-    """Takes and releases locks, and keeps idle connections for the next waiters."""
+    """Takes and releases locks."""
 
     def __init__(self, store: Store, make_wake_call: MakeWakeCall) -> None:
         self._store, self._make_wake_call = store, make_wake_call
-        self._idle: list[Router] = []
+        self._lines: dict[str, list[_Wait]] = {}
+        self._may_listen = True
 
     def get(
         self,
@@ -102,7 +107,7 @@ class LockWaiter:
         self, keys: ScopeKeys, lock: str, *, nonce: str, ttl_ms: int, wait_s: float, make_call: MakeTakeCall
     ) -> TakeResult:
         try:
-            got = await self._get(keys, lock, ttl_ms=ttl_ms, wait_s=wait_s, make_call=make_call)
+            got = await self._get(keys, lock, nonce=nonce, ttl_ms=ttl_ms, wait_s=wait_s, make_call=make_call)
         except BaseException:
             await self.release(keys, lock, nonce)
             raise
@@ -166,60 +171,78 @@ class LockWaiter:
             member = dropped.wake
 
     async def _get(
-        self, keys: ScopeKeys, lock: str, *, ttl_ms: int, wait_s: float, make_call: MakeTakeCall
+        self, keys: ScopeKeys, lock: str, *, nonce: str, ttl_ms: int, wait_s: float, make_call: MakeTakeCall
     ) -> TakeResult:
-        until_s = time.monotonic() + wait_s
-        got = await self._try_take(make_call, until_s, woken=False, ttl_ms=ttl_ms)
-        if got.reply.wake:
-            await self.wake(keys, lock, got.reply.wake)
-        if got.reply.status is not TakeStatus.HELD or wait_s <= 0:
-            return got
-        async with self._wake_read(keys.wake(lock), until_s) as wake_read:
-            while (left_s := until_s - time.monotonic()) > 0:
-                # Ask again when the lock lapses without a renewal.
-                lapses_s = max(0.01, got.reply.left_ms / 1000 + 0.005)
-                woken = await wake_read.wait(min(left_s, POLL_EVERY_S, lapses_s))
-                got = await self._try_take(make_call, until_s, woken=woken, ttl_ms=ttl_ms)
-                if got.reply.wake:
-                    await self.wake(keys, lock, got.reply.wake)
-                if got.reply.status is not TakeStatus.HELD:
-                    break
+        now_s, wake_key = time.monotonic(), keys.wake(lock)
+        until_s, got = now_s + wait_s, TakeResult(TakeReply(TakeStatus.HELD, "", 0), now_s)
+        # Not behind others of this process, which would still wait if it were free.
+        if wait_s <= 0 or wake_key not in self._lines:
+            # Without a registration, because a waiter that does not listen yet would miss its turn.
+            got = await self._try_take(keys, lock, make_call, until_s, ttl_ms=ttl_ms)
+            if got.reply.status is not TakeStatus.HELD or wait_s <= 0:
+                return got
+        line = self._lines.setdefault(wake_key, [])
+        wait = _Wait(line, f"{wake_key}:{nonce}", self._store.hints)
+        try:
+            polls = False
+            while got.reply.status is TakeStatus.HELD and time.monotonic() < until_s:
+                if self._may_listen and not wait.listens:
+                    await self._listen(wait)
+                    polls = False
+                elif polls:
+                    # It asks again when the lock lapses without a renewal.
+                    lapses_s = max(0.01, got.reply.left_ms / 1000 + 0.005)
+                    pause_s = POLL_EVERY_S if wait.listens else DEAF_POLL_EVERY_S
+                    await wait.for_turn(until_s, min(pause_s, lapses_s))
+                woken = wait.take_call() or (polls and wait.is_first and await self._take_token(wake_key))
+                got = await self._try_take(keys, lock, make_call, until_s, woken=woken, wait=wait, ttl_ms=ttl_ms)
+                polls = True
+        finally:
+            wait.end()
+            if not line:
+                self._lines.pop(wake_key, None)
         return got
 
-    async def _try_take(self, make_call: MakeTakeCall, until_s: float, *, woken: bool, ttl_ms: int) -> TakeResult:
+    async def _listen(self, wait: _Wait) -> None:
+        """Let a wait listen for its turn. One that may not listen polls."""
+        try:
+            await wait.listen()
+        except ServerRefused as refusal:
+            self._may_listen = False
+            _log.warning("hints_refused", error=str(refusal))
+        except StoreError:
+            await anyio.sleep(AGAIN_S)
+
+    async def _take_token(self, wake_key: str) -> bool:
+        """Take the token that a release leaves for waiters that do not listen, and for those of older programs."""
+        try:
+            return await self._store.execute("RPOP", wake_key) is not None
+        except StoreError:
+            return False
+
+    async def _try_take(
+        self,
+        keys: ScopeKeys,
+        lock: str,
+        make_call: MakeTakeCall,
+        until_s: float,
+        *,
+        woken: bool = False,
+        wait: _Wait | None = None,
+        ttl_ms: int,
+    ) -> TakeResult:
+        listens = wait is not None and wait.listens
         while True:
             sent_s = time.monotonic()
             left_s = max(0.0, until_s - sent_s)
-            taken = await self._store.call(make_call(round(left_s * 1000), woken=woken), retry_for_s=left_s)
+            call = make_call(0 if wait is None else round(left_s * 1000), woken=woken, listens=listens)
+            taken = await self._store.call(call, retry_for_s=left_s)
             if taken.status is not TakeStatus.TAKEN or time.monotonic() - sent_s < ttl_ms / 2000:
-                return TakeResult(taken, sent_s)
+                break
             # The reply came so late that little is left of the lifetime; the same call restores it.
-
-    @asynccontextmanager
-    async def _wake_read(self, wake_key: str, until_s: float) -> AsyncIterator[_WakeRead]:
-        link = self._idle.pop() if self._idle else self._store.blocking_link(BLOCK_S, name="wait")
-        wake_read = _WakeRead(link, wake_key, until_s)
-        try:
-            yield wake_read
-        finally:
-            if wake_read.free and len(self._idle) < IDLE_LINKS:
-                self._idle.append(link)
-            else:
-                wake_read.forget()
-                await link.close()
-
-    async def run(self) -> None:
-        """Close the idle connections when cancelled."""
-        try:
-            await anyio.sleep_forever()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self.close()
-
-    async def close(self) -> None:
-        """Close the idle connections."""
-        while self._idle:
-            await self._idle.pop().close()
+        if taken.wake:
+            await self.wake(keys, lock, taken.wake)
+        return TakeResult(taken, sent_s)
 
 
 async def _traced(tracing: Tracing, key: str, getting: Coroutine[Any, Any, TakeResult]) -> TakeResult:
@@ -229,37 +252,71 @@ async def _traced(tracing: Tracing, key: str, getting: Coroutine[Any, Any, TakeR
         return got
 
 
-class _WakeRead:
-    """A blocking read of a wake list."""
+class _Wait:
+    """A wait for a lock, in the line of its process.
 
-    def __init__(self, link: Router, wake_key: str, until_s: float) -> None:
-        self._link, self._wake_key, self._until_s = link, wake_key, until_s
-        self._read: asyncio.Future[Any] | None = None
+    Attributes:
+        listens: a hint will tell that it is its turn.
+        called: the hint has come.
+    """
+
+    def __init__(self, line: list[_Wait], channel: str, hints: SharedHints) -> None:
+        self._line, self._channel, self._hints = line, channel, hints
+        self._news = anyio.Event()
+        self.listens = self.called = False
+        line.append(self)
 
     @property
-    def free(self) -> bool:
-        """True if no read is in progress."""
-        return self._read is None
+    def is_first(self) -> bool:
+        """True if no other wait of this process is older."""
+        return self._line[0] is self
 
-    async def wait(self, seconds: float) -> bool:
-        """Wait up to `seconds` for the wake token, and return whether it came."""
-        if self._read is None:
-            left_s = max(0.01, min(BLOCK_S, self._until_s - time.monotonic()))
-            try:
-                self._read = await self._link.begin("BLPOP", self._wake_key, f"{left_s:.3f}")
-            except StoreError:
-                await anyio.sleep(min(seconds, 0.1))
-                return False
-        await asyncio.wait([self._read], timeout=seconds)
-        if not self._read.done():
-            return False
-        read, self._read = self._read, None
-        if read.exception() is not None or isinstance(read.result()[0], Exception):
-            await anyio.sleep(min(seconds, 0.1))
-            return False
-        return read.result()[0] is not None
+    async def listen(self) -> None:
+        """Listen for the hint.
 
-    def forget(self) -> None:
-        """Cancel the read that is in progress."""
-        if self._read is not None:
-            self._read.cancel()
+        Raises:
+            StoreError: no answer, or a refusal.
+        """
+        await self._hints.subscribe([self._channel], self)
+        self.listens = True
+
+    def received(self, channel: str, message: str) -> None:  # noqa: ARG002 - the channel is its own
+        """Have the turn."""
+        self.called = True
+        self._news.set()
+
+    def interrupted(self) -> None:
+        """Listen again."""
+        self.listens = False
+        self._news.set()
+
+    def take_call(self) -> bool:
+        """Return whether the hint has come since the last time."""
+        called, self.called = self.called, False
+        return called
+
+    async def for_turn(self, until_s: float, poll_every_s: float) -> None:
+        """Wait until the hint comes, or it is time to ask without one.
+
+        Args:
+            until_s: end of the whole wait.
+            poll_every_s: pause between two polls, if it is the first.
+        """
+        began_s, listened = time.monotonic(), self.listens
+        while not self.called and self.listens == listened:
+            self._news = anyio.Event()
+            pause_s = poll_every_s if self.is_first else OTHERS_POLL_EVERY_S
+            rest_s = min(began_s + pause_s, until_s) - time.monotonic()
+            if rest_s <= 0:
+                await self._hints.probe()
+                return
+            with anyio.move_on_after(rest_s):
+                await self._news.wait()
+
+    def end(self) -> None:
+        """Leave the line, and let the next one know that it is the first."""
+        was_first = self.is_first
+        self._line.remove(self)
+        self._hints.leave([self._channel])
+        if was_first and self._line:
+            self._line[0]._news.set()  # noqa: SLF001 - of the same class

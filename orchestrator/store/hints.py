@@ -21,7 +21,12 @@ class Hints:
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self.close = router.close
+        self.close, self.discard_idle = router.close, router.discard_idle
+
+    async def open(self) -> None:
+        """Connect, unless a connection is open."""
+        if not self._router.is_open:
+            await self._router.execute("PING")
 
     async def subscribe(self, channels: Sequence[str]) -> None:
         """Subscribe to channels.
@@ -41,6 +46,11 @@ class Hints:
         """Ping the server over an open connection; close it if there is no reply."""
         if self._router.is_open:
             await self._router.execute("PING")
+
+    async def begin_check(self) -> None:
+        """Ping the server over an open connection, without a wait for the reply."""
+        if self._router.is_open:
+            _ = await self._router.begin("PING")
 
     async def _send(self, command: str, channels: Sequence[str]) -> None:
         # One command per channel, because each command then has one reply.

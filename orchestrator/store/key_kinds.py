@@ -832,7 +832,14 @@ SCOPE_KEYS: Final = (
         "a minute after the last one gives up",
         loss=Loss.RENEWED,
     ),
-    KeyKind("lock:N:wake", "list", "one token for the client that has blocked the longest", "5 s", loss=Loss.PASSING),
+    KeyKind(
+        "lock:N:order",
+        "zset",
+        "waiters that listen for the hint of their turn, by arrival in us",
+        "as `lock:N:waiters`",
+        loss=Loss.RENEWED,
+    ),
+    KeyKind("lock:N:wake", "list", "one token for a waiter that does not listen", "5 s", loss=Loss.PASSING),
     KeyKind(
         "exec",
         "string",
@@ -857,6 +864,7 @@ SCOPE_KEYS: Final = (
     ),
     KeyKind("exec:line", "zset", "tasks that wait for the lock, by arrival in us: task:pool", _DAY, loss=Loss.RENEWED),
     KeyKind("exec:waiters", "zset", "as `lock:N:waiters`", "as `lock:N:waiters`", loss=Loss.RENEWED),
+    KeyKind("exec:order", "zset", "as `lock:N:order`", "as `lock:N:waiters`", loss=Loss.RENEWED),
     KeyKind("exec:wake", "list", "as `lock:N:wake`", "5 s", loss=Loss.PASSING),
     KeyKind(
         "exec:ID",

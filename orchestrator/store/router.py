@@ -41,6 +41,7 @@ class Router:
         slot: of commands without a key.
         open_link: makes a link to an address; it connects at its first command.
         shared: many callers share the links. Else one caller sends blocking reads, and only the link in use stays.
+        keep: links stay open without commands.
         learned: called with a slot whose address has changed.
     """
 
@@ -51,10 +52,11 @@ class Router:
         slot: int,
         open_link: Callable[[Address], Link],
         shared: bool = True,
+        keep: bool = False,
         learned: Callable[[int], None],
     ) -> None:
         self._locator, self._slot, self._open_link, self._shared = locator, slot, open_link, shared
-        self._learned = learned
+        self._learned, self._keep = learned, keep
         self._links: dict[Address, Link] = {}
         self._link: Link | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -97,7 +99,7 @@ class Router:
 
     def _close_idle(self) -> None:
         # The timer closes shared links, because a command must not look at all of them.
-        if len(self._links) == 1 or (self._shared and self._timer is not None):
+        if len(self._links) == 1 or self._keep or (self._shared and self._timer is not None):
             return
         now_s, idle_s = time.monotonic(), IDLE_S if self._shared else 0.0
         for address, link in list(self._links.items()):

@@ -48,6 +48,7 @@ from orchestrator.store.router import Router, SyncRouter
 from orchestrator.store.script_files import all_scripts
 from orchestrator.store.sentinel_locator import SentinelLocator
 from orchestrator.store.server_info import COMMAND_SECTIONS, OLDEST, SECTIONS, read_command_stats, read_info
+from orchestrator.store.shared_hints import SharedHints
 from orchestrator.store.slot_map import ClusterLocator
 from orchestrator.tracing.active import active
 
@@ -137,6 +138,8 @@ class Store:
         self._aside: Router | None = None
         self._in_turn: Router | None = None
         self._turn = anyio.Lock()
+        self.hints = SharedHints(lambda received, ended: self.open_hints(name="hints", received=received, ended=ended))
+        """Shared by all that listens for hints in this process."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._moved = anyio.Event()
         endpoint.locator.watch(self)
@@ -161,6 +164,7 @@ class Store:
         read_timeout_s: float,
         *,
         shared: bool = False,
+        keep: bool = False,
         opened: Callable[[], None] | None = None,
         received: Callable[[str, str], None] | None = None,
         ended: Callable[[], None] | None = None,
@@ -184,7 +188,9 @@ class Store:
 
         locator = self._endpoint.locator
 
-        router = Router(locator, slot=self._slot, open_link=open_link, shared=shared, learned=self._leave_moved)
+        router = Router(
+            locator, slot=self._slot, open_link=open_link, shared=shared, keep=keep, learned=self._leave_moved
+        )
         self._routers.add(router)
         return router
 
@@ -216,6 +222,10 @@ class Store:
         if tracing is None or not tracing.traces_scripts():
             return self._call(call, retry_for_s)
         return tracing.script(call.script, self._call(call, retry_for_s))
+
+    async def call_untraced(self, call: Call[T]) -> T:
+        """Run a script once, without a span; see `call`."""
+        return call.parse(await self._run(call))
 
     async def _call(self, call: Call[T], retry_for_s: float) -> T:
         try:
@@ -391,10 +401,14 @@ class Store:
         # The margin lets a busy server reply "nothing" before the read times out.
         return self._new_router(f"{self._name}:{name}", block_s + self._endpoint.command_timeout_s, opened=opened)
 
-    def hints(self, *, name: str, received: Callable[[str, str], None], ended: Callable[[], None]) -> Hints:
+    def open_hints(self, *, name: str, received: Callable[[str, str], None], ended: Callable[[], None]) -> Hints:
         """Return a connection for subscriptions; see `Hints`."""
         timeout_s = self._endpoint.command_timeout_s
-        return Hints(self._new_router(f"{self._name}:{name}", timeout_s, received=received, ended=ended))
+        # A connection with subscriptions may send nothing for long.
+        router = self._new_router(
+            f"{self._name}:{name}", timeout_s, shared=True, keep=True, received=received, ended=ended
+        )
+        return Hints(router)
 
     async def load_scripts(self) -> None:
         """Read all scripts from disk, and load those for users who may only read, unless the server knows them.
@@ -548,6 +562,7 @@ class Store:
         """Close the shared links; calls in flight are not repeated."""
         self.stop_sending()
         await self._router.close()
+        await self.hints.close()
         for router in (self._aside, self._in_turn):
             if router is not None:
                 await router.close()

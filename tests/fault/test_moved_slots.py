@@ -269,7 +269,7 @@ async def test_output_is_followed(moves: SlotMoves, prefix: str) -> None:
 
 
 async def test_a_waiter_of_a_lock(moves: SlotMoves, prefix: str) -> None:
-    """A lock that is released at the new server goes to the waiter that blocked at the old one."""
+    """A lock that is released at the new server goes to the waiter that listened at the old one."""
     async with run_local_team(local_settings(moves.nodes[0].url, prefix), supervised=False) as team:
         other, key = await team.client(), ScopeKeys(prefix, "session", "s 1").root
         entered = anyio.Event()
@@ -282,7 +282,7 @@ async def test_a_waiter_of_a_lock(moves: SlotMoves, prefix: str) -> None:
             async with team.orc.locks("session:s 1").hold("n", wait=0):
                 group.start_soon(wait)
                 with moves.nodes[0].client() as direct:
-                    await wait_for(lambda: direct.info("clients")["blocked_clients"] == 1, "the waiter to block")
+                    await wait_for(lambda: direct.pubsub_shardchannels(f"{key}:*"), "the waiter to listen")
                 await anyio.to_thread.run_sync(moves.move_slot, key)
             with anyio.fail_after(REDIS_TELLS_S + WITHIN_S):
                 await entered.wait()
@@ -416,7 +416,7 @@ async def test_a_subscription_ends_with_its_slot(moves: SlotMoves, prefix: str) 
     """Redis ends it without being asked; the connection ends too, so that its user subscribes again."""
     keys, ends, heard = PoolKeys(prefix, "p"), list[str](), list[str]()
     async with Store(Endpoint.at(owner_of(moves, keys.root).url), keys) as store:
-        hints = store.hints(
+        hints = store.open_hints(
             name="hints", received=lambda _, message: heard.append(message), ended=lambda: ends.append("ended")
         )
         await hints.subscribe([keys.out("1")])

@@ -51,7 +51,7 @@ def test_hints_are_subscribed_to_again(redis_server: RedisServer, *, uvloop: boo
     async def work() -> None:
         ends: list[str] = []
         store = Store(Endpoint.at(redis_server.url), pool_keys(Settings()))
-        hints = store.hints(name="test", received=lambda *_: None, ended=lambda: ends.append("ended"))
+        hints = store.open_hints(name="test", received=lambda *_: None, ended=lambda: ends.append("ended"))
         await hints.subscribe(["one"])
         (link,) = hints._router._links.values()
         assert link._wire is not None

@@ -422,7 +422,7 @@ async def test_a_thousand_followed_tasks_share_a_connection(team: LocalTeam, red
             return len([name for name in listed if name.decode().startswith(keys.out(""))]) == 1000
 
         await wait_for(all_follow, "a thousand followers")
-        assert connections() == before | {"client:following": 1}
+        assert connections() == before | {"client:hints": 1}
         gate.set()
         await team.work(agent)
     assert found == {n: [n] for n in range(1000)}
@@ -448,7 +448,7 @@ async def test_who_stops_reading_leaves_nothing_behind(team: LocalTeam, redis_cl
     await wait_for(lambda: listeners() == 0, "no listener")
 
     def following() -> bool:
-        return "client:following" in connection_names(redis_client)
+        return "client:hints" in connection_names(redis_client)
 
     await wait_for(lambda: not following(), "the connection to be closed")
     gate.set()

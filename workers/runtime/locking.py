@@ -82,7 +82,3 @@ class Locking:
         if status is LeaseStatus.CANCELLED:
             attempt.stop(StopCause.CANCELLED)
         return True
-
-    async def close(self) -> None:
-        """Close the idle connections."""
-        await self._waiter.close()

@@ -48,8 +48,7 @@ class ChildClient:
 
     def last_outage_s(self) -> float:
         """Return the monotonic time at which Redis last failed a call of this worker or of its client."""
-        outage_s = self._services.store.last_outage_s
-        return outage_s if self.opened is None else max(outage_s, self.opened.services.store.last_outage_s)
+        return self._services.store.last_outage_s
 
     async def close(self) -> None:
         """Close the client if it is open."""

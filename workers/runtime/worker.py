@@ -534,7 +534,6 @@ class Worker:
         self._shut_down_begun = True
         await anyio.to_thread.run_sync(self._heartbeat.stop)
         await self._parts.client.close()
-        await self._parts.locking.close()
         await self._deregister()
         _log.info("worker_stopped", unfinished=len(self._in_flight))
 

@@ -198,7 +198,6 @@ async def _attempt(
     finally:
         with anyio.CancelScope(shield=True):
             await watched.close()
-            await parts.locking.close()
             if recording.throw_away is not None:
                 await recording.throw_away.close()
     if verdict is None:
