@@ -54,6 +54,8 @@ async def take(locks: Locks, name: str) -> Lease:
     return lease
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("names", [1, WAITS], ids=["one lock", "a lock each"])
 async def test_a_thousand_waits_share_a_connection(
     settings: Settings, orc: Orchestrator, redis_client: redis.Redis, prefix: str, names: int
@@ -73,13 +75,13 @@ async def test_a_thousand_waits_share_a_connection(
             for number in range(WAITS):
                 group.start_soon(wait_in_line, number)
                 await anyio.lowlevel.checkpoint()
-            await wait_for(lambda: listeners(redis_client, prefix) == WAITS, "all to listen")
+            await wait_for(lambda: listeners(redis_client, prefix) == WAITS, "all to listen", 60)
 
             async def all_wait() -> bool:
                 found = [await holders.peek(f"n{number}") for number in range(min(names, 3))]
                 return [seen.waiting for seen in found if seen] == [WAITS // names] * len(found)
 
-            await wait_for(all_wait, "all to wait")
+            await wait_for(all_wait, "all to wait", 60)
             assert sorted(clients(redis_client)) == sorted([*before, "client:hints"])
             key = f"{prefix}:{{session:s}}:lock:n0:order"
             order = [token.decode() for token in await orc.services.store.execute("ZRANGE", key, 0, -1)]
@@ -141,7 +143,7 @@ async def test_lost_hint(orc: Orchestrator, settings: Settings, monkeypatch: pyt
         lease, got = await take(orc.locks("session:s"), "n"), anyio.Event()
 
         async def wait_in_line() -> None:
-            async with other.locks("session:s").hold("n", wait=10):
+            async with other.locks("session:s").hold("n", wait=30):
                 got.set()
 
         async with anyio.create_task_group() as group:
@@ -156,10 +158,10 @@ async def test_lost_hint(orc: Orchestrator, settings: Settings, monkeypatch: pyt
             await wait_for(listens, "it waits in line")
             began_s = time.monotonic()
             await lease.release()
-            with anyio.fail_after(5):
+            with anyio.fail_after(waiter.OTHERS_POLL_EVERY_S):
                 await got.wait()
             assert lost
-            assert 0.3 < time.monotonic() - began_s < 2.5
+            assert 0.3 < time.monotonic() - began_s < waiter.OTHERS_POLL_EVERY_S
 
 
 async def test_broken_connection(orc: Orchestrator, settings: Settings, redis_client: redis.Redis, prefix: str) -> None:
@@ -188,7 +190,7 @@ async def test_broken_connection(orc: Orchestrator, settings: Settings, redis_cl
             began_s = time.monotonic()
             await lease.release()
         assert sorted(served) == list(range(20))
-        assert time.monotonic() - began_s < 5
+        assert time.monotonic() - began_s < 2 * waiter.OTHERS_POLL_EVERY_S
 
 
 async def test_user_that_may_not_listen(settings: Settings, redis_client: redis.Redis, prefix: str) -> None:
