@@ -13,9 +13,7 @@ from orchestrator.services import SyncStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from orchestrator.services import Endpoint
-    from orchestrator.store.calls import Argument, Call
-    from orchestrator.store.store import Store
+    from orchestrator.services import Endpoint, Services
 
 DIRECT_FOR_S: Final = 60.0
 """Time for which the thread uses its own connection after the event loop or the shared connection was too slow."""
@@ -31,27 +29,27 @@ class HeartbeatStore(SyncStore):
 
     Args:
         endpoint: of the own connection.
-        store: of the event loop.
+        services: of the event loop.
         loop: the event loop.
         patience_s: time for an answer of the loop.
     """
 
-    def __init__(self, endpoint: Endpoint, store: Store, *, loop: asyncio.AbstractEventLoop, patience_s: float) -> None:
-        super().__init__(endpoint, store.keys, name="heartbeat")
-        self._store, self._loop, self._patience_s = store, loop, patience_s
+    def __init__(self, endpoint: Endpoint, services: Services, *, loop: asyncio.AbstractEventLoop, patience_s: float) -> None:
+        super().__init__(endpoint, services.keys, name="heartbeat")
+        self._store, self._loop, self._patience_s = services.store, loop, patience_s
         self._direct_until_s: float | None = None
 
-    def call(self, call: Call[T], *, retry_for_s: float = 0.0) -> T:
+    def call(self, call: Any, *, retry_for_s: float = 0.0) -> Any:
         """Run a script; see `Store.call`."""
         own = super().call
         return self._send(lambda: self._store.call_untraced(call), lambda: own(call, retry_for_s=retry_for_s))
 
-    def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
+    def call_all(self, calls: Sequence[Any]) -> list[Any]:
         """Run script calls in one round trip."""
         own = super().call_all
         return self._send(lambda: self._store.call_all(calls), lambda: own(calls)) if calls else []
 
-    def execute(self, *command: Argument) -> Any:
+    def execute(self, *command: Any) -> Any:
         """Send one command."""
         own = super().execute
         return self._send(lambda: self._store.execute(*command), lambda: own(*command))
