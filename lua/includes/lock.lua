@@ -105,8 +105,8 @@ local function withdraw(lock_key, nonce)
   return redis.call('ZREM', lock_key .. ':waiters', nonce) == 1
 end
 
--- Tells the first of the listening waiters that it has its turn; returns whether one heard it. Those that no longer listen
--- lose their places: they have died, or ask again. One that hears it must ask within a second, or it waits no more.
+-- Tells the first of the listening waiters that it has its turn; returns whether one received it. Those that no longer listen
+-- lose their places: they have died, or ask again. One that receives it must ask within a second, or it is no longer a waiter.
 local function call_first(lock_key, now_ms)
   local order_key, waiters_key = lock_key .. ':order', lock_key .. ':waiters'
   while true do

@@ -193,9 +193,7 @@ class Heartbeat:
             connect_timeout_s=min(endpoint.connect_timeout_s, self._answer_within_s),
             command_timeout_s=self._answer_within_s,
         )
-        store = HeartbeatStore(
-            endpoint, self._parts.services, loop=self._loop, patience_s=self._answer_within_s / 4
-        )
+        store = HeartbeatStore(endpoint, self._parts.services, loop=self._loop, patience_s=self._answer_within_s / 4)
         due_s = time.monotonic()
         turn = self._parts.services.watch_loop("heartbeat", waits_s=self._every_s)
         try:

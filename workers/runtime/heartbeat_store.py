@@ -34,7 +34,9 @@ class HeartbeatStore(SyncStore):
         patience_s: time for an answer of the loop.
     """
 
-    def __init__(self, endpoint: Endpoint, services: Services, *, loop: asyncio.AbstractEventLoop, patience_s: float) -> None:
+    def __init__(
+        self, endpoint: Endpoint, services: Services, *, loop: asyncio.AbstractEventLoop, patience_s: float
+    ) -> None:
         super().__init__(endpoint, services.keys, name="heartbeat")
         self._store, self._loop, self._patience_s = services.store, loop, patience_s
         self._direct_until_s: float | None = None
