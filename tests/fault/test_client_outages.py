@@ -462,6 +462,7 @@ async def test_a_submit_that_is_lost_and_then_refused_is_unknown(prefix: str) ->
     """The answer is lost, the repeat meets a full server: that nothing was stored would not be true."""
     with RedisServer() as server, server.client() as direct:
         async with one_client(server, prefix) as (orc, proxy):
+            await orc.submit("old")  # loads the script, which is a call of its own
             proxy.fail_reply(any_work)
             proxy.watch(any_work, lambda _: direct.config_set("maxmemory", "1"), nth=1, where="reply")
             with pytest.raises(ServerUnavailable, match=r"out of memory.*; task .* may have arrived") as told:
