@@ -38,7 +38,7 @@ def looked_at(running: RedisServer) -> Settings:
     return local_settings(running.url, PREFIX)
 
 
-@pytest.mark.every_server
+@pytest.mark.every_server(alone=True)
 async def test_a_plain_server_is_well_and_is_not_changed(redis_server: RedisServer, settings: Settings) -> None:
     """No problem on either version; not a byte of the data, no script and no setting is another one afterwards."""
     with redis_server.client() as client:
