@@ -139,7 +139,9 @@ async def test_a_killed_master_is_replaced(services: Services) -> None:
     await wait_for(lambda: to_thread.run_sync(services.agree), "three sentinels that know each other", BACK_S)
     for name in ("supervisor", "worker"):
         services.start(name)
-    settings = load_settings(config=os.devnull, overrides={"redis.url": services.url}, environ={})
+    # A busy machine needs longer for a failover than a client repeats a submit by default.
+    patient = {"redis.url": services.url, "redis.command_timeout_s": BACK_S}
+    settings = load_settings(config=os.devnull, overrides=patient, environ={})
     async with Orchestrator(settings=settings) as orc:
         assert await (await orc.submit("greet", {"name": "Ada"}, durability="replicated")).result(timeout=BACK_S)
         services.processes["redis1"].kill()
