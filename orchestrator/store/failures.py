@@ -28,6 +28,10 @@ class NotHere(ServerUnavailable):
     retry_within_s = 0.2
 
 
+class CutOff(NotHere):
+    """The server takes no command of its cluster: it misses most of the others, or slots have no master."""
+
+
 class Redirected(NotHere):
     """Another server has the slot (MOVED), or gets it (ASK). The command did not run; the router follows.
 
@@ -108,7 +112,7 @@ def _translate_reply(error: BaseException, what: str) -> StoreError:
     if code in _FULL:
         return ServerFull(f"{what} was refused: Redis {_FULL[code]}")
     if code in _TRY_LATER:
-        kind = NotHere if code in _NOT_HERE else ServerUnavailable
+        kind = CutOff if code == "CLUSTERDOWN" else NotHere if code in _NOT_HERE else ServerUnavailable
         return kind(f"{what} was not run: Redis {_TRY_LATER[code]}; try again")
     if "non local key" in text:
         return ServerUnavailable(

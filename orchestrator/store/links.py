@@ -22,7 +22,7 @@ from redis.connection import ConnectionPool
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 from redis.retry import Retry
 
-from orchestrator.store.failures import Redirected, is_from_replica, translate
+from orchestrator.store.failures import CutOff, Redirected, is_from_replica, translate
 from orchestrator.store.wire import LATE_S, Wire, pack
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Link:
         published: called with channel and message of each published message.
         ended: called when a connection has ended.
         demoted: called with the address when the server turned out to be a replica.
-        unreachable: called with the address when no connection could be opened.
+        doubted: called with the address when no connection could be opened, or the server is cut off from its cluster.
         opened: called when a connection has been opened, before anything is sent.
         late: called with the address every `LATE_S` while a reply is outstanding.
         reads_replica: it sends only what reads, and the server may be a replica.
@@ -154,7 +154,7 @@ class Link:
         published: Callable[[str, str], None] | None = None,
         ended: Callable[[], None] | None = None,
         demoted: Callable[[Address], None] | None = None,
-        unreachable: Callable[[Address], None] | None = None,
+        doubted: Callable[[Address], None] | None = None,
         opened: Callable[[], None] | None = None,
         late: Callable[[Address], None] | None = None,
         reads_replica: bool = False,
@@ -163,7 +163,7 @@ class Link:
         self._reads_replica = reads_replica
         self._pool = make_pool(address, connect_timeout_s=connect_timeout_s, name=name)
         self._reply_timeout_s, self._published, self._ended = read_timeout_s, published, ended
-        self._demoted, self._unreachable, self._opened = demoted, unreachable, opened
+        self._demoted, self._doubted, self._opened = demoted, doubted, opened
         self._late = None if late is None else partial(late, address)
         self._connection: AsyncConnection | None = None
         self._wire: Wire | None = None
@@ -219,7 +219,10 @@ class Link:
     def to_error(self, what: str, reply: Any) -> Any:
         """Return a reply, with a `StoreError` in the place of an error reply, also inside the reply of EXEC."""
         if isinstance(reply, hiredis.ReplyError):
-            return with_address(translate(reply, what=what, sent=True), self.address)
+            error = with_address(translate(reply, what=what, sent=True), self.address)
+            if isinstance(error, CutOff):
+                self._doubt()
+            return error
         if what == "EXEC" and isinstance(reply, list):
             # The replies to the commands, not what they hold: that may be hundreds of messages.
             return [self.to_error("", part) for part in reply]
@@ -254,8 +257,7 @@ class Link:
                 self._check_left()
             except (OSError, RedisError) as error:
                 self._refusal = error
-                if self._unreachable is not None:
-                    self._unreachable(self.address)
+                self._doubt()
                 raise translate(error, what=str(what), sent=False) from error
             if self._opened is not None:
                 self._opened()
@@ -282,6 +284,10 @@ class Link:
         """Close the connection at once and for good, because another server is the master."""
         self._left = True
         self.discard(ConnectionError("another server is the master now"))
+
+    def _doubt(self) -> None:
+        if self._doubted is not None:
+            self._doubted(self.address)
 
     def _tell_demoted(self) -> None:
         if self._demoted is not None:
@@ -328,7 +334,7 @@ class SyncLink:
         read_timeout_s: for a reply.
         name: shown in CLIENT LIST.
         demoted: called with the address when the server turned out to be a replica.
-        unreachable: called with the address when no connection could be opened.
+        doubted: called with the address when no connection could be opened, or the server is cut off from its cluster.
         late: called with the address every `LATE_S` while a reply is outstanding.
 
     Attributes:
@@ -343,11 +349,11 @@ class SyncLink:
         read_timeout_s: float,
         name: str,
         demoted: Callable[[Address], None],
-        unreachable: Callable[[Address], None],
+        doubted: Callable[[Address], None],
         late: Callable[[Address], None] | None,
     ) -> None:
         self.address, self.used_s = address, -math.inf
-        self._demoted, self._unreachable, self._late = demoted, unreachable, late
+        self._demoted, self._doubted, self._late = demoted, doubted, late
         self._read_timeout_s = read_timeout_s
         self._connection: ConnectionInterface | None = None
         self._left = False
@@ -377,12 +383,11 @@ class SyncLink:
                     replies.append(connection.read_response())
                 except ResponseError as error:
                     replica = replica or is_from_replica(error)
-                    failure = translate(error, what=str(command[0]), sent=True)
-                    replies.append(with_address(failure, self.address))
+                    replies.append(self._to_error(str(command[0]), error))
             done = True
         except (RedisError, OSError) as error:
             if not sent:
-                self._unreachable(self.address)
+                self._doubted(self.address)
             raise translate(error, what=str(commands[len(replies)][0]), sent=sent) from error
         finally:
             if connection is not None:
@@ -392,6 +397,12 @@ class SyncLink:
         if replica:
             self._demoted(self.address)
         return replies
+
+    def _to_error(self, what: str, reply: ResponseError) -> StoreError:
+        error = with_address(translate(reply, what=what, sent=True), self.address)
+        if isinstance(error, CutOff):
+            self._doubted(self.address)
+        return error
 
     def _await_reply(self, connection: ConnectionInterface, late: Callable[[Address], None]) -> None:
         until_s = time.monotonic() + self._read_timeout_s
@@ -419,7 +430,8 @@ def end_connection(connection: socket.socket | None) -> None:
     """End a connection that another thread may be reading from."""
     if connection is not None:
         with contextlib.suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
+            # Not the method of a TLS socket: it lets the other thread go on reading, and sending, without decryption.
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 def with_address(error: StoreError, answering: Address) -> StoreError:

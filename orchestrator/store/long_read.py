@@ -11,7 +11,7 @@ import hiredis
 from redis.exceptions import RedisError
 
 from orchestrator.core.errors import ServerUnavailable
-from orchestrator.store.failures import Redirected, ReplyTooLarge, is_from_replica, translate
+from orchestrator.store.failures import CutOff, Redirected, ReplyTooLarge, is_from_replica, translate
 from orchestrator.store.links import end_connection, make_sync_pool, with_address
 from orchestrator.store.router import learn
 from orchestrator.store.wire import pack
@@ -94,11 +94,12 @@ class LongRead:
             except (RedisError, OSError):
                 self._locator.doubt(address)
                 raise
+            # Before the look at the locator: `leave`, which another thread calls, needs the socket.
+            self._socket = self._connection._sock  # type: ignore[attr-defined]  # noqa: SLF001 - no other way to it
+            assert self._socket is not None
             if (self._locator.single or address) != address:
                 self.close()
                 raise ConnectionError("another server is the master now")
-            self._socket = self._connection._sock  # type: ignore[attr-defined]  # noqa: SLF001 - no other way to it
-            assert self._socket is not None
         return self._socket
 
     def fileno(self) -> int:
@@ -131,7 +132,7 @@ class LongRead:
         if isinstance(reply, hiredis.ReplyError):
             assert self._address is not None
             failure = with_address(translate(reply, what=self._what, sent=True), self._address)
-            if is_from_replica(reply):
+            if is_from_replica(reply) or isinstance(failure, CutOff):
                 self._locator.doubt(self._address)
                 self.close()
             elif isinstance(failure, Redirected) and not failure.asking:

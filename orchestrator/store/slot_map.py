@@ -52,6 +52,7 @@ class ClusterLocator:
         self._slots = [self._seeds[0]] * SLOTS
         self._masters: frozenset[Address] = frozenset()
         self._named: Address | None = None
+        self._doubted: Address | None = None
         self._reader: threading.Thread | None = None
         self._again = False
         self._is_ready = False
@@ -77,15 +78,17 @@ class ClusterLocator:
         self._read_soon()
 
     def doubt(self, address: Address) -> None:
-        """Read the map in the background, because a node does not answer, or is a replica."""
+        """Read the map in the background, because a node does not answer, is a replica, or is cut off."""
         with self._lock:
+            self._doubted = address
             if not self._masters and self._slots[0] == address:
                 self._seeds.append(self._seeds.pop(0))
                 self._slots, self.single = [self._seeds[0]] * SLOTS, self._seeds[0]
         self._read_soon()
 
-    def late(self, address: Address) -> None:  # noqa: ARG002 - every doubt leads to the same question
+    def late(self, address: Address) -> None:
         """Read the map in the background, because a reply of a node takes long."""
+        self._doubted = address
         self._read_soon()
 
     def watch(self, leaver: Leaver) -> None:
@@ -118,7 +121,7 @@ class ClusterLocator:
                 self._again = False
             try:
                 self._read()
-            except (ServerUnavailable, ConfigError) as failure:
+            except Exception as failure:  # noqa: BLE001 - after a thread that ended here no other would start
                 _log.warning("slot_map_unknown", error=str(failure))
                 self._read_s = time.monotonic()
             with self._lock:
@@ -149,11 +152,18 @@ class ClusterLocator:
         self._is_ready, self._read_s = True, time.monotonic()
 
     def _nodes(self) -> list[Address]:
-        """Return the known nodes: first the one that a MOVED reply named, which knows best, and the configured last."""
-        named, self._named = self._named, None
-        learned = [address for address in self._masters if address not in self._seeds]
-        seeds = self._seeds if self._masters else random.sample(self._seeds, len(self._seeds))
-        return list(dict.fromkeys([*([named] if named else []), *random.sample(learned, len(learned)), *seeds]))
+        """Return the known nodes in the order in which to ask them.
+
+        First the one that a MOVED reply named, which knows best, then the masters, and the configured ones. Last the
+        one that was doubted: it may be frozen, or be cut off from the others and know an old map.
+        """
+        with self._lock:
+            masters, seeds, named, doubted = list(self._masters), list(self._seeds), self._named, self._doubted
+            self._named = self._doubted = None
+        random.shuffle(masters)
+        random.shuffle(seeds)
+        nodes = dict.fromkeys([*([named] if named else []), *masters, *seeds])
+        return sorted(nodes, key=lambda node: node == doubted)
 
     def _learn(self, shards: Iterable[tuple[int, int, Address]]) -> None:
         with self._lock:

@@ -85,10 +85,10 @@ class Endpoint:
 
     @classmethod
     def at(cls, url: str, *, connect_timeout_s: float = 5.0, command_timeout_s: float = 10.0) -> Self:
-        """Return the place with this URL: `redis://`, `rediss://` or `unix://`.
+        """Return the place with this URL; `core.redis_url` has the forms.
 
         Raises:
-            ConfigError: another scheme.
+            ConfigError: it is not the address of Redis.
         """
         return cls(locate(url), connect_timeout_s, command_timeout_s)
 
@@ -179,7 +179,7 @@ class Store:
                 published=received,
                 ended=ended,
                 demoted=self._leave_replica,
-                unreachable=self._endpoint.locator.doubt,
+                doubted=self._endpoint.locator.doubt,
                 opened=opened,
                 # A blocking read may take long.
                 late=locator.late if shared and isinstance(locator, ClusterLocator) else None,
@@ -598,7 +598,7 @@ class SyncStore:
             read_timeout_s=self._endpoint.command_timeout_s,
             name=self._name,
             demoted=self._leave_replica,
-            unreachable=self._endpoint.locator.doubt,
+            doubted=self._endpoint.locator.doubt,
             late=self._endpoint.locator.late if isinstance(self._endpoint.locator, ClusterLocator) else None,
         )
 

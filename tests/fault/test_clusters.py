@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ import pytest
 from orchestrator import Agent, TaskContext
 from orchestrator.core.errors import OrchestratorError, ServerUnavailable
 from orchestrator.store.keys import PoolKeys, ScopeKeys
+from orchestrator.store.locator import SLOTS, slot_of
 from orchestrator.store.store import Endpoint, Store, SyncStore
 from orchestrator.testing.waiting import wait_for
 from tests.faultkit.clusters import run_cluster
@@ -272,6 +274,59 @@ async def test_a_frozen_master_is_left(with_replicas: Cluster, prefix: str, kind
             await ask()
         assert await ask() is None
     master.process.thaw()
+    store_of_thread.close()
+
+
+@pytest.fixture
+def two_clusters() -> Iterator[tuple[Cluster, Cluster]]:
+    """Two clusters of one master each, by port. They do not know each other, as the sides of a cut network."""
+    with run_cluster(masters=1) as one, run_cluster(masters=1) as two:
+        first, second = sorted((one, two), key=lambda cluster: str(cluster.port))
+        yield first, second
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "thread", "long-read"])
+async def test_a_master_that_is_cut_off_is_left(
+    two_clusters: tuple[Cluster, Cluster], prefix: str, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """It refuses everything while the others have replaced it; programs that reach both sides ask the others."""
+    monkeypatch.setattr(random, "shuffle", lambda nodes: nodes.sort(key=str))
+    monkeypatch.setattr(random, "sample", lambda nodes, _: list(nodes))
+    keys, (cut_off, whole) = PoolKeys(prefix, "default"), two_clusters
+    endpoint = Endpoint.at(f"redis+cluster://127.0.0.1:{cut_off.port},127.0.0.1:{whole.port}")
+    store_of_thread = SyncStore(endpoint, keys, name="test")
+    long_read = store_of_thread.long_read(name="long", connect_timeout_s=5, max_bytes=1000)
+
+    def read() -> Any:
+        long_read.begin("GET", keys.format)
+        while (reply := long_read.take()) is None:
+            time.sleep(0.01)
+        return reply[0]
+
+    async with Store(endpoint, keys) as store:
+
+        async def ask() -> Any:
+            if kind == "asyncio":
+                return await store.execute("GET", keys.format)
+            if kind == "thread":
+                return await anyio.to_thread.run_sync(store_of_thread.execute, "GET", keys.format)
+            return await anyio.to_thread.run_sync(read)
+
+        async def answers() -> bool:
+            try:
+                return await ask() is None
+            except ServerUnavailable:
+                return False
+
+        await ask()
+        assert str(store.place) == f"127.0.0.1:{cut_off.port}"
+        # Its map names it for all other slots, as that of a master without a majority does.
+        cut_off.ask(cut_off.nodes[0], "CLUSTER", "DELSLOTS", (slot_of(keys.root) + 1) % SLOTS)
+        with pytest.raises(ServerUnavailable, match="has no complete cluster"):
+            await ask()
+        await wait_for(answers, "an answer of the others", WITHIN_S)
+        assert str(store.place) == f"127.0.0.1:{whole.port}"
+    long_read.close()
     store_of_thread.close()
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import select
+import socket
+import ssl
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -11,8 +15,9 @@ from orchestrator.core.errors import ServerUnavailable
 from orchestrator.core.settings import Settings
 from orchestrator.services import pool_keys
 from orchestrator.store import wire
-from orchestrator.store.links import Link, transport_of
-from orchestrator.store.locator import Address
+from orchestrator.store.links import Link, end_connection, transport_of
+from orchestrator.store.locator import Address, FixedLocator
+from orchestrator.store.long_read import LongRead
 from orchestrator.store.store import Endpoint, Store, SyncStore
 from orchestrator.testing.waiting import wait_for
 from tests.faultkit.servers import RedisServer
@@ -167,6 +172,59 @@ async def test_a_new_connection_to_a_replica_stays(replica: RedisServer) -> None
             await store.execute("SET", "key", "value")
     assert await store.execute("CLIENT", "ID") == first
     await store.close()
+
+
+def test_a_tls_connection_ends_encrypted() -> None:
+    """Another thread that still reads from it gets no encrypted bytes for a reply."""
+    near, far = socket.socketpair()
+    with (
+        far,
+        ssl.create_default_context().wrap_socket(
+            near, do_handshake_on_connect=False, server_hostname="server"
+        ) as connection,
+    ):
+        far.sendall(b"$8\r\nnot what")
+        end_connection(connection)
+        with contextlib.suppress(ssl.SSLError):
+            assert connection.recv(100) == b""
+
+
+class MovingLocator(FixedLocator):
+    """Names the same server, and tells a read to leave it, right after that has looked who it is."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(Address(url, is_master=True))
+        self.looks = 0
+        self.at_second: Callable[[], None] = lambda: None
+
+    @property
+    def single(self) -> Address | None:
+        """The server, which another one replaces at the second look."""
+        self.looks += 1
+        if self.looks == 2:
+            self.at_second()
+        return self._home
+
+    @single.setter
+    def single(self, address: Address | None) -> None:
+        """Ignore it."""
+
+
+def test_a_long_read_that_begins_while_its_server_is_left(redis_server: RedisServer) -> None:
+    """It does not go on at the server that was left."""
+    locator = MovingLocator(redis_server.url)
+    long_read = LongRead(locator, slot=0, connect_timeout_s=5, name="test", max_bytes=1000)
+    locator.at_second = lambda: long_read.leave(locator.address(0))
+
+    def read() -> tuple[Any] | None:
+        long_read.begin("PING")
+        select.select([long_read], [], [], 5)
+        return long_read.take()
+
+    with pytest.raises(ServerUnavailable):
+        read()
+    assert read() == (b"PONG",)
+    long_read.close()
 
 
 def test_a_thread_leaves_a_replica(replica: RedisServer) -> None:

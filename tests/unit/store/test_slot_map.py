@@ -146,6 +146,34 @@ def test_a_redirect_is_learned_at_once(nodes: Nodes) -> None:
     assert (locator.address(7), locator.address(8)) == (C, A)
 
 
+@pytest.mark.parametrize("reason", ["doubt", "late"])
+def test_a_doubted_node_is_asked_last(nodes: Nodes, reason: str) -> None:
+    """A node that is cut off from the others answers with an old map, and a frozen one costs a time-out."""
+    nodes.know((0, 9, A), (10, 19, B), (20, SLOTS - 1, C))
+    for _ in range(20):
+        locator = ClusterLocator([A, B, C])
+        locator.prepare()
+        for node in (A, B, C):
+            nodes.asked.clear()
+            getattr(locator, reason)(node)
+            settled(locator, lambda: bool(nodes.asked))
+            assert nodes.asked[0] != node
+
+
+def test_a_defect_of_a_reply_does_not_end_the_reading(nodes: Nodes) -> None:
+    """The next doubt asks again."""
+    nodes.know((0, SLOTS - 1, A))
+    locator = ClusterLocator([A])
+    locator.prepare()
+    nodes.answers[A] = TypeError("no list")
+    asked = len(nodes.asked)
+    locator.doubt(A)
+    wait_until(lambda: len(nodes.asked) > asked, "a question", 5)
+    nodes.know((0, SLOTS - 1, B))
+    locator.doubt(A)
+    settled(locator, lambda: locator.single == B)
+
+
 def test_many_doubts_are_one_question(nodes: Nodes) -> None:
     """While a node is asked, doubts only note that it is to be asked once more."""
     nodes.know((0, SLOTS - 1, A))
