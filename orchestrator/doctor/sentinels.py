@@ -44,9 +44,13 @@ def _sentinels(answers: dict[Node, list[Any] | str]) -> list[DoctorFinding]:
         fix = "start them, or correct their addresses, the name of the group and their login in ORC_REDIS__URL"
         found.append(report("redis-sentinel", f"{counted}; {reasons}", fix))
     known = [answer for answer in answers.values() if not isinstance(answer, str)]
-    if quorum := next((str(agreed) for _, agreed in known if isinstance(agreed, Exception)), ""):
+    refused = [str(agreed) for _, agreed in known if isinstance(agreed, Exception)]
+    if quorum := next((why for why in refused if why.startswith("NOQUORUM")), ""):
         fix = "start the missing sentinels; a majority of all must reach each other"
         found.append(problem("redis-sentinel", f"the sentinels cannot promote a replica: {quorum}", fix))
+    elif refused:
+        what = f"whether the sentinels can promote a replica is unknown: {refused[0]}"
+        found.append(warning("redis-sentinel", what, "`ACL SETUSER ... +sentinel|ckquorum` at each sentinel"))
     most = max((int(facts[b"num-other-sentinels"]) + 1 for facts, _ in known), default=ENOUGH)
     if most < ENOUGH:
         what = f"the group has {most} sentinels: when one fails, no replica is promoted"

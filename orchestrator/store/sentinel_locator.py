@@ -238,11 +238,12 @@ class _Listener:
             try:
                 connection.connect()  # type: ignore[no-untyped-call]
                 self._listen(connection._sock)  # type: ignore[attr-defined]  # noqa: SLF001 - no other way to it
-            except (OSError, RedisError, hiredis.HiredisError) as failure:
+            except Exception as failure:  # noqa: BLE001 - without the thread a process would miss the next master
                 self._give_up(failure)
             finally:
                 connection.disconnect()  # type: ignore[no-untyped-call]
-            self._wait(None, ASK_EVERY_S)
+            time.sleep(DOUBTED_S)  # doubts do not shorten it
+            self._wait(None, ASK_EVERY_S - DOUBTED_S)
         self._woken.close()
 
     def _tell(self, what: Callable[[SentinelLocator], None]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -60,6 +62,26 @@ async def test_a_group(group: SentinelGroup) -> None:
     found = await find(group.url)
     assert [one.severity for one in found] == [Severity.PROBLEM, Severity.PROBLEM, Severity.OK]
     assert "cannot promote a replica: NOQUORUM" in found[1].found
+
+
+async def test_a_user_of_the_sentinels(group: SentinelGroup) -> None:
+    """The rights that the guide names are enough, and the doctor says which one it lacks."""
+    text = (Path(__file__).parents[3] / "docs" / "guides" / "scaling.md").read_text(encoding="utf-8")
+    rights = re.findall(r"`(\+(?:sentinel|client)[^`]*)`", text)
+    assert rights[-1] == "+sentinel|ckquorum"
+    assert len(rights) == 2
+    for sentinel in group.sentinels:
+        with sentinel.client() as client:
+            client.execute_command("ACL", "SETUSER", "watcher", "on", ">hunter2", "&*", *rights[0].split())
+    url = f"{group.url}?sentinel_user=watcher&sentinel_password=hunter2"
+    (denied, _) = await find(url)
+    assert denied.severity is Severity.WARNING
+    assert "is unknown: " in denied.found
+    for sentinel in group.sentinels:
+        with sentinel.client() as client:
+            client.execute_command("ACL", "SETUSER", "watcher", rights[1])
+    (agreed, _) = await find(url)
+    assert agreed.severity is Severity.OK
 
 
 async def test_no_sentinel_answers(group: SentinelGroup) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 import time
 
 import pytest
@@ -126,6 +129,37 @@ def test_no_sentinel_answers() -> None:
     ) as failed:
         _ = locator.single
     assert "hunter2" not in str(failed.value)
+
+
+def test_a_name_that_cannot_be_encoded() -> None:
+    """Its thread tells the reason like any other."""
+    with pytest.raises(ServerUnavailable, match=r"a\.\.b:1: .*idna"):
+        _ = locate("redis+sentinel://a..b:1/group").single
+
+
+def test_doubts_do_not_open_connections() -> None:
+    """Each connection that fails in an outage is a doubt; a sentinel that refuses is asked a few times a second."""
+    with socket.create_server(("127.0.0.1", 0)) as refusing:
+        locator = locate(f"redis+sentinel://127.0.0.1:{refusing.getsockname()[1]}/group")
+        opened = []
+
+        def refuse() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    refusing.accept()[0].close()
+                    opened.append(time.monotonic())
+
+        refuser = threading.Thread(target=refuse)
+        refuser.start()
+        until_s = time.monotonic() + 2.0
+        while time.monotonic() < until_s:
+            with pytest.raises(ServerUnavailable):
+                _ = locator.single
+            locator.doubt(Address("redis://127.0.0.1:1/0"))
+            time.sleep(0.01)
+        refusing.shutdown(socket.SHUT_RDWR)
+        refuser.join()
+    assert 2 <= len(opened) <= 2.0 / module.DOUBTED_S + 1
 
 
 def test_stores_of_a_process_share_the_threads() -> None:
