@@ -146,6 +146,11 @@ class LockRenewer:
             due_s = min((lock.due_s for lock in self._locks.values() if not lock.lapsed(now_s)), default=None)
         return None if due_s is None else max(0.0, due_s - now_s)
 
+    def shortest_s(self) -> float:
+        """Return the shortest lifetime of a lock. Thread-safe."""
+        with self._mutex:
+            return min((lock.ttl_s for lock in self._locks.values()), default=math.inf)
+
     def batches(
         self, *, early_s: float = 0.0, lapsed: bool = False
     ) -> list[tuple[Call[list[tuple[bool, str]]], list[RenewedLock]]]:

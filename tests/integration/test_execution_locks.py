@@ -367,14 +367,15 @@ async def test_lost_lock_stops_the_handler(team: LocalTeam) -> None:
 
 
 @pytest.mark.blocks_loop
-async def test_blocked_loop_keeps_its_locks(team: LocalTeam) -> None:
+@pytest.mark.parametrize("lease_s", [1, 60])
+async def test_blocked_loop_keeps_its_locks(team: LocalTeam, lease_s: int) -> None:
     """A handler that blocks the loop for longer than its locks last loses none: the heartbeat renews them."""
-    agent = Agent("ed", lease=1)
+    agent = Agent("ed", lease=lease_s)
     held: list[tuple[bool, bool]] = []
 
-    @agent.skill(lock="session")
+    @agent.skill(lock="session", max_attempts=1)
     async def work(ctx: TaskContext) -> None:
-        async with ctx.locks.hold("n", ttl=0.5) as lease:
+        async with ctx.locks.hold("n", ttl=0.8) as lease:
             time.sleep(1.6)  # noqa: ASYNC251 - that is the fault
             names = {lock.name for lock in await ctx.locks.list()}
             held.append((lease.held, names == {"n", "exec"}))

@@ -193,7 +193,7 @@ class Heartbeat:
             connect_timeout_s=min(endpoint.connect_timeout_s, self._answer_within_s),
             command_timeout_s=self._answer_within_s,
         )
-        store = HeartbeatStore(endpoint, self._parts.services, loop=self._loop, patience_s=self._answer_within_s / 4)
+        store = HeartbeatStore(endpoint, self._parts.services, loop=self._loop, patience_s=self._loop_within_s)
         due_s = time.monotonic()
         turn = self._parts.services.watch_loop("heartbeat", waits_s=self._every_s)
         try:
@@ -222,11 +222,16 @@ class Heartbeat:
             store.close()
             self._waker.close()
 
+    def _loop_within_s(self) -> float:
+        """Return how long a heartbeat may wait for the event loop, which may be blocked, without the loss of a lock."""
+        return min(self._answer_within_s / 4, self._renewer.shortest_s() / 8)
+
     def _listen(self, store: SyncStore) -> bool:
         return self.listener.turn(store, reachable=self._reachable)
 
-    def _guarded(self, work: Callable[[SyncStore], object], store: SyncStore) -> float:
+    def _guarded(self, work: Callable[[SyncStore], object], store: HeartbeatStore) -> float:
         """Run work that calls Redis and return the seconds until the next heartbeat is due."""
+        store.begin()
         try:
             return 0.0 if work(store) is False else self._every_s
         except StoreError as failure:
@@ -443,7 +448,7 @@ class Heartbeat:
         in_s = self._renewer.due_in_s()
         return math.inf if in_s is None else max(self._locks_s, time.monotonic() + in_s)
 
-    def _keep_due_locks(self, store: SyncStore) -> None:
+    def _keep_due_locks(self, store: HeartbeatStore) -> None:
         now_s = time.monotonic()
         if self._next_lock_s() <= now_s and not self._stuck():
             # A failure sets a pause, so that the next attempt does not follow at once.

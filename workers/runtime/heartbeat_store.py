@@ -25,21 +25,31 @@ class HeartbeatStore(SyncStore):
     """Sends calls over the shared connection of the event loop, so that a worker at rest needs none for heartbeats.
 
     When the loop or that connection does not answer soon, it sends the call again over a connection of its own, which
-    all scripts allow. So a handler that blocks the loop costs no lease.
+    all scripts allow. So a handler that blocks the loop costs neither a lease nor a lock.
 
     Args:
         endpoint: of the own connection.
         services: of the event loop.
         loop: the event loop.
-        patience_s: time for an answer of the loop.
+        patience_s: returns the time that the calls after a `begin` may wait for the loop, all together.
     """
 
     def __init__(
-        self, endpoint: Endpoint, services: Services, *, loop: asyncio.AbstractEventLoop, patience_s: float
+        self,
+        endpoint: Endpoint,
+        services: Services,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        patience_s: Callable[[], float],
     ) -> None:
         super().__init__(endpoint, services.keys, name="heartbeat")
         self._store, self._loop, self._patience_s = services.store, loop, patience_s
+        self._left_s = 0.0
         self._direct_until_s: float | None = None
+
+    def begin(self) -> None:
+        """Begin a heartbeat or another part of the work of the thread, whose calls share the time for the loop."""
+        self._left_s = self._patience_s()
 
     def call(self, call: Any, *, retry_for_s: float = 0.0) -> Any:
         """Run a script; see `Store.call`."""
@@ -57,19 +67,48 @@ class HeartbeatStore(SyncStore):
         return self._send(lambda: self._store.execute(*command), lambda: own(*command))
 
     def _send(self, shared: Callable[[], Coroutine[Any, Any, T]], own: Callable[[], T]) -> T:
-        if self._direct_until_s is None or time.monotonic() >= self._direct_until_s:
-            if self._direct_until_s is not None:
-                self._direct_until_s = None
-                self._router.close()
-            coroutine = shared()
+        if self._direct_until_s is not None and time.monotonic() >= self._direct_until_s:
+            self._direct_until_s = None
+            self._router.close()
+        if self._direct_until_s is None:
             try:
-                future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-            except RuntimeError:
-                coroutine.close()  # the loop has closed
-            else:
-                try:
-                    return future.result(self._patience_s)
-                except (TimeoutError, CancelledError, ServerUnavailable):
-                    future.cancel()
-            self._direct_until_s = time.monotonic() + DIRECT_FOR_S
-        return own()
+                return self._ask_loop(shared)
+            except (TimeoutError, CancelledError, ServerUnavailable):
+                self._direct_until_s = time.monotonic() + DIRECT_FOR_S
+        try:
+            return own()
+        except ServerUnavailable:
+            # The server may have no connection left for this thread, while the shared one works again.
+            self._direct_until_s = None
+            raise
+
+    def _ask_loop(self, shared: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Let the event loop send a call.
+
+        Raises:
+            TimeoutError, CancelledError: it did not do so in time, or has closed.
+            StoreError: the call failed.
+        """
+        asked_s = time.monotonic()
+        until_s = asked_s + self._left_s
+
+        async def send() -> T:
+            if time.monotonic() >= until_s:
+                # The loop was blocked. The thread has sent the call itself, and perhaps others, which this one would
+                # follow: it could count attempts twice, or return entries that have begun since.
+                raise asyncio.CancelledError
+            return await shared()
+
+        if self._left_s <= 0:
+            raise TimeoutError
+        coroutine = send()
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError as closed:
+            coroutine.close()
+            raise TimeoutError from closed
+        try:
+            return future.result(self._left_s)
+        finally:
+            future.cancel()  # without an effect on one that is done
+            self._left_s -= time.monotonic() - asked_s
