@@ -187,7 +187,7 @@ class LockWaiter:
             polls = False
             while got.reply.status is TakeStatus.HELD and time.monotonic() < until_s:
                 if self._may_listen and not wait.listens:
-                    await self._listen(wait)
+                    await self._listen(wait, until_s)
                     polls = False
                 elif polls:
                     # It asks again when the lock lapses without a renewal.
@@ -203,15 +203,17 @@ class LockWaiter:
                 self._lines.pop(wake_key, None)
         return got
 
-    async def _listen(self, wait: _Wait) -> None:
+    async def _listen(self, wait: _Wait, until_s: float) -> None:
         """Let a wait listen for its turn. One that may not listen polls."""
-        try:
-            await wait.listen()
-        except ServerRefused as refusal:
-            self._may_listen = False
-            _log.warning("hints_refused", error=str(refusal))
-        except StoreError:
-            await anyio.sleep(AGAIN_S)
+        # Behind others the time-out of one connection after the other would pass.
+        with anyio.move_on_after(until_s - time.monotonic()):
+            try:
+                await wait.listen()
+            except ServerRefused as refusal:
+                self._may_listen = False
+                _log.warning("hints_refused", error=str(refusal))
+            except StoreError:
+                await anyio.sleep(AGAIN_S)
 
     async def _take_token(self, wake_key: str) -> bool:
         """Take the token that a release leaves for waiters that do not listen, and for those of older programs."""

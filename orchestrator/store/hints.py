@@ -43,14 +43,16 @@ class Hints:
             await self._send("SUNSUBSCRIBE", channels)
 
     async def check(self) -> None:
-        """Ping the server over an open connection; close it if there is no reply."""
-        if self._router.is_open:
-            await self._router.execute("PING")
+        """Ping each server over its open connection; close it if there is no reply."""
+        for link in self._router.open_links:
+            await link.execute("PING")
 
     async def begin_check(self) -> None:
-        """Ping the server over an open connection, without a wait for the reply."""
-        if self._router.is_open:
-            _ = await self._router.begin("PING")
+        """Ping each server over its open connection, without a wait for the reply."""
+        for link in self._router.open_links:
+            reply = await link.begin("PING")
+            # Without a reply the connection closes, and `ended` is called.
+            reply.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _send(self, command: str, channels: Sequence[str]) -> None:
         # One command per channel, because each command then has one reply.

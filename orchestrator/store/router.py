@@ -66,6 +66,11 @@ class Router:
         """True while a connection is open."""
         return any(link.is_open for link in self._links.values())
 
+    @property
+    def open_links(self) -> list[Link]:
+        """The links with an open connection."""
+        return [link for link in self._links.values() if link.is_open]
+
     def link(self, command: Sequence[Argument]) -> Link:
         """Return the link for a command."""
         link = self._link

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import anyio
 
-from orchestrator.core.errors import StoreError
+from orchestrator.core.errors import ServerUnavailable, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -52,6 +52,7 @@ class SharedHints:
 
         Raises:
             ServerRefused: the ACL user may not subscribe.
+            ServerUnavailable: a connection ended meanwhile, and with it this subscription.
             StoreError: see `failures.translate`.
         """
         await self._end_left(keep=channels)
@@ -65,6 +66,10 @@ class SharedHints:
         except BaseException:
             self.leave(channels)
             raise
+        if any(self._listeners.get(channel) is not listener for channel in channels):
+            # The end of a connection, perhaps to another server of a cluster, has removed all listeners.
+            self.leave(channels)
+            raise ServerUnavailable("SSUBSCRIBE: a connection for hints ended meanwhile; subscribe again")
 
     async def unsubscribe(self, channels: Iterable[str]) -> None:
         """Unsubscribe from channels now."""

@@ -9,8 +9,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from orchestrator import Orchestrator
+from orchestrator import LockBusy, Orchestrator
 from orchestrator.locks import waiter
+from orchestrator.store.shared_hints import SharedHints
 from tests.helpers.connections import connection_names
 from tests.helpers.waiting import wait_for
 
@@ -191,6 +192,20 @@ async def test_broken_connection(orc: Orchestrator, settings: Settings, redis_cl
             await lease.release()
         assert sorted(served) == list(range(20))
         assert time.monotonic() - began_s < 2 * waiter.OTHERS_POLL_EVERY_S
+
+
+async def test_no_answer_to_a_subscription(orc: Orchestrator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A waiter that gets no connection for hints, as behind others that wait for it too, gives up in time."""
+
+    async def hang(*_: object) -> None:
+        await anyio.sleep_forever()
+
+    locks = orc.locks("session:s")
+    monkeypatch.setattr(SharedHints, "subscribe", hang)
+    async with locks.hold("n", ttl=60):
+        with anyio.fail_after(10), pytest.raises(LockBusy):
+            async with locks.hold("n", wait=0.3):
+                pass
 
 
 async def test_user_that_may_not_listen(settings: Settings, redis_client: redis.Redis, prefix: str) -> None:
