@@ -163,7 +163,8 @@ class PoolScan:
         others = {key.full for key in keys if key.kind in _OF_AGENT and not self._agent_turn.has(key.name)}
         if not others:
             return keys
-        inboxes = [key.full.decode() for key in keys if key.kind == "inbox:A" and key.full in others]
+        # An inbox whose name is not one of an agent is not read.
+        inboxes = [key.text for key in keys if key.kind == "inbox:A" and key.full in others and key.proper_name()]
         filled = (await find_filled(self._store, inboxes))[0] if inboxes else set[str]()
         return [key for key in keys if key.full not in others or (key.kind == "inbox:A" and key.text in filled)]
 

@@ -7,7 +7,6 @@ spread over ten minutes. Of many agents such a scan checks a part, all in turns.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import Counter
 from contextlib import aclosing
@@ -91,30 +90,46 @@ class Reconciler:
             turn: of the loop.
         """
         await self._services.live.sleep(sweep_s)
-        turns = max(1, min(MOST_TURNS, agents // AGENTS_IN_TURN))
-        for number in itertools.count():
-            # The turns divide the agents, which are most of the steps if there are many.
-            rest_s, steps = SCAN_EVERY_S * (turns if number == 0 else 1) / max(1, steps), 0
-            ends_s = time.monotonic() + SCAN_EVERY_S
-            scan = self._new_scan(AgentTurn(number % turns, turns))
-            found: list[RepairFinding] = []
-            try:
-                async with aclosing(scan.steps()) as taken:
-                    spent_s = 0.0
-                    while not await self._wait_reason(server, max(rest_s, spent_s * (1 / SHARE - 1)), turn):
-                        started_s = time.monotonic()
-                        findings = await anext(taken, None)
-                        if findings is None:
-                            break
-                        found += findings
-                        steps += 1
-                        spent_s = time.monotonic() - started_s
-                    else:
-                        return
-            finally:
-                self._report(scan, found)
-            if await self._wait_reason(server, ends_s - time.monotonic(), turn):
-                return
+        last_turns = 1
+        while True:
+            turns = max(1, min(MOST_TURNS, agents // AGENTS_IN_TURN))
+            for number in range(turns):
+                # The turns divide the agents, which are most of the steps if there are many.
+                rest_s = SCAN_EVERY_S * turns / last_turns / max(1, steps)
+                ends_s = time.monotonic() + SCAN_EVERY_S
+                scan = self._new_scan(AgentTurn(number, turns))
+                if (taken := await self._scan_with_rests(scan, server, rest_s, ends_s, turn)) is None:
+                    return
+                steps, agents, last_turns = taken, scan.agents_seen, turns
+                if await self._wait_reason(server, ends_s - time.monotonic(), turn):
+                    return
+
+    async def _scan_with_rests(
+        self, scan: PoolScan, server: ServerInfo, rest_s: float, ends_s: float, turn: LoopTurn
+    ) -> int | None:
+        """Scan with a rest before each step; return the number of steps, None if there is a reason to scan at once.
+
+        After `ends_s` the scan goes on at its largest share of the server: the pool has grown since the last one.
+        """
+        found: list[RepairFinding] = []
+        steps, spent_s = 0, 0.0
+        try:
+            async with aclosing(scan.steps()) as taken:
+                while True:
+                    least_s = rest_s if time.monotonic() < ends_s else 0.0
+                    if await self._wait_reason(
+                        server, max(least_s, min(LONGEST_REST_S, spent_s * (1 / SHARE - 1))), turn
+                    ):
+                        return None
+                    started_s = time.monotonic()
+                    findings = await anext(taken, None)
+                    if findings is None:
+                        return steps
+                    found += findings
+                    steps += 1
+                    spent_s = time.monotonic() - started_s
+        finally:
+            self._report(scan, found)
 
     async def _wait_reason(self, server: ServerInfo, for_s: float, turn: LoopTurn) -> bool:
         """Wait for a reason to scan everything at once; return whether there is one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 
 from orchestrator.agents import scripts as registry
@@ -13,6 +14,7 @@ from orchestrator.agents.queries import agent_names
 from orchestrator.core.wakeups import Wakeup
 from orchestrator.repair.scan import ALL_AGENTS, AgentTurn, KeyLifetimes, PoolScan
 from orchestrator.store.store import Store
+from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.recoverer import CLEAN_EVERY, Recoverer
 from orchestrator.tasks import scripts
 from orchestrator.tasks.inbox import GROUP, parse_entries
@@ -165,6 +167,8 @@ async def test_scans_take_many_agents_in_turns(team: LocalTeam, redis_client: re
     for key in damaged:
         redis_client.hset(key, "slots", 77)
     redis_client.xadd(keys.inbox("agent-50"), {"t": "x", "g": "1", "e": ""})
+    nameless = keys.inbox("").encode() + b"\xff"
+    redis_client.xadd(nameless, {"t": "x", "g": "1", "e": ""})
 
     async def scan(turn: AgentTurn) -> tuple[Counter[str], int]:
         before = redis_client.info("stats")["total_commands_processed"]
@@ -180,3 +184,31 @@ async def test_scans_take_many_agents_in_turns(team: LocalTeam, redis_client: re
     assert sum(codes["miscounted-agent"] for codes, _ in parts) == 20
     assert max(codes["miscounted-agent"] for codes, _ in parts) < 20
     assert max(commands for _, commands in parts) < cost / 2
+    redis_client.delete(nameless)
+
+
+@pytest.mark.parametrize("settings", [{"supervisor__sweep_s": 0.3}], indirect=True)
+async def test_scans_of_a_pool_that_has_grown(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan of a pool that has grown ends soon after its time, and the next ones are as the pool is now."""
+    await register_all(team, 100)
+    reconciler = Reconciler(team.services, Wakeup(), keys_lost=Wakeup())
+    scans: list[AgentTurn] = []
+    new_scan = reconciler._new_scan
+
+    def counting(turn: AgentTurn = ALL_AGENTS) -> PoolScan:
+        scans.append(turn)
+        return new_scan(turn)
+
+    monkeypatch.setattr(reconciler, "_new_scan", counting)
+    monkeypatch.setattr("orchestrator.supervisor.reconciler.SCAN_EVERY_S", 3.0)
+    monkeypatch.setattr("orchestrator.supervisor.reconciler.SHARE", 0.5)
+    server = await team.services.store.info()
+    with team.services.watch_loop("scans", waits_s=60.0) as turn:
+        async with anyio.create_task_group() as group:
+            # As after a first scan of an empty pool: 3 s for each of now 10 steps.
+            group.start_soon(reconciler._scan_slowly, server, 1, 0, turn)
+            await wait_for(lambda: len(scans) > 1, "the first scan to end", 20)
+            monkeypatch.setattr("orchestrator.supervisor.reconciler.SCAN_EVERY_S", 0.1)
+            await wait_for(lambda: len(scans) > 3, "two scans of a part", 20)
+            group.cancel_scope.cancel()
+    assert scans[:4] == [ALL_AGENTS, AgentTurn(0, 2), AgentTurn(1, 2), AgentTurn(0, 2)]
