@@ -18,6 +18,27 @@ local assign_bytes = 262144
 -- The fields of a plain task that need not be read.
 local plain = {}
 
+-- Adds a value, or two, to a list of a table of lists.
+local function add_to_list(lists, name, first, second)
+  local list = lists[name]
+  if not list then
+    list = {}
+    lists[name] = list
+  end
+  list[#list + 1] = first
+  list[#list + 1] = second
+end
+
+-- Returns the scopes of versions that hold tasks, by queue: a flat list scope, digests, scope, digests ...
+local function scopes_by_queue(pool)
+  local scopes, found = redis.call('ZRANGE', pool .. ':refused', 0, 999), {}
+  for i = 1, #scopes do
+    local refused, queue = parse_version_scope(scopes[i])
+    if queue then add_to_list(found, queue, scopes[i], refused) end
+  end
+  return found
+end
+
 -- Returns the state of a call that assigns tasks; `flush_assigning` stores what it collects. `ahead` is the number of
 -- tasks that it reads at once from a queue which several agents share.
 local function start_assigning(pool, now, ahead)
@@ -29,9 +50,9 @@ local function start_assigning(pool, now, ahead)
     now_text = integer(now_ms),
     any_active = any_active, sessions = any_active and any_session_stopped(pool),
     any_suspects = redis.call('EXISTS', pool .. ':suspects') == 1,
-    scopes = redis.call('ZRANGE', pool .. ':refused', 0, 999),
+    scopes = scopes_by_queue(pool),
     ending = start_endings(now), expiring = {}, awaited = {}, assigned = 0, looked = 0, bytes = 0, ahead = ahead,
-    places = {}, opened = {}, shut = {}, unfilled = {}, lends = {},
+    places = {}, opened = {}, shut = {}, closed = {}, unfilled = {}, lends = {},
   }
 end
 
@@ -56,7 +77,13 @@ end
 
 -- Returns whether a stop or a pause holds a queue.
 local function is_closed(pool, run, queue)
-  return run.any_active and (is_active(pool, 'stop:' .. queue) or is_active(pool, 'pause:queue:' .. queue))
+  if not run.any_active then return false end
+  local closed = run.closed[queue]
+  if closed == nil then
+    closed = is_active(pool, 'stop:' .. queue) or is_active(pool, 'pause:queue:' .. queue) or false
+    run.closed[queue] = closed
+  end
+  return closed
 end
 
 -- Returns what an agent offers, with its queues that nothing holds and its room; nil if it may get no task: it has no
@@ -127,37 +154,33 @@ end
 -- Returns the places that hold tasks for an agent: its queues, and tasks that other versions of a skill refused than those
 -- that its workers have.
 local function filled_places(pool, run, agent)
-  local filled, serves = {}, {}
+  local filled = {}
   for i = 1, #agent.queues do
     local queue = agent.queues[i]
-    serves[queue] = true
     if not run.unfilled[queue] then
       local place = open_place(pool, run, 'queue:' .. queue)
       if count_left(place) > 0 then filled[#filled + 1] = place end
     end
-  end
-  for i = 1, #run.scopes do
-    local scope = run.scopes[i]
-    local refused, queue = parse_version_scope(scope)
-    if serves[queue] then
-      local place = open_place(pool, run, 'held:' .. scope)
+    local scopes = run.scopes[queue]
+    for j = 1, scopes and #scopes or 0, 2 do
+      local place = open_place(pool, run, 'held:' .. scopes[j])
       if count_left(place) > 0 then
         agent.digests = agent.digests or live_versions(pool, agent.name)
-        if not any_refuses(refused, agent.digests) then filled[#filled + 1] = place end
+        if not any_refuses(scopes[j + 1], agent.digests) then filled[#filled + 1] = place end
       end
     end
   end
   return filled
 end
 
--- Returns id and score of the first task of a place that the call has not looked at, or nil. Reads `each` tasks at once,
--- or more of a queue that others share.
-local function first_of(pool, run, place, each)
+-- Returns id and score of the first task of a place that the call has not looked at, or nil. Reads `each` tasks at once, or
+-- `ahead` of a queue that others share.
+local function first_of(pool, place, each, ahead)
   while true do
     local id = place.heads[place.at]
     if not id then
       if place.read >= place.count then return nil end
-      local last = place.read + math.max(each, place.shared and run.ahead or 0) - 1
+      local last = place.read + math.max(each, place.shared and ahead or 0) - 1
       place.heads, place.at = redis.call('ZRANGE', pool .. ':' .. place.name, place.read, last, 'WITHSCORES'), 1
       place.read = last + 1
     elseif place.awaited[id] then
@@ -169,11 +192,11 @@ local function first_of(pool, run, place, each)
 end
 
 -- Returns the place with the best task that the call has not looked at, its id and its score; nil without one.
-local function best_of(pool, run, filled, each)
-  if #filled == 1 then return filled[1], first_of(pool, run, filled[1], each) end
+local function best_of(pool, filled, each, ahead)
+  if #filled == 1 then return filled[1], first_of(pool, filled[1], each, ahead) end
   local best, best_id, best_score, best_order
   for i = 1, #filled do
-    local id, score = first_of(pool, run, filled[i], each)
+    local id, score = first_of(pool, filled[i], each, ahead)
     local order = tonumber(score)
     if id and (not best or order < best_order or (order == best_order and id < best_id)) then
       best, best_id, best_score, best_order = filled[i], id, score, order
@@ -198,17 +221,6 @@ local function read_waiting(task_key)
   return found, {fails = found.fails, deaths = found.deaths, by = found.by, ttl = found.ttl, idem = found.idem,
     skill = found.skill, out = found.out, requeued = found.requeued, lane = found.lane,
     group = found.group, refused = found.refused, queue = found.queue, session = found.session}
-end
-
--- Adds a value, or two, to a list of a table of lists.
-local function add_to_list(lists, name, first, second)
-  local list = lists[name]
-  if not list then
-    list = {}
-    lists[name] = list
-  end
-  list[#list + 1] = first
-  list[#list + 1] = second
 end
 
 -- Returns the scope of the versions that refused a task, if workers of the agent have one of them and another version may
@@ -270,7 +282,10 @@ local function fill_inbox(pool, run, agent, most)
     close_queues(pool, run, agent)
     filled = filled_places(pool, run, agent)
     local places = inbox_room(pool, agent.name, agent.slots, agent.backlog, 0)
-    deep, agent.more_awaited = awaited_tasks(pool, agent.queues, lent, places, most)
+    local looked
+    deep, agent.more_awaited, looked = awaited_tasks(pool, agent.queues, lent, places, most)
+    -- Ten look-ups cost as much as a task that is assigned.
+    run.looked = run.looked + looked / 10
   end
   local first = #deep / 3
   local limits, want, next_free = agent.limits, math.min(agent.room, most) - first, 0
@@ -289,8 +304,11 @@ local function fill_inbox(pool, run, agent, most)
   want = math.max(want, 0)
 
   -- Without `want` there is room for awaited tasks only.
-  local each = want
-  if #filled > 1 and want > 0 then each = math.max(1, math.min(want, math.floor(1000 / #filled))) end
+  local each, ahead = want, run.ahead
+  if #filled > 1 and want > 0 then
+    local most_read = math.max(1, math.floor(1000 / #filled))
+    each, ahead = math.min(want, most_read), math.min(ahead, most_read)
+  end
   local grants, held, parked, suspects = {}, {}, {}, {}
   local assigned = 0
   for i = 1, first + each do
@@ -301,7 +319,7 @@ local function fill_inbox(pool, run, agent, most)
       place.awaited[id] = true
       redis.call('ZREM', pool .. ':awaited:' .. string.sub(place.name, 7), id)
     else
-      place, id, score = best_of(pool, run, filled, each)
+      place, id, score = best_of(pool, filled, each, ahead)
       if not id then break end
       place.at = place.at + 2
     end

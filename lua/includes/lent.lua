@@ -65,11 +65,11 @@ local function lent_to(lent, depth)
   return number
 end
 
--- Returns awaited tasks of these queues that fit into lent slots, deepest first: a flat list id, score, place ...; and
--- whether more are left. `places` is the room that the agent has beside its entries, without lent slots. Drops tasks that
--- are no longer in their queue from the index.
+-- Returns awaited tasks of these queues that fit into lent slots, deepest first: a flat list id, score, place ...; whether
+-- more are left; and how many it has looked up. `places` is the room that the agent has beside its entries, without lent
+-- slots. Drops tasks that are no longer in their queue from the index.
 local function awaited_tasks(pool, queues, lent, places, limit)
-  local found = {}
+  local found, looked = {}, 0
   for i = 1, #queues do
     local queue, gone = queues[i], {}
     local awaited_key = pool .. ':awaited:' .. queue
@@ -82,6 +82,7 @@ local function awaited_tasks(pool, queues, lent, places, limit)
         gone[#gone + 1] = heads[j]
       end
     end
+    looked = looked + #heads / 2
     if #gone > 0 then redis.call('ZREM', awaited_key, unpack(gone)) end
   end
   table.sort(found, function(a, b)
@@ -90,11 +91,11 @@ local function awaited_tasks(pool, queues, lent, places, limit)
   end)
   local fitting, number = {}, 0
   for i = 1, #found do
-    if number >= limit or places + lent_to(lent, found[i].depth) - number <= 0 then return fitting, true end
+    if number >= limit or places + lent_to(lent, found[i].depth) - number <= 0 then return fitting, true, looked end
     number = number + 1
     fitting[3 * number - 2], fitting[3 * number - 1], fitting[3 * number] = found[i].id, found[i].score, 'queue:' .. found[i].queue
   end
-  return fitting, false
+  return fitting, false, looked
 end
 
 -- Marks an agent without room for more awaited tasks: it notifies supervisors when its inbox loses an entry (protocol rule

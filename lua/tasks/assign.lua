@@ -3,8 +3,9 @@
 -- its limits, `limit` and 256 KiB of envelopes allow, for all agents together. A task that is assigned has taken its slots
 -- of the limits. After an agent got a skill, a call also returns up to 500 parked tasks to its queue, of one agent. An agent
 -- that is not marked as full is listed in `room:S` of its skills. A queue that agents share is read and changed once.
--- returns: assigned, now_us, then of each agent that the supervisor must come back to: agent, left (1: tasks and room, or
---          tasks to unpark, remain: call again), next_free_us (0: no limit holds tasks back)
+-- returns: assigned, now_us, then of each agent that the supervisor must come back to, those first that the call did not
+--          come to: agent, left (1: tasks and room, or tasks to unpark, remain: call again), next_free_us (0: no limit
+--          holds tasks back)
 -- repeat: assigns further tasks
 local pool    = KEYS[1]             -- key: root of the pool's slot
 local agents  = ARGV[1]             -- str: agents, blank-separated
@@ -24,9 +25,9 @@ local names = {}
 for name in string.gmatch(agents, '%S+') do names[#names + 1] = name end
 local run = start_assigning(pool, now, #names)
 if #names > 1 then look_at_agents(pool, run, names) end
-local answers, unparked = {}, false
+local missed, served, unparked = {}, {}, false
 
-local function come_back(name, left, next_free)
+local function come_back(answers, name, left, next_free)
   local n = #answers
   answers[n + 1], answers[n + 2], answers[n + 3] = name, left, next_free
 end
@@ -54,11 +55,13 @@ local function serve(name)
   local returns = result == 'limited' or (result == 'full' and agent.suspects == 0)
   if not returns then list_room(pool, name, agent.skills) end
   local left = unparking or result == 'more'
-  if left or (next_free or 0) > 0 then come_back(name, left and 1 or 0, next_free or 0) end
+  if left or (next_free or 0) > 0 then come_back(served, name, left and 1 or 0, next_free or 0) end
 end
 
 for i = 1, #names do
-  if is_spent(run, limit) then come_back(names[i], 1, 0) else serve(names[i]) end
+  if is_spent(run, limit) then come_back(missed, names[i], 1, 0) else serve(names[i]) end
 end
 flush_assigning(pool, run)
-return {run.assigned, now, unpack(answers)}
+-- The agents that the call did not come to are the first in the next one, so that one with a long queue does not delay them.
+for i = 1, #served do missed[#missed + 1] = served[i] end
+return {run.assigned, now, unpack(missed)}

@@ -14,7 +14,6 @@ local without = tonumber(ARGV[3])   -- int: 0 in the first call, then from the l
 local now_arg = ARGV[4]             -- time: test override, microseconds
 --@include time: now_us, integer
 --@include desired: is_active
---@include version: parse_version_scope
 --@include assigning: start_assigning, is_spent, look_at_agents, is_closed, open_place, count_left, read_agent, filled_places, fill_inbox, mark_agent, flush_assigning
 --@rare: is_active, agent_blocked, any_session_stopped, stopped_scope, live_workers, live_versions, any_refuses
 --@rare: refusing_scope, parse_version_scope, list_version_scope, unlist_scope, hold_tasks, awaited_tasks, close_queues
@@ -31,10 +30,8 @@ local queue, room_key = 'skill:' .. skill, pool .. ':room:' .. skill
 local waiting, held_places = count_left(open_place(pool, run, 'queue:' .. queue)), {}
 if waiting == 0 then
   -- Tasks that versions refused: an agent that gets other tasks takes them too, so only these are worth a search.
-  for i = 1, #run.scopes do
-    local _, refused_queue = parse_version_scope(run.scopes[i])
-    if refused_queue == queue then held_places[#held_places + 1] = 'held:' .. run.scopes[i] end
-  end
+  local scopes = run.scopes[queue] or {}
+  for i = 1, #scopes, 2 do held_places[#held_places + 1] = 'held:' .. scopes[i] end
 end
 local listed = redis.call('ZCARD', room_key)
 local closed = run.any_active and (is_active(pool, 'stop:all') or is_closed(pool, run, queue))

@@ -12,6 +12,8 @@ from orchestrator.tasks.model import Assigned, Verdict, VerdictKind
 from tests.lua.pool import USUAL_TTL_S, Team, row
 
 if TYPE_CHECKING:
+    import redis
+
     from orchestrator.tasks.model import Delivery
     from tests.lua.pool import Pool
 
@@ -67,6 +69,38 @@ def test_the_limit_of_a_call(pool: Pool) -> None:
     pool.put(*[row() for _ in range(9)])
     assert pool.assign_to(*names(5), limit=3) == Assigned(3, left=("a03", "a04"), waits_us={})
     assert pool.assign_to("a03", "a04") == Assigned(2, left=(), waits_us={})
+
+
+def test_a_long_queue_delays_no_other_agent(pool: Pool) -> None:
+    """Agents that a call did not come to are named before those that can get more, and so are the first in the next."""
+    register(pool, "a", slots=9)
+    register(pool, "b")
+    pool.put(*[row(queue="agent:a", skill="sum") for _ in range(9)], row(queue="agent:b", skill="sum"))
+    assert pool.assign_to("a", "b", limit=3) == Assigned(3, left=("b", "a"), waits_us={})
+    assert pool.assign_to("b", "a", limit=3) == Assigned(3, left=("a",), waits_us={})
+    assert pool.execute("XLEN", pool.keys.inbox("b")) == 1
+
+
+def test_queues_that_are_read_ahead(pool: Pool, redis_client: redis.Redis) -> None:
+    """A call reads no more of many shared queues than the thousand tasks that it reads of them for one agent."""
+    skills = [f"s{number}" for number in range(50)]
+    register(pool, "a", "b", slots=80, skills=frozenset(skills))
+    pool.put(*[row(queue=f"skill:{skill}") for skill in skills])
+    pool.put(*[row(queue="skill:s0") for _ in range(99)])
+    marker = f"{pool.keys.root}:done"
+    read = []
+    with redis_client.monitor() as monitor:  # type: ignore[no-untyped-call]
+        while pool.dispatch("s0").left:
+            pass
+        redis_client.exists(marker)
+        for seen in monitor.listen():
+            if marker in seen["command"]:
+                break
+            command, *words = seen["command"].split(" ")
+            if command == "ZRANGE" and ":queue:" in words[0]:
+                read.append(int(words[2]) - int(words[1]) + 1)
+    assert set(read[:50]) == {1000 // 50}
+    assert pool.execute("EXISTS", pool.keys.queue("skill:s0")) == 0
 
 
 def test_a_limit_that_agents_share(pool: Pool) -> None:
