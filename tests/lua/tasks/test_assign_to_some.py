@@ -129,6 +129,24 @@ def test_an_awaited_task_that_another_agent_got(pool: Pool) -> None:
         assert pool.assign_to("a").count == 0
 
 
+def test_look_ups_of_awaited_tasks(pool: Pool) -> None:
+    """Ten awaited tasks that are looked up for lent slots count as a task, so that calls for many lenders are short."""
+    agents = names(4)
+    register(pool, *agents)
+    pool.put(*[row() for _ in agents])
+    pool.assign_to(*agents)
+    parent = take(pool, *agents)[0]
+    family = [row(parent=parent.task_id, parent_generation=parent.generation, depth=1) for _ in range(110)]
+    awaited = pool.put(*family)
+    pool.execute("ZADD", pool.keys.awaited("skill:sum"), *[word for id_ in awaited for word in (-1, id_)])
+    pool.execute("EXPIRE", pool.keys.awaited("skill:sum"), 60)
+    for agent in agents:
+        pool.execute("HSET", pool.keys.lent(agent), "0", 1)
+        pool.execute("EXPIRE", pool.keys.lent(agent), 60)
+    assert pool.assign_to(*agents, limit=15) == Assigned(2, left=("a02", "a03"), waits_us={})
+    assert pool.assign_to("a02", "a03", limit=15) == Assigned(2, left=(), waits_us={})
+
+
 def test_parked_tasks_of_one_agent_at_a_time(pool: Pool) -> None:
     """A call returns parked tasks of one agent to its queue, and comes back to the next."""
     register(pool, "a", "b", slots=9, skills=frozenset({"x"}))
