@@ -874,9 +874,9 @@ SECTIONS: Final = (
                 "pool_failed",
                 "error",
                 ("error", "pool", "retry_in_ms"),
-                "The supervisor cannot serve one of its pools; the traceback follows. It serves the others, and tries "
-                "this one again. When it can serve none, it ends. Correct what `error` names: `orc doctor --pool "
-                "POOL`.",
+                "The supervisor cannot serve one of its pools; the traceback of an unexpected failure follows. It "
+                "serves the others, and tries this one again. When it can serve none, it ends. Correct what `error` "
+                "names: `orc doctor --pool POOL`.",
             ),
             LogEvent(
                 "promote_failed",

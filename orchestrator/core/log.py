@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import traceback
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -41,6 +42,7 @@ __all__ = [
     "mask_secrets",
     "override_level",
     "set_level",
+    "share_level",
 ]
 
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -179,7 +181,7 @@ def override_level(level: Level | None, *, of: str = "") -> None:
     """Write events of this level and above in place of the level of `set_level`; None ends that.
 
     Args:
-        level: of one pool; of several pools in a process the most detailed level applies to all.
+        level: of one pool; in `share_level` the most detailed level of all pools applies to all.
         of: the pool.
     """
     _levels.overrides.pop(of, None)
@@ -188,9 +190,23 @@ def override_level(level: Level | None, *, of: str = "") -> None:
     _levels.apply()
 
 
+@contextmanager
+def share_level(*, pools: int) -> Iterator[None]:
+    """Serve several pools in the block: the level of `set_level` is that of each one without an override."""
+    _levels.pools = pools
+    try:
+        yield
+    finally:
+        _levels.pools = 1
+        _levels.apply()
+
+
 def level_in_use() -> Level:
     """Return the level that `override_level` or else `set_level` has set."""
-    return min(_levels.overrides.values(), key=_LEVELS.__getitem__, default=_levels.configured)
+    levels = list(_levels.overrides.values())
+    if len(levels) < _levels.pools:
+        levels.append(_levels.configured)
+    return min(levels, key=_LEVELS.__getitem__)
 
 
 def mask_secrets(secrets: Iterable[str]) -> None:
@@ -214,6 +230,7 @@ class _Levels:
     def __init__(self) -> None:
         self.configured: Level = "info"
         self.overrides: dict[str, Level] = {}
+        self.pools = 1
 
     def apply(self) -> None:
         """Set the level of the root logger."""

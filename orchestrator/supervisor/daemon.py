@@ -17,7 +17,7 @@ from orchestrator.core.errors import FormatMismatch, OrchestratorError, ServerUn
 from orchestrator.core.hangup import Terminal, hangup_received
 from orchestrator.core.ids import new_worker_id
 from orchestrator.core.live_settings import LiveSettings
-from orchestrator.core.log import get_logger
+from orchestrator.core.log import get_logger, share_level
 from orchestrator.core.notify import WAITS_FOR_REDIS, Notifier
 from orchestrator.core.process_one import reap_orphans
 from orchestrator.core.settings_reload import SettingsReloader
@@ -123,13 +123,14 @@ class ServedPools:
             OrchestratorError: no pool can be served.
         """
         failure: OrchestratorError | None = None
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._watch)
-            try:
-                await self._runner.run()
-            except OrchestratorError as raised:
-                failure = raised  # the group would wrap it
-            group.cancel_scope.cancel()
+        with share_level(pools=len(self._pools)):
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._watch)
+                try:
+                    await self._runner.run()
+                except OrchestratorError as raised:
+                    failure = raised  # the group would wrap it
+                group.cancel_scope.cancel()
         if failure is not None:
             raise failure
 

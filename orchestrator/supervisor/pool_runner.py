@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from orchestrator.core.backoff import Backoff
+from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.log import bind_context, get_logger
 
 if TYPE_CHECKING:
@@ -70,8 +71,9 @@ class PoolRunner:
                 return
             failures = 1 if time.monotonic() - started_s > HEALTHY_AFTER_S else failures + 1
             pause_s = _BACKOFF.delay_s(failures)
+            unexpected = None if isinstance(failure, OrchestratorError) else failure
             _log.error(
-                "pool_failed", pool=pool, error=str(failure), retry_in_ms=round(pause_s * 1000), exc_info=failure
+                "pool_failed", pool=pool, error=str(failure), retry_in_ms=round(pause_s * 1000), exc_info=unexpected
             )
             self._tell_failed(pool, str(failure))
             await anyio.sleep(pause_s)

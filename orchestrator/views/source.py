@@ -128,6 +128,11 @@ class _Choice:
     lag: Lag = _UNKNOWN
     problem: str = ""
 
+    @property
+    def rank(self) -> tuple[bool, bool, bool, int]:
+        """Compares replicas: the better one is higher. One without a link may lack much, whatever its offset says."""
+        return self.address is not None, self.lag.caught_up, self.lag.link_down_s is None, -self.lag.bytes
+
 
 async def _choose(services: Services, shard: Shard) -> _Choice:
     """Return a replica that answers: the first that lacks nothing, else the one that lacks least."""
@@ -146,7 +151,7 @@ async def _choose(services: Services, shard: Shard) -> _Choice:
             choice = _Choice(None, problem=f"replica {address} does not answer")
         except StoreError as failure:
             choice = _Choice(None, problem=f"replica {address}: {failure}")
-        best = max(choice, best, key=lambda one: (one.address is not None, one.lag.caught_up, -one.lag.bytes))
+        best = max(choice, best, key=lambda one: one.rank)
         if choice.lag.caught_up:
             break
     return best
@@ -157,10 +162,11 @@ async def _prepare(store: Store) -> None:
     await store.execute("EXISTS", store.keys.format)
     scripts = [script for script in (await to_thread.run_sync(all_scripts)).values() if script.reads_only]
     known = await store.execute("SCRIPT", "EXISTS", *[script.sha for script in scripts])
-    # A replica gets no scripts from its primary.
-    for script, is_known in zip(scripts, known, strict=True):
-        if not is_known:
-            await store.execute("SCRIPT", "LOAD", script.text)
+    # A replica gets no scripts from its primary. One round trip, because it may be far away.
+    missing = [script for script, is_known in zip(scripts, known, strict=True) if not is_known]
+    for reply in await store.pipeline([("SCRIPT", "LOAD", script.text) for script in missing]):
+        if isinstance(reply, Exception):
+            raise reply
 
 
 def _connect(services: Services, locator: Locator, name: str) -> Store:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import ExitStack, suppress
+import time
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ import pytest
 from orchestrator import Agent, Orchestrator
 from orchestrator.agents import scripts as registry
 from orchestrator.agents.model import AgentSpec
+from orchestrator.core.errors import ConfigError
 from orchestrator.core.live_settings import LiveSettings
 from orchestrator.core.settings import Settings
 from orchestrator.core.settings_sources import SettingsSources
@@ -29,6 +31,7 @@ from orchestrator.workers.runtime.settings_feed import SettingsFeed
 from orchestrator.workers.runtime.watchdog import LoopWatchdog
 from tests.faultkit.servers import RedisServer
 from tests.helpers import subprocesses
+from tests.helpers.cases import each_case
 from tests.helpers.subprocesses import alive, parent_of
 from tests.helpers.team import make_settings
 
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
     from tests.helpers.attempt_log import AttemptLog
 
 AGENTS = "tests.fault.parent_agents:parent"
+NO_PROCESS = 2**30
+"""Above every id of a process."""
 
 
 async def test_what_a_worker_started_ends_with_it(
@@ -309,3 +314,23 @@ def test_a_reload_sends_each_worker_the_settings_of_its_pool(agent: Agent, tmp_p
         feed._receive(received)
         assert (received.current.pool, received.current.queue.max_tasks, received.generation) == (pool, 7, 2)
         feed.close()
+
+
+@each_case(
+    ("code", "pool_ends"),
+    [(0, True), (-signal.SIGTERM, True), (-signal.SIGKILL, True), (0, False), (-signal.SIGTERM, False)],
+)
+def test_a_worker_of_a_pool_that_ends(
+    agent: Agent, code: int, caplog: pytest.LogCaptureFixture, *, pool_ends: bool
+) -> None:
+    """An orderly end is no death, and no worker of the pool is replaced. Twin: of a pool that goes on."""
+    host = Host(Settings(), [agent], processes=2, pools=["default", "other"])
+    if pool_ends:
+        host._end_pool("other", ConfigError.exit_code)
+    with ExitStack() as stack:
+        groups, feed = stack.enter_context(closing(ProcessGroups())), stack.enter_context(closing(SettingsFeed()))
+        child = WorkerProcess(NO_PROCESS, "w", "other", time.monotonic(), 0, LoopWatchdog(1.0), groups, feed)
+        host._handle_end(child, code, silent_s=0.0, retired=False, registered=False)
+    died = [record for record in caplog.records if "worker_died" in str(record.msg)]
+    assert bool(died) == (not pool_ends or code == -signal.SIGKILL)
+    assert bool(host._due) == (not pool_ends)

@@ -134,6 +134,11 @@ def failures(served: Served, checks: Sequence[object]) -> dict[str, str]:
     return {check.name: check.failure for check in checks if check.failure}  # type: ignore[attr-defined]
 
 
+def tracebacks(caplog: pytest.LogCaptureFixture) -> set[bool]:
+    """Whether the lines about failed pools have a traceback."""
+    return {record.exc_info is not None for record in caplog.records if "pool_failed" in str(record.msg)}
+
+
 async def test_one_process_serves_both(settings: Settings) -> None:
     """Both pools are served; status, health and metrics name them, and the metrics are valid."""
     async with serving(settings) as served:
@@ -186,7 +191,7 @@ async def test_one_pool_has_a_corrupt_key(
 
 
 async def test_a_pool_that_shuts_the_program_out(
-    settings: Settings, keys: dict[str, PoolKeys], redis_client: redis.Redis
+    settings: Settings, keys: dict[str, PoolKeys], redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its refusal ends no other pool, the health names it, and the pool is tried again. Twin: both refuse."""
     redis_client.set(keys["mail"].format, FORMAT + 1)
@@ -198,6 +203,7 @@ async def test_a_pool_that_shuts_the_program_out(
         assert found.keys() == {"redis of mail"}
         assert f"format {FORMAT + 1}" in found["redis of mail"]
         assert not failures(served, served.health.live())
+        assert tracebacks(caplog) == {False}
         redis_client.set(keys["mail"].format, FORMAT)
         await wait_for(partial(served.is_served, "mail"), "the first pool", 20)
         await wait_for(lambda: served.status == "leads (billing, mail)", "both")
@@ -209,7 +215,9 @@ async def test_a_pool_that_shuts_the_program_out(
         assert isinstance(served.failure, FormatMismatch)
 
 
-async def test_an_unexpected_exception(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unexpected_exception(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """A fault in the loops of one pool ends neither the process nor the other pool. Twin: of the only pool it does."""
     run, broken = Promoter.run, set[str]()
 
@@ -224,6 +232,7 @@ async def test_an_unexpected_exception(settings: Settings, monkeypatch: pytest.M
         assert await served.is_served("billing")
         await wait_for(lambda: "planted in mail" in served.status, "the failure")
         assert not served.ended.is_set()
+        assert tracebacks(caplog) == {True}
         broken.clear()
         await wait_for(partial(served.is_served, "mail"), "the first pool", 20)
     broken.add("mail")

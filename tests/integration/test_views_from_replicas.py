@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator import Agent
 from orchestrator.core.errors import ServerRefused
+from orchestrator.store.locator import Address
 from orchestrator.store.replicas import Lag, measure_lag, read_replication
 from orchestrator.store.store import Endpoint, Store
 from orchestrator.tasks import scripts as task_scripts
@@ -24,7 +25,7 @@ from orchestrator.views.limits import list_limits
 from orchestrator.views.queues import list_queues
 from orchestrator.views.sessions import read_session
 from orchestrator.views.skills import list_skills
-from orchestrator.views.source import open_views
+from orchestrator.views.source import _Choice, open_views
 from orchestrator.views.stats import list_stats
 from orchestrator.views.status import read_status
 from orchestrator.views.tasks import list_tasks
@@ -249,6 +250,14 @@ async def test_the_lag_is_measured(team: LocalTeam, primary: RedisServer, replic
             finally:
                 direct.replicaof("127.0.0.1", str(primary.port))
                 wait_until(lambda: direct.info("replication")["master_link_status"] == "up", "a replica in step", 10)
+
+
+def test_the_better_replica_is_read() -> None:
+    """One that lacks some bytes is better than one without a link, whose offset may count another history."""
+    unlinked, late = Lag(caught_up=False, link_down_s=3600), Lag(caught_up=False, bytes=500)
+    lags = [Lag(caught_up=True), Lag(caught_up=False, bytes=7), late, unlinked]
+    ranks = [_Choice(Address("redis://r:1"), lag).rank for lag in lags] + [_Choice(None).rank]
+    assert ranks == sorted(set(ranks), reverse=True)
 
 
 async def test_the_command_line_says_where_it_read(team: LocalTeam, replica: RedisServer, tmp_path: Path) -> None:

@@ -407,7 +407,8 @@ class Host:
 
     def _handle_end(self, child: WorkerProcess, code: int, *, silent_s: float, retired: bool, registered: bool) -> None:
         log = self._log_of(child.pool)
-        if code == 0 and self._signals:
+        is_stopping = self._signals > 0 or child.pool in self._ended_pools
+        if code == 0 and is_stopping:
             return
         if code in {0, *MUST_NOT_RESTART} and retired:
             if code == 0:
@@ -429,12 +430,12 @@ class Host:
         # Before it registers it reads no inbox.
         self._dead_workers += [DeadWorker(child.worker, child.pool, cause, due_s=0.0)] if registered else []
         del self._dead_workers[:-DEAD_WORKERS]
-        if self._signals and code in {-signal.SIGTERM, -signal.SIGINT}:
+        if is_stopping and code in {-signal.SIGTERM, -signal.SIGINT}:
             return  # stopped before it handled signals, or after its work had ended
         log.error("worker_died", worker=child.worker, pid=child.pid, cause=cause)
         if self._signals:
             self._status = self._status or 1
-        elif not retired and child.pool not in self._ended_pools:
+        elif not retired and not is_stopping:
             self._replace(child)
 
     def _end_pool(self, pool: str, code: int) -> None:

@@ -44,4 +44,6 @@ def _age(source: ViewSource) -> str:
         return f"at most {max(source.age_s, 0.1):.1f} s old"
     if source.link_down_s is not None:
         return f"older than {source.link_down_s} s, because it has no link to its primary"
-    return f"{source.lacks_bytes} bytes behind its primary"
+    if source.lacks_bytes:
+        return f"{source.lacks_bytes} bytes behind its primary"
+    return "of unknown age, because its primary does not say how far it is behind"

@@ -27,6 +27,10 @@ ONE, TWO = ("r:1",), ("r:1", "r:2")
         ),
         (ViewSource(ONE, age_s=None, lacks_bytes=7), "read from the replica r:1, 7 bytes behind its primary"),
         (
+            ViewSource(ONE, age_s=None),
+            "read from the replica r:1, of unknown age, because its primary does not say how far it is behind",
+        ),
+        (
             ViewSource(ONE, age_s=None, link_down_s=9),
             "read from the replica r:1, older than 9 s, because it has no link to its primary",
         ),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.core.live_settings import LiveSettings
-from orchestrator.core.log import level_in_use, override_level, set_level
+from orchestrator.core.log import level_in_use, override_level, set_level, share_level
 from orchestrator.core.settings import Settings
 from orchestrator.core.turns import LoopTurns
 
@@ -53,13 +53,16 @@ def test_a_silent_loop_names_its_pool() -> None:
 
 @pytest.mark.usefixtures("usual_level")
 def test_the_most_detailed_level_of_all_pools() -> None:
-    """The level of one pool does not end that of another one."""
-    override_level("warning", of="mail")
-    assert level_in_use() == "warning"
-    override_level("debug", of="billing")
+    """The level of one pool hides nothing of another one. Twin: of the only pool it counts alone."""
     override_level("error", of="mail")
-    assert level_in_use() == "debug"
-    override_level(None, of="billing")
     assert level_in_use() == "error"
-    override_level(None, of="mail")
-    assert level_in_use() == "info"
+    with share_level(pools=2):
+        override_level("error", of="mail")
+        assert level_in_use() == "info"
+        override_level("warning", of="billing")
+        assert level_in_use() == "warning"
+        override_level("debug", of="billing")
+        assert level_in_use() == "debug"
+        override_level(None, of="billing")
+        assert level_in_use() == "info"
+    assert level_in_use() == "error"
