@@ -72,6 +72,21 @@ async def test_a_blocked_loop_sends_no_old_call(settings: Settings) -> None:
 
 
 @pytest.mark.blocks_loop
+async def test_a_short_lock_that_is_taken_meanwhile(settings: Settings) -> None:
+    """The call had a long time when it began. It has a short one once a handler has taken a short lock."""
+    async with heartbeat_store(settings, 60.0) as (store, key):
+        took_s: list[float] = []
+        thread = Thread(target=lambda: took_s.append(count(store, key)))
+        thread.start()
+        time.sleep(BLOCK_S)  # noqa: ASYNC251 - that is the fault
+        store._patience_s = lambda: PATIENCE_S
+        thread.join(10)
+        assert took_s, "it still waits for the loop"
+        await anyio.sleep(0.1)
+        assert await store._store.execute("GET", key) == b"1"
+
+
+@pytest.mark.blocks_loop
 async def test_many_calls_to_a_slow_loop(settings: Settings) -> None:
     """A loop whose turns take long delays the calls of a heartbeat once, not each of them."""
     async with heartbeat_store(settings, 5 * PATIENCE_S) as (store, key), anyio.create_task_group() as group:

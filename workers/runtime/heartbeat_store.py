@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 DIRECT_FOR_S: Final = 60.0
 """Time for which the thread uses its own connection after the event loop or the shared connection was too slow."""
 
+LOOK_EVERY_S: Final = 0.02
+"""Pause between two looks at the locks while the thread waits for the event loop."""
+
 T = TypeVar("T")
 
 
@@ -89,11 +92,10 @@ class HeartbeatStore(SyncStore):
             TimeoutError, CancelledError: it did not do so in time, or has closed.
             StoreError: the call failed.
         """
-        asked_s = time.monotonic()
-        until_s = asked_s + self._left_s
+        asked_s, waits = time.monotonic(), True
 
         async def send() -> T:
-            if time.monotonic() >= until_s:
+            if not waits:
                 # The loop was blocked. The thread has sent the call itself, and perhaps others, which this one would
                 # follow: it could count attempts twice, or return entries that have begun since.
                 raise asyncio.CancelledError
@@ -108,7 +110,15 @@ class HeartbeatStore(SyncStore):
             coroutine.close()
             raise TimeoutError from closed
         try:
-            return future.result(self._left_s)
+            while True:
+                try:
+                    return future.result(min(LOOK_EVERY_S, self._left_s))
+                except TimeoutError:
+                    # The handler that blocks the loop may have taken a short lock just before.
+                    waited_s = time.monotonic() - asked_s
+                    if future.done() or waited_s >= min(self._left_s, self._patience_s()):
+                        raise
         finally:
+            waits = False
             future.cancel()  # without an effect on one that is done
             self._left_s -= time.monotonic() - asked_s
