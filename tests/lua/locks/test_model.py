@@ -254,7 +254,8 @@ class Machine(RuleBasedStateMachine):
         owners = [owner for owner in self.owners if owner.value and owner.lock != NAMED]
         holding = [owner for owner in owners if self.holder.get(owner.lock) is owner]
         # Most owners have lost their locks, and a draw among all would seldom meet one that has not.
-        owner = data.draw(st.sampled_from(holding if holding and data.draw(st.booleans()) else owners))
+        among_holding = bool(holding) and data.draw(st.booleans())
+        owner = data.draw(st.sampled_from(holding if among_holding else owners))
         holder = self.holder.get(owner.lock)
         theirs = isinstance(holder, Owner) and (holder.task, holder.generation) == (owner.task, owner.generation)
         assert self.scope.free(owner.lock, owner.task, str(owner.generation)) == theirs
