@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 SKILL: Final = "nothing"
 WAITING_SKILL: Final = "wait"
+LEAST_WAITING: Final = 4000
+"""Tasks whose handlers wait that show a rate: a worker process runs 200 at once, so fewer end in one moment."""
 FIRST_RESULT_S: Final = 15.0
 """Limit for the first task, because workers and supervisor are still starting."""
 RESULT_S: Final = 5.0

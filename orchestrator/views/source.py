@@ -130,7 +130,7 @@ class _Choice:
 
     @property
     def rank(self) -> tuple[bool, bool, bool, int]:
-        """Compares replicas: the better one is higher. One without a link may lack much, whatever its offset says."""
+        """Compares replicas: the better one is higher. One without a link may lack more than its offset says."""
         return self.address is not None, self.lag.caught_up, self.lag.link_down_s is None, -self.lag.bytes
 
 

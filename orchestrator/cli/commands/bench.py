@@ -225,11 +225,12 @@ async def _take_figures(
         start_supervisor()
         drain = await run.measure_drain(orc, tasks=rates.tasks, at_most_s=DRAIN_S)
         ended = await read_cost(orc.services)
-        _tell(f"{tasks} tasks that wait for 5 ms …")
+        waiting = max(tasks, run.LEAST_WAITING)
+        _tell(f"{waiting} tasks that wait for 5 ms …")
         await _end_last(children)
-        await run.submit_waiting(orc, tasks=tasks)
+        await run.submit_waiting(orc, tasks=waiting)
         start_supervisor()
-        drain_5_ms = await run.measure_drain(orc, tasks=tasks, at_most_s=DRAIN_S)
+        drain_5_ms = await run.measure_drain(orc, tasks=waiting, at_most_s=DRAIN_S)
         version = (await read_server(orc.services)).name
         _tell("a plain stream …")
         try:
