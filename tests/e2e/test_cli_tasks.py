@@ -216,6 +216,7 @@ def test_registry(terminal: Terminal) -> None:
 
 def test_status(terminal: Terminal) -> None:
     """One screen: server, supervisor, agents, workers, queues, counters; the same as one document."""
+    assert terminal.orc("tasks", "submit", "greet", "-a", "name=Ada", "--wait").code == 0
     screen = terminal.orc("status")
     assert screen.code == 0, screen
     for word in ("Redis", "supervisor", "greeter", "submitted"):
