@@ -65,9 +65,13 @@ class Controller:
 
     async def run(self) -> None:
         """Apply commands until cancelled."""
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._sweep)
-            await self._listen()
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._sweep)
+                await self._listen()
+        finally:
+            # The level of a pool that this process no longer leads must not hold for its other pools.
+            override_level(None, of=self._services.keys.root)
 
     async def _sweep(self) -> None:
         """Apply the desired state in every sweep and after a change of the settings: the secret may be another one."""

@@ -14,12 +14,14 @@ from orchestrator.control.commands import CancelTasks, Start, Stop, encode_comma
 from orchestrator.control.signing import Signer
 from orchestrator.core.command_record import VERSION, Issued, SlotValue, pack_issued, pack_slot_value
 from orchestrator.core.ids import new_task_id
+from orchestrator.core.log import level_in_use
 from orchestrator.tasks.model import TaskState
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.local_team import TIMEOUT_S
+from tests.helpers.local_team import TIMEOUT_S, run_local_team
 
 if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle
+    from orchestrator.core.settings import Settings
     from tests.helpers.local_team import LocalTeam
 
 SECRET = "a secret of sixteen letters or more"
@@ -278,6 +280,17 @@ async def test_the_log_level_follows(team: LocalTeam) -> None:
         await wait_for(lambda: root.level == logging.INFO, "the usual level", timeout_s=20)
     finally:
         root.setLevel(before)
+
+
+async def test_the_log_level_ends_with_the_supervisor(settings: Settings) -> None:
+    """A process that no longer leads a pool takes back the log level of this pool, which may not be its only one."""
+    before = level_in_use()
+    async with run_local_team(settings, supervised=False) as team:
+        await team.orc.admin.set_log_level("debug")
+        supervisor = await team.start_supervisor()
+        await wait_for(lambda: level_in_use() == "debug", "the level")
+        supervisor.cancel()
+        await wait_for(lambda: level_in_use() == before, "the usual level")
 
 
 @pytest.mark.parametrize("kind", ["garbage", "unsigned", "late", "huge"])
