@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import ServerRefused
 from orchestrator.doctor.findings import ok, warning
+from orchestrator.repair.key_report import memory_usage
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import TaskState
 
@@ -61,7 +62,7 @@ async def _record_bytes(store: Store) -> float | None:
     """Return the mean memory of the records of the latest successes; None if there are none or it is not allowed."""
     latest = await queries.ended(store, 10 * SAMPLE)
     ids = [id_ for id_, state in latest if state is TaskState.SUCCEEDED][:SAMPLE]
-    sizes = await store.pipeline([("MEMORY", "USAGE", store.keys.task(id_)) for id_ in ids])
+    sizes = await store.pipeline([memory_usage(store.keys.task(id_)) for id_ in ids])
     if any(isinstance(size, ServerRefused) for size in sizes):
         return None
     found = [size for size in sizes if isinstance(size, int)]

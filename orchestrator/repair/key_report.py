@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 SAMPLES_OF_KIND: Final = 200
 """Number of keys of one kind of a pool that are measured; those of scopes are all measured."""
+SAMPLED_FIELDS: Final = 32
+"""More than a record of a task has: one field may hold most of its bytes, and Redis looks at five by default."""
 FOREIGN: Final = "(none of ours)"
 POOL: Final = "pool"
 LIFETIMES: Final = {"minute": 60_000, "hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
@@ -207,7 +209,7 @@ class KeyReport:
             await self._measure(store, sampled)
 
     async def _measure(self, store: Store, sampled: Sequence[tuple[bytes, KindReport, str]]) -> None:
-        sizes = await store.pipeline([("MEMORY", "USAGE", name) for name, _, _ in sampled])
+        sizes = await store.pipeline([memory_usage(name) for name, _, _ in sampled])
         for (name, row, scope), size in zip(sampled, sizes, strict=True):
             if isinstance(size, StoreError):
                 # The user may lack the right, or the server the command.
@@ -216,6 +218,11 @@ class KeyReport:
                 row.note_size(name.decode("utf-8", "backslashreplace"), size)
                 if scope:
                     self._scopes[scope].bytes += size
+
+
+def memory_usage(name: str | bytes) -> tuple[str | bytes | int, ...]:
+    """Return the command that estimates the memory of a key from `SAMPLED_FIELDS` of its fields."""
+    return ("MEMORY", "USAGE", name, "SAMPLES", SAMPLED_FIELDS)
 
 
 def _submitted_ms(id_: str) -> int | None:
