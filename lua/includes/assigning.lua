@@ -7,7 +7,7 @@
 --@include notify: notify_supervisor, notify_of_suspects
 --@include room: inbox_room, mark_full
 --@include lent: lent_slots, awaited_tasks, mark_awaited
---@include queue: put_suspects
+--@include queue: enqueue, put_suspects
 --@include inbox: put_entry
 --@include limit: limit_room, take_slots
 --@include ending: start_endings, end_task, flush_endings
@@ -18,23 +18,16 @@ local assign_bytes = 262144
 -- The fields of a plain task that need not be read.
 local plain = {}
 
--- Adds a value, or two, to a list of a table of lists.
-local function add_to_list(lists, name, first, second)
-  local list = lists[name]
-  if not list then
-    list = {}
-    lists[name] = list
-  end
-  list[#list + 1] = first
-  list[#list + 1] = second
-end
-
 -- Returns the scopes of versions that hold tasks, by queue: a flat list scope, digests, scope, digests ...
 local function scopes_by_queue(pool)
   local scopes, found = redis.call('ZRANGE', pool .. ':refused', 0, 999), {}
   for i = 1, #scopes do
     local refused, queue = parse_version_scope(scopes[i])
-    if queue then add_to_list(found, queue, scopes[i], refused) end
+    if queue then
+      local listed = found[queue] or {}
+      listed[#listed + 1], listed[#listed + 2] = scopes[i], refused
+      found[queue] = listed
+    end
   end
   return found
 end
@@ -343,10 +336,10 @@ local function fill_inbox(pool, run, agent, most)
       scope = run.any_active and stopped_scope(pool, run.sessions, task.skill, found.env) or nil
       if not scope and task.refused then scope = refusing_scope(pool, run, agent, task, found.env) end
       if scope then
-        add_to_list(held, scope, score, id)
+        enqueue(held, scope, score, id)
       elseif task.group then
         -- Workers with room for it take it (`take_suspects`).
-        add_to_list(suspects, task.queue or skill_queue(found.env), score, id)
+        enqueue(suspects, task.queue or skill_queue(found.env), score, id)
         if task.group == '0' then redis.call('HSETNX', task_key, 'alone', run.now_text) end
       else
         local generation = run.now_text

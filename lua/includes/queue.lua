@@ -24,7 +24,7 @@ local function remove_from_queue(pool, queue, ids)
   return false
 end
 
--- Collects a task for its queue: `ready` maps a queue to the flat list that `put_ready` takes.
+-- Collects a task for its queue, or the scope that holds it: `ready` maps it to a flat list score, id, score, id ...
 local function enqueue(ready, queue, score, id)
   local scored = ready[queue]
   if not scored then

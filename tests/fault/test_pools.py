@@ -358,7 +358,7 @@ async def test_one_master_is_down(prefix: str, cluster: Cluster, first_master: R
 async def test_a_pool_that_refuses_an_agent(
     settings: Settings, keys: dict[str, PoolKeys], redis_client: redis.Redis, attempt_log: AttemptLog
 ) -> None:
-    """Only the first pool defines the limit of the agent: the host goes on for it, and its end tells of the other."""
+    """Only the first pool defines the limit of the agent: the host serves it, and exits with the code of the other."""
     spec = crawler.spec({"shared": parse_rate("60/min")})
     async with open_services(settings, name="test") as services:
         call = registry.register(keys["mail"], worker="w", spec=spec, slots=1, backlog=0, about={}, alive_s=60)

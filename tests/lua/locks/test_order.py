@@ -109,7 +109,7 @@ def test_called_waiter_that_leaves_passes_its_turn_on(scope: Scope) -> None:
 
 
 def test_called_waiter_that_dies_is_forgotten(scope: Scope) -> None:
-    """One that dies with its turn waits no more a second later, so that it keeps the lock from nobody again."""
+    """A waiter that dies with its turn is no longer a waiter a second later, so that it delays no further release."""
     holder, dead = new_nonce(), new_nonce()
     scope.take(nonce=holder)
     wait(scope, dead, wait_ms=60_000)
