@@ -385,22 +385,23 @@ class Model:
         )
 
     def assign(self, names: Sequence[str], limit: int) -> dict[str, Assigned]:
-        """lua/tasks/assign.lua."""
+        """lua/tasks/assign.lua. Agents that the call does not come to are the first of the answer."""
         self.turns.clear()
         self.looked = 0
-        found: dict[str, Assigned] = {}
+        missed: dict[str, Assigned] = {}
+        served: dict[str, Assigned] = {}
         unparked = False
         for name in names:
-            agent, count = self.agents[name], sum(done.count for done in found.values())
+            agent, count = self.agents[name], sum(done.count for done in served.values())
             if count >= limit or self.looked >= limit:
-                found[name] = Assigned(0, left=True, wait_us=0)
+                missed[name] = Assigned(0, left=True, wait_us=0)
                 continue
             if agent.unparking and not unparked:
                 unparked = True
                 self._unpark(agent)
             done = self._fill(agent, limit - count)
-            found[name] = replace(done, left=done.left or agent.unparking)
-        return found
+            served[name] = replace(done, left=done.left or agent.unparking)
+        return missed | served
 
     def _fill(self, agent: Agent, limit: int) -> Assigned:
         # Whose turn comes in this call is put into its queue at the end of it.

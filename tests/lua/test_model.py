@@ -377,7 +377,7 @@ class Machine(RuleBasedStateMachine):
         done = self.pool.assign_to(*agents, limit=limit)
         found = self.model.assign(agents, limit)
         assert done.count == sum(one.count for one in found.values())
-        assert done.left == tuple(agent for agent in agents if found[agent].left)
+        assert done.left == tuple(agent for agent, one in found.items() if one.left)
         assert done.waits_us == {agent: found[agent].wait_us for agent in agents if found[agent].wait_us}
         for agent in agents:
             entries = self.pool.entries(self.pool.keys.inbox(agent))
