@@ -16,7 +16,7 @@ PAGES: Final = sorted(
     for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("lua/*.md"), *ROOT.glob("benchmarks/*.md"))
 )
 
-_FENCE: Final = re.compile(r"^(`{3,})(\w*).*$")
+_FENCE: Final = re.compile(r'^(`{3,})(\w*)(?: title="([^"]+)")?.*$')
 _NOT_RUN: Final = re.compile(r"<!-- not run: .+ -->")
 _LINK: Final = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 _CODE: Final = re.compile(r"`[^`]*`")
@@ -31,6 +31,7 @@ class Block:
         line: of its first line of text, from 1.
         follows: the block that stands directly above it, only blank lines between.
         runs: False under a comment `<!-- not run: reason -->`.
+        file: the file that it begins or continues, as `title="team.py"` names it; "" for none.
     """
 
     page: str
@@ -39,6 +40,7 @@ class Block:
     text: str
     follows: Block | None
     runs: bool
+    file: str = ""
 
 
 def read(page: str) -> list[str]:
@@ -64,11 +66,21 @@ def blocks(page: str) -> list[Block]:
         start = at
         while lines[at] != fence[1]:
             at += 1
-        above = Block(page, start + 1, fence[2], "\n".join(lines[start:at]) + "\n", above, runs)
+        text = "\n".join(lines[start:at]) + "\n"
+        above = Block(page, start + 1, fence[2], text, above, runs, fence[3] or "")
         found.append(above)
         runs = True
         at += 1
     return found
+
+
+def files(page: str) -> dict[str, str]:
+    """The files that a page tells its reader to save, by name; the blocks of one are two empty lines apart."""
+    parts: dict[str, list[str]] = {}
+    for block in blocks(page):
+        if block.file:
+            parts.setdefault(block.file, []).append(block.text)
+    return {name: "\n\n".join(texts) for name, texts in parts.items()}
 
 
 def prose(page: str) -> list[str]:

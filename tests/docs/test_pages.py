@@ -2,7 +2,8 @@
 
 The Python blocks of a page run from top to bottom in one namespace, against a real server. Agents that a block declares
 get a worker before the next block runs. A block of `text` right below is what the block above prints; `…` stands for
-anything. A comment `<!-- not run: reason -->` above a block leaves it out.
+anything. A comment `<!-- not run: reason -->` above a block leaves it out. A block with a name (`title="team.py"`) is a
+file that the reader saves: `FOLLOWED` names the tests that do so.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from opentelemetry import trace
 from opentelemetry.util._once import Once
 
 from orchestrator.cli.app import program
-from tests.docs.pages import PAGES, ROOT, Block, anchors, blocks, is_generated, links, prose, read
+from tests.docs.pages import PAGES, ROOT, Block, anchors, blocks, files, is_generated, links, prose, read
 from tests.helpers.local_team import LocalTeam, local_settings, run_local_team
 from orchestrator import Agent
 
@@ -32,7 +33,13 @@ if TYPE_CHECKING:
 
     from tests.faultkit.servers import RedisServer
 
-WITH_PYTHON: Final = [page for page in PAGES if any(b.language == "python" and b.runs for b in blocks(page))]
+WITH_PYTHON: Final = [
+    page for page in PAGES if any(b.language == "python" and b.runs and not b.file for b in blocks(page))
+]
+FOLLOWED: Final = {
+    "docs/guides/fastapi.md": "tests/docs/test_fastapi_page.py",
+    "docs/tutorial/first-team.md": "tests/docs/test_first_team.py",
+}
 WITH_COMMANDS: Final = [
     page for page in PAGES if any(b.language == "console" and "$ orc " in b.text for b in blocks(page))
 ]
@@ -92,11 +99,18 @@ async def test_python_runs(
     async with run_local_team(local_settings(redis_server.url, prefix)) as team:
         page_agents, printed = PageAgents(team), ""
         for block in blocks(page):
-            if block.language == "python" and block.runs:
+            if block.language == "python" and block.runs and not block.file:
                 printed = await run_block(block, namespace)
                 await page_agents.host(namespace)
             elif block.language == "text" and block.follows is not None and block.follows.language == "python":
                 assert fits(printed, block.text), f"{page} line {block.line}: the block above printed\n{printed}"
+
+
+def test_files_are_followed() -> None:
+    """A test uses the files of each page that shows files, and names the page."""
+    assert {page for page in PAGES if files(page)} == set(FOLLOWED)
+    for page, test in FOLLOWED.items():
+        assert f'"{page}"' in (ROOT / test).read_text(encoding="utf-8")
 
 
 def commands(page: str) -> list[list[str]]:
@@ -144,7 +158,9 @@ def test_named_files_exist() -> None:
         }
         for name in sorted(name for name in named if name.startswith(ours)):
             path, _, test = name.partition("::")
-            if not (ROOT / path).is_file() or (test and f"def {test}(" not in (ROOT / path).read_text(encoding="utf-8")):
+            if not (ROOT / path).is_file() or (
+                test and f"def {test}(" not in (ROOT / path).read_text(encoding="utf-8")
+            ):
                 wrong.append(f"{page}: {name}")
     assert wrong == []
 

@@ -15,7 +15,9 @@ from tests.docs.pages import PAGES, blocks
 if TYPE_CHECKING:
     from pathlib import Path
 
-WITH_TESTS = [page for page in PAGES if any("def test_" in block.text for block in blocks(page) if block.runs)]
+WITH_TESTS = [
+    page for page in PAGES if any("def test_" in block.text for block in blocks(page) if block.runs and not block.file)
+]
 
 
 @pytest.mark.parametrize("page", WITH_TESTS)

@@ -114,9 +114,10 @@ def test_two_editors(terminal: dict[str, str]) -> None:
 
 
 def test_examples_have_no_file_without_test() -> None:
-    """Each example is run above; those of test files by `test_pytest_plugin`."""
+    """Each example is run above; test files by `test_pytest_plugin`, the team by tests/docs/test_first_team.py."""
     run_above = {agent.partition(":")[0] for agent in AGENTS} | {"two_editors"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == run_above | {"test_my_agents", "test_support_agent"}
+    assert {path.stem for path in EXAMPLES.glob("*/*.py")} == {"model", "team", "test_team", "web"}
 
 
 def test_readme_shows_the_example() -> None:

@@ -61,10 +61,11 @@ def project(tmp_path: Path) -> Project:
 
 def test_the_example_passes(project: Project) -> None:
     """The examples with tests, beside the agents that they test, and nothing else."""
-    for name in ("my_agents.py", "test_my_agents.py", "support_agent.py", "test_support_agent.py"):
+    files = [f"{name}.py" for name in ("my_agents", "test_my_agents", "support_agent", "test_support_agent")]
+    for name in (*files, *(f"research_team/{name}.py" for name in ("model", "team", "test_team"))):
         shutil.copy(ROOT / "examples" / name, project.folder)
     code, output = project.run()
-    assert (code, "8 passed" in output) == (0, True), output
+    assert (code, "13 passed" in output) == (0, True), output
 
 
 def test_what_a_test_may_do(project: Project) -> None:
