@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 NEEDS_NETWORK: Final = "python -m pip install"
 GOES_ON: Final = ("orc up ", "uvicorn ", "curl -sN ")
 """Commands that a reader leaves running in a terminal of their own."""
+WAIT_S: Final = 60.0
+"""Time that a program of a page has on a machine with many other tests."""
 
 
 def steps(page: str) -> Iterator[tuple[str, str]]:
@@ -56,7 +58,7 @@ def type_command(command: str, *, folder: Path, environment: Mapping[str, str]) 
         env={**environment, "PATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=50,
+        timeout=WAIT_S,
         check=False,
     )
     printed = done.stdout.decode()
@@ -124,7 +126,7 @@ class Reader(AbstractContextManager["Reader"]):
         process = ActorProcess(["bash", "-c", f"exec {command}"], name=name, env=self._environment, cwd=self._folder)
         self.running[name] = self._terminals.enter_context(process)
         pattern = _pattern(shown)
-        wait_until(lambda: re.search(pattern, process.output), lambda: process.describe(f"what {self._page} shows"), 20)
+        wait_until(lambda: re.search(pattern, process.output), lambda: process.describe(f"what {self._page} shows"), WAIT_S)
 
     def _type(self, command: str, shown: str) -> None:
         """Type a command; one that only reads, as often as a reader would until the team has come so far."""
@@ -142,4 +144,4 @@ class Reader(AbstractContextManager["Reader"]):
             last = printed()
             return re.fullmatch(_pattern(shown), last) is not None
 
-        wait_until(is_shown, lambda: f"{command} printed\n{last}and the page shows\n{shown}", 20)
+        wait_until(is_shown, lambda: f"{command} printed\n{last}and the page shows\n{shown}", WAIT_S)

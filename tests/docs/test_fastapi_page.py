@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.docs.following import Reader
+from tests.docs.following import WAIT_S, Reader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +24,7 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("ORC_", "PYTEST"))}
 
 
+@pytest.mark.timeout(120)
 def test_the_test_of_the_page_passes(tmp_path: Path, environment: dict[str, str]) -> None:
     """A fresh pytest runs the test file of the page beside the other files."""
     with Reader(PAGE, tmp_path, environment) as reader:
@@ -35,7 +36,7 @@ def test_the_test_of_the_page_passes(tmp_path: Path, environment: dict[str, str]
         env={**environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=WAIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -43,6 +44,7 @@ def test_the_test_of_the_page_passes(tmp_path: Path, environment: dict[str, str]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_followed(tmp_path: Path, environment: dict[str, str]) -> None:
     """The agents and the application start as the page says, and a task is submitted over HTTP."""
     with Reader(PAGE, tmp_path, {**environment, "ORC_DATA_DIR": str(tmp_path / "data")}) as reader:
