@@ -47,6 +47,8 @@ DRAINED_S: Final = 60.0
 """From healing to the end of the last task: one that died five times waits for up to 8 s, and machines are busy."""
 DRAINED_HANDLERS: Final = 12
 """Or so many times the longest handler: suspects wait while two or three poisons are searched for."""
+CLEANED_S: Final = 90.0
+"""Until a consumer is removed that a late call of a dead worker's host has made again: searched for each minute."""
 RESTARTED_S: Final = 45.0
 RESTARTED_HANDLERS: Final = 10
 RULES: Final = Rules(
@@ -202,24 +204,31 @@ class Campaign:
             return int(seconds) * 1000 + int(micros) // 1000
 
     async def _drained(self, load: Load) -> bool:
-        with anyio.move_on_after(self._drained_s):
+        with anyio.move_on_after(self._drained_s) as waited:
             while load.waiting or load.submitting or await to_thread.run_sync(self._left):
                 self._deployment.start_all()
                 await anyio.sleep(0.25)
-            return True
-        return False
+        if waited.cancelled_caught:
+            return False
+        with anyio.move_on_after(CLEANED_S):
+            while await to_thread.run_sync(self._dead_consumers):
+                await anyio.sleep(0.25)
+        return True
 
     def _left(self) -> bool:
-        """Whether anything waits or runs, or a consumer of a dead worker is still there."""
+        """Whether anything waits or runs."""
         with self._deployment.topology.client() as direct:
             keys, run = self._keys, direct
             if run.exists(keys.queues, keys.suspected_queues, keys.scheduled, keys.expiring):
                 return True
-            for agent in RULES.live:
-                if run.xlen(keys.inbox(agent)):
-                    return True
-                consumers: Any = run.xinfo_consumers(keys.inbox(agent), "workers")
-                if len(consumers) > RULES.live[agent]:
+            return any(run.xlen(keys.inbox(agent)) for agent in RULES.live)
+
+    def _dead_consumers(self) -> bool:
+        """Whether a consumer of a dead worker is still there."""
+        with self._deployment.topology.client() as direct:
+            for agent, most in RULES.live.items():
+                consumers: Any = direct.xinfo_consumers(self._keys.inbox(agent), "workers")
+                if len(consumers) > most:
                     return True
         return False
 
