@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -210,9 +210,8 @@ class Campaign:
                 await anyio.sleep(0.25)
         if waited.cancelled_caught:
             return False
-        with anyio.move_on_after(CLEANED_S):
-            while await to_thread.run_sync(self._dead_consumers):
-                await anyio.sleep(0.25)
+        with suppress(TimeoutError):
+            await wait_for(lambda: to_thread.run_sync(self._clean), "no consumer of a dead worker", CLEANED_S)
         return True
 
     def _left(self) -> bool:
@@ -223,14 +222,14 @@ class Campaign:
                 return True
             return any(run.xlen(keys.inbox(agent)) for agent in RULES.live)
 
-    def _dead_consumers(self) -> bool:
-        """Whether a consumer of a dead worker is still there."""
+    def _clean(self) -> bool:
+        """Whether no inbox has a consumer of a dead worker."""
         with self._deployment.topology.client() as direct:
             for agent, most in RULES.live.items():
                 consumers: Any = direct.xinfo_consumers(self._keys.inbox(agent), "workers")
                 if len(consumers) > most:
-                    return True
-        return False
+                    return False
+        return True
 
     def _run_checks(self) -> tuple[CheckReport, FinalState]:
         with self._deployment.topology.client() as direct:
