@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from orchestrator.core.formats import Floor
+    from orchestrator.core.redis_url import RedisUrl
     from orchestrator.core.settings import Settings
     from orchestrator.store.capabilities import CapabilityProbe
 
@@ -166,10 +167,11 @@ def reach_server(settings: Settings) -> Iterator[Endpoint]:
 
 def configured_server(settings: Settings) -> Endpoint | None:
     """Return the place of Redis for all pools of a process; None for an embedded server, which each pool finds."""
-    return None if settings.redis.url is None else _endpoint(settings.redis.url.get_secret_value(), settings)
+    place = settings.redis.place
+    return None if place is None else _endpoint(place, settings)
 
 
-def _endpoint(url: str, settings: Settings) -> Endpoint:
+def _endpoint(url: str | RedisUrl, settings: Settings) -> Endpoint:
     return Endpoint.at(
         url,
         connect_timeout_s=settings.redis.connect_timeout_s,

@@ -8,6 +8,7 @@ OrchestratorError
 │   ├── ServerUnavailable          no reply, or "try again later" (exit 69)
 │   ├── ServerFull                 memory or disk is full; nothing was stored (exit 75)
 │   ├── ServerRefused              refused for good: permissions, a wrong type, a bug (exit 1)
+│   │   └── TlsRefused             a certificate is missing or not accepted (exit 78)
 │   └── FormatMismatch             this version is too old or too new for the pool (exit 78)
 ├── Fenced                         this attempt no longer owns its task (exit 1)
 ├── LeaseLapsed                    this attempt's lease has lapsed by the clock of its worker (exit 1)
@@ -130,6 +131,12 @@ class ServerFull(StoreError):
 
 class ServerRefused(StoreError):
     """Redis refused the command and will refuse it again."""
+
+
+class TlsRefused(ServerRefused):
+    """Redis and this program do not accept each other's certificates."""
+
+    exit_code = 78
 
 
 class FormatMismatch(StoreError):

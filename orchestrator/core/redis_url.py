@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from orchestrator.core.errors import InvalidInput
 
 Kind: TypeAlias = Literal["server", "sentinel", "cluster"]
+
+Verify: TypeAlias = Literal["full", "ca", "none"]
+"""What is checked of a server's certificate: all, all but the name of its host, nothing."""
 
 _KINDS: Final[dict[str, Kind]] = {
     "redis": "server",
@@ -28,6 +31,14 @@ _PORTS: Final = {"server": 6379, "sentinel": 26_379, "cluster": 6379}
 _NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_.])?")
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _SENTINEL_USER, _SENTINEL_PASSWORD = "sentinel_user", "sentinel_password"
+TLS_CA, TLS_CERT, TLS_KEY = "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"
+_TLS_FILES: Final = frozenset({TLS_CA, TLS_CERT, TLS_KEY, "ssl_ca_path"})
+_OPTIONS: Final = _TLS_FILES | {"db", "username", "password", "ssl_password", _SENTINEL_USER, _SENTINEL_PASSWORD}
+_UNVERIFIED: Final[dict[Verify, dict[str, str]]] = {
+    "full": {},
+    "ca": {"ssl_check_hostname": "false"},
+    "none": {"ssl_check_hostname": "false", "ssl_cert_reqs": "none"},
+}
 
 FORMS: Final = (
     "must be redis://host:port/db, rediss://…, unix:///path/to/socket, redis+sentinel://host:port,…/service/db or "
@@ -62,7 +73,7 @@ class RedisUrl:
         service: name of the group that the sentinels watch, else empty.
         db: number of the database, where the sentinels name the server.
         login: user and password as written in the URL, with the `@`, or empty.
-        options: the query, without the login of the sentinels.
+        options: the query, without the login of the sentinels, and what `with_tls` added.
         sentinel_login: `login` of the sentinels.
     """
 
@@ -93,6 +104,23 @@ class RedisUrl:
         written = [login.rstrip("@").partition(":")[2] for login in (self.login, self.sentinel_login)]
         options = [value for name, value in self.options if name.endswith("password")]
         return tuple(sorted({text for one in written for text in (one, unquote(one)) if text} | set(options)))
+
+    def with_tls(self, *, ca: str | None, cert: str | None, key: str | None, verify: Verify) -> RedisUrl:
+        """Return it with files in place of those that the URL names, and with what connections check.
+
+        Raises:
+            InvalidInput: the URL uses no TLS, and there is something that is for TLS only.
+        """
+        files = {name: path for name, path in ((TLS_CA, ca), (TLS_CERT, cert), (TLS_KEY, key)) if path is not None}
+        if not self.is_encrypted and (files or verify != "full"):
+            raise InvalidInput("redis.tls_… have no meaning without TLS; write rediss:// in redis.url, or remove them")
+        added = {**files, **_UNVERIFIED[verify]}
+        if not added:
+            return self
+        options = (*(pair for pair in self.options if pair[0] not in added), *added.items())
+        before, _, query = self.url.partition("?")
+        of_sentinels = [pair for pair in parse_qsl(query) if pair[0] in {_SENTINEL_USER, _SENTINEL_PASSWORD}]
+        return replace(self, url=f"{before}?{urlencode([*options, *of_sentinels])}", options=options)
 
     def server(self, node: Node) -> str:
         """Return the URL of a server at a node, with the login and the options."""
@@ -138,10 +166,8 @@ def parse_url(url: str) -> RedisUrl:
     login, at, hosts = place.rpartition("@")
     nodes = _nodes(hosts, _PORTS[kind])
     service, db = _group(path) if kind == "sentinel" else _no_group(path)
-    options = _options(query)
+    options = _options(query, scheme)
     given = {name: value for name, value in options if name in {_SENTINEL_USER, _SENTINEL_PASSWORD}}
-    if given and kind != "sentinel":
-        raise InvalidInput("a login of sentinels has no meaning without sentinels; remove it from the query")
     return RedisUrl(
         url=url,
         scheme=scheme,
@@ -171,7 +197,7 @@ def _parse_server(url: str, scheme: str) -> RedisUrl:
         service="",
         db=0,
         login=f"{login}{at}",
-        options=tuple(parse_qsl(parts.query)),
+        options=tuple(_options(parts.query, scheme)),
         sentinel_login="",
     )
 
@@ -247,11 +273,21 @@ def _no_group(path: str) -> tuple[str, int]:
     return "", 0
 
 
-def _options(query: str) -> list[tuple[str, str]]:
+def _options(query: str, scheme: str) -> list[tuple[str, str]]:
     try:
-        return parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+        found = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
         raise InvalidInput("behind the ? only options as name=value&name=value may follow") from None
+    names = {name for name, _ in found}
+    if names & {"ssl_cert_reqs", "ssl_check_hostname"}:
+        raise InvalidInput("what is checked of a certificate is set by redis.tls_verify; remove it from the query")
+    if names & {_SENTINEL_USER, _SENTINEL_PASSWORD} and _KINDS[scheme] != "sentinel":
+        raise InvalidInput("a login of sentinels has no meaning without sentinels; remove it from the query")
+    if names - _OPTIONS:
+        raise InvalidInput(f"behind the ? there is an option that is none of {', '.join(sorted(_OPTIONS))}")
+    if names & _TLS_FILES and not scheme.startswith("rediss"):
+        raise InvalidInput("options that begin with ssl_ have no meaning without TLS; write rediss://, or remove them")
+    return found
 
 
 def _sentinel_login(given: dict[str, str]) -> str:

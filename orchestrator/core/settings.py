@@ -21,7 +21,7 @@ from orchestrator.core.errors import InvalidInput
 from orchestrator.core.health_address import parse_health_address
 from orchestrator.core.ids import check_name
 from orchestrator.core.rates import parse_rate
-from orchestrator.core.redis_url import parse_url, url_problem
+from orchestrator.core.redis_url import RedisUrl, Verify, parse_url, url_problem
 
 ENV_PREFIX: Final = "ORC_"
 
@@ -158,11 +158,45 @@ class RedisSettings(_Section):
         default=False,
         description="Start even if the server may evict keys when memory is short. Evicted keys are lost tasks.",
     )
+    tls_ca: str | None = Field(
+        default=None,
+        description="File with the certificates of the authorities that sign that of Redis, in PEM. Not set: those of "
+        "the system.",
+        examples=["/etc/orchestrator/redis-ca.pem"],
+    )
+    tls_cert: str | None = Field(
+        default=None,
+        description="File with the certificate that programs show to Redis, in PEM. Not set: none.",
+        examples=["/etc/orchestrator/client.pem"],
+    )
+    tls_key: str | None = Field(
+        default=None,
+        description="File with the private key of tls_cert, in PEM. Not set: it is in the file of tls_cert.",
+        examples=["/etc/orchestrator/client.key"],
+    )
+    tls_verify: Verify = Field(
+        default="full",
+        description="What programs check of the certificate of Redis: full, ca (all but the name of the host), or none. "
+        "With none, others on the network can read and change everything.",
+    )
     views: Literal["primary", "replica"] = Field(
         default="primary",
         description="Where lists, `orc status` and `orc keys report` are read. A replica spares the primary, and each "
         "view says how old it may be.",
     )
+
+    @property
+    def place(self) -> RedisUrl | None:
+        """The parts of the URL, with what the settings of TLS add; None without a URL."""
+        if self.url is None:
+            return None
+        parsed = parse_url(self.url.get_secret_value())
+        return parsed.with_tls(ca=self.tls_ca, cert=self.tls_cert, key=self.tls_key, verify=self.tls_verify)
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        _ = self.place
+        return self
 
 
 class QueueSettings(_Section):
@@ -596,7 +630,8 @@ class Settings(BaseSettings):
     @property
     def secrets(self) -> tuple[str, ...]:
         """Values that must never be printed: passwords of Redis, raw and decoded, and the secrets of settings."""
-        passwords = parse_url(self.redis.url.get_secret_value()).passwords if self.redis.url else ()
+        place = self.redis.place
+        passwords = place.passwords if place is not None else ()
         declared = (
             self.control.secret,
             self.control.previous_secret,

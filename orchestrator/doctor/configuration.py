@@ -6,7 +6,6 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.core.redis_url import parse_url
 from orchestrator.doctor.findings import ok, problem, warning
 
 if TYPE_CHECKING:
@@ -75,17 +74,16 @@ def _secrets(settings: Settings) -> dict[str, str]:
 
 
 def _has_password(settings: Settings) -> bool:
-    url = settings.redis.url
-    return url is not None and bool(parse_url(url.get_secret_value()).passwords)
+    place = settings.redis.place
+    return place is not None and bool(place.passwords)
 
 
 def check_control_secret(loaded: LoadedSettings) -> list[DoctorFinding]:
     """Report a missing control secret if Redis is on another machine."""
-    control, url = loaded.settings.control, loaded.settings.redis.url
+    control, parsed = loaded.settings.control, loaded.settings.redis.place
     if control.secret is not None:
         also = "; the previous secret is accepted too" if control.previous_secret is not None else ""
         return [ok("control-secret", f"commands are signed and checked{also}")]
-    parsed = parse_url(url.get_secret_value()) if url else None
     if parsed is None or parsed.is_local:
         return [ok("control-secret", "none is set; Redis is reached on this machine only")]
     hosts = ", ".join(dict.fromkeys(node.host for node in parsed.nodes))
@@ -95,18 +93,23 @@ def check_control_secret(loaded: LoadedSettings) -> list[DoctorFinding]:
 
 
 def check_url(loaded: LoadedSettings) -> list[DoctorFinding]:
-    """Report a password that crosses the network in clear text or is visible on the command line."""
-    url = loaded.settings.redis.url
-    if url is None:
+    """Report what crosses the network in clear text or unverified, and a password on the command line."""
+    parsed, verify = loaded.settings.redis.place, loaded.settings.redis.tls_verify
+    if parsed is None:
         return [ok("redis-url", "not set: the embedded server is used")]
-    parsed = parse_url(url.get_secret_value())
     where, password = f"{parsed.scheme}://{parsed}", bool(parsed.passwords)
     if password and loaded.places.get("redis.url") == "option":
         found = f"{where}: the password was given as an option, which every user of this machine can see"
         return [warning("redis-url", found, "put the URL into ORC_REDIS__URL or a secret file")]
-    if password and not parsed.is_encrypted and not parsed.is_local:
-        found = f"{where}: the password crosses the network in clear text"
+    if not parsed.is_encrypted and not parsed.is_local:
+        what = "the password and all tasks cross" if password else "all tasks cross"
+        found = f"{where}: {what} the network in clear text"
         encrypted = parsed.scheme.replace("redis", "rediss", 1)
         at = ",".join(node.host for node in parsed.nodes)
         return [warning("redis-url", found, f"set ORC_REDIS__URL to {encrypted}://…@{at}, with TLS at the server")]
+    if verify != "full":
+        unchecked = "the name of the host" if verify == "ca" else "nothing"
+        checked = f"{unchecked} in the certificate of Redis is {'not ' if verify == 'ca' else ''}checked"
+        fix = "set redis.tls_verify to full, and redis.tls_ca to the authority that signed the certificate"
+        return [warning("redis-url", f"{where}: {checked} (redis.tls_verify is {verify})", fix)]
     return [ok("redis-url", where)]

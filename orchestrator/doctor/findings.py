@@ -96,8 +96,8 @@ _TABLE: Final = (
     ),
     Topic(
         "redis-url",
-        "A password crosses the network in clear text.",
-        "Use a `rediss://` URL in `ORC_REDIS__URL`, with TLS switched on at the server.",
+        "Tasks and passwords cross the network in clear text, or the certificate of Redis is not checked.",
+        "Use a `rediss://` URL in `ORC_REDIS__URL`, with TLS switched on at the server, and `redis.tls_verify` full.",
     ),
     Topic(
         "control-secret",

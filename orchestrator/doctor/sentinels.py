@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from anyio import to_thread
 
-from orchestrator.core.redis_url import parse_url
 from orchestrator.doctor.findings import ok, problem, warning
 from orchestrator.store.sentinel_locator import ask
 
@@ -21,8 +20,7 @@ ENOUGH: Final = 3
 
 async def check_sentinels(context: CheckContext) -> list[DoctorFinding]:
     """Report sentinels that do not answer, too few of them, and writes that a change of the master loses."""
-    url = context.settings.redis.url
-    place = parse_url(url.get_secret_value()) if url is not None else None
+    place = context.settings.redis.place
     if place is None or place.kind != "sentinel":
         return [ok("redis-sentinel", "no sentinels")]
     answers = await to_thread.run_sync(_ask_all, place)

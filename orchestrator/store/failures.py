@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from redis import exceptions as redis_errors
 
-from orchestrator.core.errors import ServerFull, ServerRefused, ServerUnavailable, StoreError
+from orchestrator.core.errors import ServerFull, ServerRefused, ServerUnavailable, StoreError, TlsRefused
+from orchestrator.store.tls import ended_early, explain_refusal
 
 if TYPE_CHECKING:
     from orchestrator.store.locator import Address
@@ -90,10 +91,15 @@ def translate(error: BaseException, *, what: str, sent: bool) -> StoreError:
     for one in (error, error.__cause__):  # redis-py wraps a refused login at a unix socket
         if isinstance(one, redis_errors.AuthenticationError):
             return ServerRefused(f"Redis refused the login ({_line(one)}); check user and password in redis.url")
+    if refusal := explain_refusal(error):
+        return TlsRefused(f"{what} was not run: {refusal}")
     if isinstance(error, redis_errors.BusyLoadingError):
         return ServerUnavailable(f"{what} was not run: Redis is loading its data; try again")
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
-        return ServerUnavailable(f"{what}: no answer from Redis ({_line(error)})", outcome_unknown=sent)
+        reason = _line(error)
+        if ended_early(error):
+            reason = "it ended the TLS connection; if it asks programs for a certificate, set redis.tls_cert"
+        return ServerUnavailable(f"{what}: no answer from Redis ({reason})", outcome_unknown=sent)
     return _translate_reply(error, what)
 
 

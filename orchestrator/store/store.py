@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
     from orchestrator.core.durability import Level
     from orchestrator.core.formats import Feature
+    from orchestrator.core.redis_url import RedisUrl
     from orchestrator.store.calls import Argument, Call
     from orchestrator.store.keys import PoolKeys
     from orchestrator.store.locator import Address, Locator
@@ -84,11 +85,11 @@ class Endpoint:
     command_timeout_s: float = 10.0
 
     @classmethod
-    def at(cls, url: str, *, connect_timeout_s: float = 5.0, command_timeout_s: float = 10.0) -> Self:
+    def at(cls, url: str | RedisUrl, *, connect_timeout_s: float = 5.0, command_timeout_s: float = 10.0) -> Self:
         """Return the place with this URL; `core.redis_url` has the forms.
 
         Raises:
-            ConfigError: it is not the address of Redis.
+            ConfigError: it is not the address of Redis, or a file that TLS needs is wrong.
         """
         return cls(locate(url), connect_timeout_s, command_timeout_s)
 

@@ -85,12 +85,14 @@ def test_examples_without_value_are_valid(tmp_path: Path) -> None:
         len(example.findall(default_toml())) == sum(len(leaf.examples) for leaf in without_value) == len(without_value)
     )
     copy = tmp_path / "orchestrator.toml"
-    copy.write_text(example.sub("", default_toml()), encoding="utf-8")
+    # Files for TLS need a URL with TLS.
+    copy.write_text(example.sub("", default_toml()).replace('"redis://', '"rediss://'), encoding="utf-8")
     settings = load_settings(copy, environ={"CREDENTIALS_DIRECTORY": str(tmp_path)})
     for leaf in leaves():
         if leaf.examples:
             value = _plain(leaf.of(settings))
-            assert (value.get_secret_value() if leaf.secret else value) == leaf.examples[0], leaf.name
+            expected = "rediss://localhost:6379/0" if leaf.name == "redis.url" else leaf.examples[0]
+            assert (value.get_secret_value() if leaf.secret else value) == expected, leaf.name
     assert tomllib.loads(default_toml())["prefix"] == Settings().prefix
 
 

@@ -118,7 +118,7 @@ def _changed() -> Settings:
                 "prefix": "a:b:c", "pool": "mail", "level": "error", "format": "json", "durability": "fsync",
                 "relation": "parent", "store": "file:///payloads",
                 "endpoint": "https://s3.example.com", "region": "eu-central-1",
-                "compression": "zstd", "vector_rung": "exact", "vector_delete": "mark", "views": "replica",
+                "compression": "zstd", "vector_rung": "exact", "vector_delete": "mark", "views": "replica", "tls_verify": "ca",
             }[leaf.path[-1]]  # fmt: skip
         node = tree
         for part in leaf.path[:-1]:

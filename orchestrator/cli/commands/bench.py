@@ -117,15 +117,14 @@ def _place_of_redis(common: Globals, held: ExitStack) -> tuple[Settings, Mapping
 
     settings = common.settings()
     variables = {"ORC_LOGGING__FORMAT": "json", "ORC_LOGGING__LEVEL": "warning", "ORC_WORKER__DRAIN_S": "0"}
-    if settings.redis.url is None:
+    place = settings.redis.place
+    if place is None:
         redis = hold_ephemeral()
         held.callback(redis.close, wait_s=TIMEOUT_S)
         variables["ORC_REDIS__URL"] = redis.url
         server = "embedded, over a socket"
     else:
-        from orchestrator.core.redis_url import parse_url
-
-        server = f"at {parse_url(settings.redis.url.get_secret_value())}"
+        server = f"at {place}"
     pool = common.pool or f"bench-{secrets.token_hex(4)}"
     variables["ORC_POOL"] = pool
     environ = {**common.environ(), **variables}

@@ -30,7 +30,7 @@ CANARY = "c4n4ry"
         ("rediss+sentinel://u:p,q@[::1]:1,[::2],c/g/0", "sentinel", [("::1", 1), ("::2", 26379), ("c", 26379)], "g", 0),
         ("redis+sentinel://a:1,a:1/g", "sentinel", [("a", 1)], "g", 0),
         ("redis+cluster://a:1,b", "cluster", [("a", 1), ("b", 6379)], "", 0),
-        ("rediss+cluster://:p@[::1]:1,1.0.0.1:2/0?ssl_cert_reqs=none", "cluster", [("::1", 1), ("1.0.0.1", 2)], "", 0),
+        ("rediss+cluster://:p@[::1]:1,1.0.0.1:2/0?ssl_ca_certs=x", "cluster", [("::1", 1), ("1.0.0.1", 2)], "", 0),
     ],
 )  # fmt: skip
 def test_parts(url: str, kind: str, nodes: list[tuple[str, int]], service: str, db: int) -> None:
@@ -42,15 +42,15 @@ def test_parts(url: str, kind: str, nodes: list[tuple[str, int]], service: str, 
 
 def test_addresses_of_servers_and_sentinels() -> None:
     """A server gets the login, the database and the options; a sentinel has a login of its own and no database."""
-    url = "rediss+sentinel://us%40er:p%2Fw@a,[::1]:2/g/3?ssl_cert_reqs=none&sentinel_user=w&sentinel_password=s%40%2Bs"
+    url = "rediss+sentinel://us%40er:p%2Fw@a,[::1]:2/g/3?ssl_certfile=c&sentinel_user=w&sentinel_password=s%40%2Bs"
     parsed = parse_url(url)
-    assert parsed.server(Node("::2", 5)) == "rediss://us%40er:p%2Fw@[::2]:5/3?ssl_cert_reqs=none"
-    assert parsed.sentinel(Node("a", 5)) == "rediss://w:s%40%2Bs@a:5/0?ssl_cert_reqs=none"
+    assert parsed.server(Node("::2", 5)) == "rediss://us%40er:p%2Fw@[::2]:5/3?ssl_certfile=c"
+    assert parsed.sentinel(Node("a", 5)) == "rediss://w:s%40%2Bs@a:5/0?ssl_certfile=c"
     kept = ConnectionPool.from_url(parsed.sentinel(parsed.nodes[1])).connection_kwargs
     assert (kept["host"], kept["port"], kept["username"], kept["password"]) == ("::1", 2, "w", "s@+s")
     made = ConnectionPool.from_url(parsed.server(parsed.nodes[0])).make_connection()
     assert isinstance(made, SSLConnection)
-    assert made.cert_reqs == ssl.CERT_NONE
+    assert (made.cert_reqs, made.check_hostname, made.certfile) == (ssl.CERT_REQUIRED, True, "c")
     assert parse_url("redis+sentinel://u:p@a/g").sentinel(Node("a", 1)) == "redis://a:1/0"
     assert parse_url("redis+sentinel://a/g?sentinel_password=x").sentinel(Node("a", 1)) == "redis://:x@a:1/0"
     assert parse_url("redis+cluster://u:p@a:1").server(Node("b", 2)) == "redis://u:p@b:2/0"
@@ -78,6 +78,11 @@ def test_addresses_of_servers_and_sentinels() -> None:
         (f"redis+cluster://h,,{CANARY}", "host:port,host:port"),
         (f"redis+cluster://h?sentinel_password={CANARY}", "no meaning"),
         (f"redis+other://{CANARY}", "must be redis://"),
+        (f"redis://h?sentinel_password={CANARY}", "no meaning"),
+        (f"redis://h?{CANARY}=1", "behind the ? there is an option that is none of db, password, sentinel_password"),
+        (f"redis://h?ssl_ca_certs={CANARY}", "write rediss://"),
+        (f"rediss://:{CANARY}@h?ssl_cert_reqs=none", "redis.tls_verify"),
+        (f"rediss://:{CANARY}@h?ssl_check_hostname=false", "redis.tls_verify"),
     ],
 )  # fmt: skip
 def test_wrong_addresses(url: str, told: str) -> None:

@@ -259,7 +259,7 @@ def test_special_characters_in_passwords(url: str, tmp_path: Path, capfd: pytest
         "redis://h", "redis://h:6379", "redis://:p@h:6379/0", "redis://u:p%2F%23%3F%5B@h/1", "redis://[::1]:6379/0",
         "unix:///run/a@b.sock", "unix://:p@/run/a@b.sock", "redis://:a@b@h/0", "redis://:6379", "rediss://u:p@h:1",
         "redis+sentinel://h/group", "redis+sentinel://u:p%2F@h:1,[::1]:2/group/3?sentinel_password=x", "redis+cluster://h",
-        "rediss+sentinel://:a@b,c[d@h/g", "rediss+cluster://u:p@h:1,g:2/0?ssl_cert_reqs=none",
+        "rediss+sentinel://:a@b,c[d@h/g", "rediss+cluster://u:p@h:1,g:2/0?ssl_certfile=x",
     ],
 )  # fmt: skip
 def test_urls_that_fit(url: str) -> None:

@@ -108,7 +108,7 @@ def test_a_secret_file(tmp_path: Path) -> None:
         (SECRET_URL, "warning"),
         ("rediss://:hunter2@db.example:6379/0", "ok"),
         ("redis://:hunter2@localhost:6379/0", "ok"),
-        ("redis://db.example:6379/0", "ok"),
+        ("redis://db.example:6379/0", "warning"),
         ("unix://user:hunter2@/run/redis.sock", "ok"),
         ("redis+sentinel://:hunter2@a.example,b.example:1/group", "warning"),
         ("redis+sentinel://localhost,b.example:1/group?sentinel_password=hunter2", "warning"),
@@ -117,12 +117,21 @@ def test_a_secret_file(tmp_path: Path) -> None:
         ("redis+cluster://:hunter2@localhost:1,[::1]:2", "ok"),
     ],
 )
-def test_a_password_in_clear_text(tmp_path: Path, url: str, severity: str) -> None:
-    """Only a password that leaves the machine without TLS is a warning, and it is never shown."""
+def test_clear_text(tmp_path: Path, url: str, severity: str) -> None:
+    """What leaves the machine without TLS is a warning; the password is never shown."""
     found = only(configuration.check_url(loaded(tmp_path, ORC_REDIS__URL=url)))
     assert found.severity.value == severity
     assert "hunter2" not in found.found + found.fix
     assert severity == "ok" or url.partition(":")[0].replace("redis", "rediss") + "://" in found.fix
+
+
+@pytest.mark.parametrize(("verify", "told"), [("full", None), ("ca", "the name of the host"), ("none", "nothing")])
+def test_what_is_not_checked_of_a_certificate(tmp_path: Path, verify: str, told: str | None) -> None:
+    """Less than everything is a warning."""
+    settings = loaded(tmp_path, ORC_REDIS__URL="rediss://db.example:6379/0", ORC_REDIS__TLS_VERIFY=verify)
+    found = only(configuration.check_url(settings))
+    assert found.severity.value == ("ok" if told is None else "warning")
+    assert told is None or told in found.found
 
 
 def test_a_password_as_an_option(tmp_path: Path) -> None:
@@ -136,7 +145,7 @@ def test_a_control_secret_is_no_password(tmp_path: Path) -> None:
     """What signs commands does not cross the network, but the file that holds it is looked at."""
     toml = f'[redis]\nurl = "redis://db.example:6379/0"\n[control]\nsecret = "{SECRET}"\n'
     settings = loaded(tmp_path, toml)
-    assert only(configuration.check_url(settings)).severity is Severity.OK
+    assert "password" not in only(configuration.check_url(settings)).found
     (tmp_path / "orc.toml").chmod(0o644)
     found = only(configuration.check_secret_files(settings))
     assert found.severity is Severity.WARNING

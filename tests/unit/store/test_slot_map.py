@@ -59,11 +59,11 @@ def settled(locator: ClusterLocator, found: Callable[[], bool]) -> None:
 
 def test_the_url_names_the_seeds() -> None:
     """They have the login, the options and the encryption of the URL."""
-    locator = locate("rediss+cluster://u:p%40@h1:7000,[::1]:7001/0?ssl_ca_certs=x")
+    locator = locate("rediss+cluster://u:p%40@h1:7000,[::1]:7001/0?username=x")
     assert isinstance(locator, ClusterLocator)
     assert {seed.url for seed in locator._seeds} == {
-        "rediss://u:p%40@h1:7000/0?ssl_ca_certs=x",
-        "rediss://u:p%40@[::1]:7001/0?ssl_ca_certs=x",
+        "rediss://u:p%40@h1:7000/0?username=x",
+        "rediss://u:p%40@[::1]:7001/0?username=x",
     }
 
 
