@@ -176,7 +176,7 @@ class RedisSettings(_Section):
     )
     tls_verify: Verify = Field(
         default="full",
-        description="What programs check of the certificate of Redis: full, ca (all but the name of the host), or none. "
+        description="What programs check of the certificate of Redis: full, ca (not the name of the host), or none. "
         "With none, others on the network can read and change everything.",
     )
     views: Literal["primary", "replica"] = Field(

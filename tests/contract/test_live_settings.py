@@ -103,7 +103,9 @@ def _changed() -> Settings:
     for leaf in leaves():
         default = leaf.default
         value: object
-        if leaf.examples:
+        if leaf.name == "redis.url":
+            value = "rediss://localhost"
+        elif leaf.examples:
             value = leaf.examples[-1]
         elif isinstance(default, bool):
             value = not default
@@ -118,7 +120,8 @@ def _changed() -> Settings:
                 "prefix": "a:b:c", "pool": "mail", "level": "error", "format": "json", "durability": "fsync",
                 "relation": "parent", "store": "file:///payloads",
                 "endpoint": "https://s3.example.com", "region": "eu-central-1",
-                "compression": "zstd", "vector_rung": "exact", "vector_delete": "mark", "views": "replica", "tls_verify": "ca",
+                "compression": "zstd", "vector_rung": "exact", "vector_delete": "mark", "views": "replica",
+                "tls_verify": "ca",
             }[leaf.path[-1]]  # fmt: skip
         node = tree
         for part in leaf.path[:-1]:
