@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Deletes ended tasks: dead letter, output, idempotency key, list of children, place in the list of the session, record. A stub stays for 5 minutes, so that a late repeat
--- of their submit creates no new task (protocol rule 22).
+-- Deletes ended tasks: dead letter, output, idempotency key, list of children, places in the lists of their session and
+-- tags, record. A stub stays for 5 minutes, so that a late repeat of their submit creates no new task (protocol rule 22).
 -- status, per id: deleted | refused state (it has not ended; nothing changed) | unknown
 -- repeat: returns deleted while the stub exists, then unknown
 local pool    = KEYS[1]                   -- key: root of the pool's slot
@@ -8,6 +8,7 @@ local rows    = cmsgpack.unpack(ARGV[1])  -- rows: id
 local now_arg = ARGV[2]                   -- time: test override, microseconds
 --@include time: now_us, integer
 --@include record: read_task
+--@include tag: tags_of
 
 local stub_s = 300
 local now_text = integer(math.floor(now_us(now_arg) / 1000))
@@ -23,10 +24,12 @@ local function delete(id)
   if not ended[state] then return 'refused', state end
   local idem_key = idem and pool .. ':idem:' .. idem
   local holder = idem_key and redis.call('GET', idem_key)
-  local fields = redis.call('HKEYS', task_key)
+  local fields, envelope = redis.call('HKEYS', task_key), redis.call('HGET', task_key, 'env')
+  local tags = envelope and tags_of(envelope) or {}
   redis.call('ZREM', dead_key, id)
   redis.call('UNLINK', out_key, children_key)
   if session_key then redis.call('LREM', session_key, 1, id) end
+  for i = 1, #tags do redis.call('ZREM', pool .. ':tag:' .. tags[i], id) end
   -- The key may have expired, and a later task may own it.
   if holder and string.match(holder, '^%S+') == id then redis.call('UNLINK', idem_key) end
   redis.call('HSET', task_key, 'deleted', now_text)

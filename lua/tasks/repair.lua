@@ -2,10 +2,10 @@
 -- Checks that tasks are indexed where their records say, and nowhere else; with `repair` corrects the indexes, because
 -- the record decides. Judges up to 500 rows, fewer when records are large.
 -- rows: id and '' (the record) | id and an index that lists it (queue:…, scheduled, asking, expiring, parked:…, held:…,
---       suspects:…, lane:…, dead) | id and `out` (its output stream) | '' and idem:… (an idempotency key) | '' and queue:…,
+--       suspects:…, lane:…, tag:…, dead) | id and `out` (its output stream) | '' and idem:… (an idempotency key) | '' and queue:…,
 --       held:… or suspects:… (whether it is listed) | '' and lane:…, or id and `lane` (whether a task has the turn of this lane, or
 --       of the task's lane; sent after all tasks were judged)
--- codes: lost-ready lost-scheduled lost-asking lost-entry lost-deadline lost-lane lost-letter (an index misses a task)
+-- codes: lost-ready lost-scheduled lost-asking lost-entry lost-deadline lost-lane lost-letter lost-tag (an index misses a task)
 --        | lost-turn (no task of a lane has the turn) | out-of-turn (another task of the lane has the turn)
 --        | misplaced (an index lists it wrongly) | gone (an index lists a task without record)
 --        | damaged (a corrupt record) | unreadable (the key of a record has another type)
@@ -22,6 +22,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include key: has_type
 --@include notify: notify_supervisor
 --@include envelope: skill_queue
+--@include tag: submitted_ms, tags_of
 --@include record: read_task, lifetime, rank_of, next_generation, corrupt_field
 --@include desired: suspended_scopes
 --@include version: parse_version_scope, list_version_scope
@@ -247,6 +248,18 @@ local function end_damaged(id, task, field)
   task.state = 'dead'
 end
 
+-- Lists a task in the indices of its tags.
+local function check_tags(row, id, envelope)
+  local tags = tags_of(envelope)
+  for i = 1, #tags do
+    local tag_key = pool .. ':tag:' .. tags[i]
+    if has_type(types, tag_key, 'zset') and not redis.call('ZSCORE', tag_key, id) then
+      if may_repair then redis.call('ZADD', tag_key, submitted_ms(id), id) end
+      note(row, 'lost-tag', may_repair)
+    end
+  end
+end
+
 -- Judges a record, once per call. Returns `missing`, `unreadable`, or the fields of the record after the repair.
 local function judge(row, id)
   if tasks[id] then return tasks[id] end
@@ -270,6 +283,11 @@ local function judge(row, id)
       if may_repair then index_dead(pool, id, since, dead_ttl_s) end
       note(row, 'lost-letter', may_repair)
     end
+    local envelope = not task.deleted and redis.call('HGET', task_key, 'env')
+    if envelope then
+      bytes = bytes + #envelope
+      check_tags(row, id, envelope)
+    end
     return task
   end
   if not task.state and redis.call('HLEN', task_key) == 1 then
@@ -288,6 +306,7 @@ local function judge(row, id)
     return task
   end
   task.queue = task.queue or skill_queue(task.env)
+  check_tags(row, id, task.env)
   task.env = nil
   if task.lane then check_lane(row, id, task) end
   if waits[task.state] then
@@ -300,6 +319,7 @@ end
 
 local function belongs(id, task, place)
   if place == 'dead' then return task.state == 'dead' end
+  if string.match(place, '^tag:') then return not task.deleted end
   -- A damaged record stays indexed until it has ended, because its place cannot be judged.
   if task.damaged then return not ended[task.state] end
   if place == 'scheduled' then return task.state == place end
@@ -327,6 +347,8 @@ local function check_place(row, id, place)
     code = 'misplaced'
   end
   if not code or not score_in(pool .. ':' .. place, id) then return end
+  -- A record expires without a script, so that its entry for a tag is no damage.
+  local expired = code == 'gone' and string.match(place, '^tag:')
   if may_repair then
     local ids = misplaced[place]
     if not ids then
@@ -335,7 +357,7 @@ local function check_place(row, id, place)
     end
     ids[#ids + 1] = id
   end
-  note(row, code, may_repair)
+  if not expired then note(row, code, may_repair) end
 end
 
 local function check_output(row, id)

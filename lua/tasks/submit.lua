@@ -6,7 +6,7 @@
 -- returns: for each row that was not created its number, its status, and the value named above
 -- repeat: returns duplicate and the row's own id for a task that exists; changes nothing
 local pool        = KEYS[1]                   -- key: root of the pool's slot
-local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s queue skill delay_ms at_ms start_by_ms idem digest parent parent_generation lane on_busy fire session apart
+local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s queue skill delay_ms at_ms start_by_ms idem digest parent parent_generation lane on_busy fire session apart tags
 local max_tasks   = tonumber(ARGV[2])         -- int: cap of one queue
 local max_wait_s  = tonumber(ARGV[3])         -- int: lifetime of a task that waits
 local now_arg     = ARGV[4]                   -- time: test override, microseconds
@@ -19,12 +19,13 @@ local now_arg     = ARGV[4]                   -- time: test override, microsecon
 --@include queue: put_ready, put_due
 --@include lane: pass_lane, flush_turns
 --@include family: collect_member, flush_children, flush_sessions
+--@include tag: collect_tags, flush_tags
 --@include ending: start_endings, flush_endings
 --@include cancel: start_cancelling, has_begun, cancel_task, flush_cancelling
 --@include schedule: fire_is_stale, record_fire
 --@rare: is_known, refused_by, held_by, percent_encode, live_member, make_way, pass_lane, fire_is_stale, record_fire
 --@rare: parse_version_scope, put_due, append_event, has_begun, cancel_task, flush_cancelling, flush_turns, flush_children
---@rare: session_of, note_activity, drop_arguments
+--@rare: session_of, note_activity, drop_arguments, collect_tags, flush_tags
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -212,7 +213,7 @@ end
 local born, usual_keep_s, usual_score = integer(now_ms), integer(max_wait_s), integer(rank_of(nil) + now_ms)
 local ending, cancelling = start_endings(now), start_cancelling()
 local ready, scheduled, expiring = {}, {}, {}
-local parents, sessions = {}, {}
+local parents, sessions, indices = {}, {}, {}
 
 -- Stores the places of the tasks accepted so far.
 local function settle()
@@ -308,6 +309,7 @@ for n = 1, #accepted do
   end
   if row.parent then collect_member(parents, row.parent, id, keep_s + lifetime(ttl_s)) end
   if row.session then collect_member(sessions, row.session, id, keep_s + lifetime(ttl_s)) end
+  if row.tags then collect_tags(indices, row.tags, id) end
   if rank or ttl_s or row.queue or start_by or idem or due or row.lane or row.session then
     local fields = {}
     -- Defaults are not stored: they would be a third of a small record.
@@ -344,6 +346,7 @@ settle()
 if next(cancelling.entries) then flush_cancelling(pool, cancelling) end
 if next(parents) then flush_children(pool, parents) end
 flush_sessions(pool, sessions, born)
+if next(indices) then flush_tags(pool, indices) end
 if #accepted > 0 then ending.counts.submitted = #accepted end
 flush_endings(pool, ending)
 return answers

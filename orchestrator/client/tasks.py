@@ -12,6 +12,7 @@ from orchestrator.store.following import END
 from orchestrator.tasks import ends, families, queries
 from orchestrator.tasks.ends import EndFilter
 from orchestrator.tasks.model import TaskState
+from orchestrator.tasks.selecting import TaskFilter, iterate, read_page
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
     from orchestrator.tasks.ends import EndedTask
     from orchestrator.tasks.families import SessionSummary
     from orchestrator.tasks.queries import TaskRow
+    from orchestrator.tasks.selecting import TaskPage
 
 MAX_ROWS: Final = 10_000
+ALL_TASKS: Final = TaskFilter()
 
 
 class Tasks:
@@ -62,6 +65,32 @@ class Tasks:
         else:
             return tuple(await queries.listing(store, states=wanted, limit=limit))
         return (await found).rows
+
+    async def list(self, wanted: TaskFilter = ALL_TASKS, *, after: str | None = None) -> AsyncGenerator[TaskRow]:
+        """Yield the tasks that match a filter, page by page: `async for task in orc.tasks.list(TaskFilter(tag="eu")):`.
+
+        A session, a parent or a tag is looked up. Other conditions are compared with all tasks in the wanted states.
+        The newest comes first for a session, a tag, dead letters and other tasks that ended; children come in the order
+        of their submits. A task that changes its state meanwhile may be missing.
+
+        Args:
+            wanted: the filter; without states it matches tasks in any state.
+            after: `cursor` of a page, to go on behind it.
+        """
+        async with aclosing(iterate(self._services.store, wanted, after=after)) as found:
+            async for task in found:
+                yield task
+
+    async def page(self, wanted: TaskFilter = ALL_TASKS, *, after: str | None = None, limit: int = 100) -> TaskPage:
+        """Read one page of `list`, which says how many tasks it has read. It may be empty although more follow.
+
+        Args:
+            wanted: the filter.
+            after: `cursor` of the page before.
+            limit: maximum number, at most 10,000.
+        """
+        _checked((), limit)
+        return await read_page(self._services.store, wanted, after=after, limit=limit)
 
     async def sessions(self, *, limit: int = 100) -> tuple[SessionSummary, ...]:
         """List the sessions with the latest submit or end of a task.

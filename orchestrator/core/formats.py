@@ -39,6 +39,7 @@ class Feature(Enum):
     LEAN_SUCCESSES = ("a succeeded task without its arguments", 3)
     STORED_PAYLOADS = ("a value in the payload store", 3)
     VALUES_APART = ("a large value in a field of its own", 3)
+    TAG_INDEX = ("an index of the tasks with a tag", 3)
     SEVERAL_AGENTS = ("a notification about the room of several agents", 3)
 
     def __init__(self, label: str, floor: int) -> None:

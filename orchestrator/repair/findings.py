@@ -50,6 +50,7 @@ _TABLE: Final = (
         "It waits in its lane.",
     ),
     DamageKind("lost-letter", "A dead letter is not listed among the dead.", "It is listed."),
+    DamageKind("lost-tag", "A task is not listed by one of its tags.", "It is listed.", harmless=True),
     DamageKind("misplaced", "An index lists a task that is elsewhere.", "It is removed from that index."),
     DamageKind("gone", "An index lists a task whose record is gone.", "It is removed from that index.", harmless=True),
     DamageKind(

@@ -44,7 +44,7 @@ _INDEXES: Final = frozenset(
             "parked:A",
             "held:SCOPE",
         ),
-        *("lane:KEY", "dead"),
+        *("lane:KEY", "tag:T", "dead"),
     }
 )
 _LISTED: Final = frozenset({"queue:agent:A", "queue:skill:S", "suspects:QUEUE", "held:SCOPE"})

@@ -207,6 +207,14 @@ POOL_KEYS: Final = (
         loss=Loss.CHECKPOINTED,
     ),
     KeyKind(
+        "tag:T",
+        "zset",
+        "tasks with a tag, by the ms of their submit",
+        "an entry as long as its task, and until a submit with the tag or a scan finds it; empty = gone",
+        permanent=True,
+        loss=Loss.RECONSTRUCTIBLE,
+    ),
+    KeyKind(
         "doorbell",
         "stream",
         "queues and agents that changed",

@@ -95,6 +95,10 @@ class PoolKeys:
         """Key of the tasks of a session."""
         return f"{self.root}:session:{encode_foreign('session', session)}"
 
+    def tag(self, tag: str) -> str:
+        """Key of the tasks with a tag."""
+        return f"{self.root}:tag:{encode_foreign('tag', tag)}"
+
     @property
     def doorbell(self) -> str:
         """Key of the stream that wakes supervisors."""

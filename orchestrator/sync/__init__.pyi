@@ -47,7 +47,7 @@ from orchestrator.tasks.families import SessionSummary
 from orchestrator.tasks.model import AnswerStatus, CancelStatus, OutputChunk, RequeueStatus, TaskEvent, TaskState
 from orchestrator.tasks.options import TaskOptions
 from orchestrator.tasks.queries import TaskOutcome, TaskRow
-from orchestrator.tasks.selecting import TaskFilter
+from orchestrator.tasks.selecting import TaskFilter, TaskPage
 from orchestrator.tasks.submission import Arguments, NamedSkill, Submission, TypedSkill
 from orchestrator.why.model import TaskInfo, TaskStatus
 from orchestrator.workspace.model import (
@@ -966,6 +966,27 @@ class Tasks:
             session: only tasks of this session, newest first. A pool keeps the newest 1000 of a session.
             parent: only children of this task, in the order of their submits. A pool keeps the newest 1000 of a task.
             states: only tasks in these states.
+            limit: maximum number, at most 10,000.
+        """
+
+    def list(self, wanted: TaskFilter = ..., *, after: str | None = None) -> Iterator[TaskRow]:
+        """Yield the tasks that match a filter, page by page: `for task in orc.tasks.list(TaskFilter(tag="eu")):`.
+
+        A session, a parent or a tag is looked up. Other conditions are compared with all tasks in the wanted states.
+        The newest comes first for a session, a tag, dead letters and other tasks that ended; children come in the order
+        of their submits. A task that changes its state meanwhile may be missing.
+
+        Args:
+            wanted: the filter; without states it matches tasks in any state.
+            after: `cursor` of a page, to go on behind it.
+        """
+
+    def page(self, wanted: TaskFilter = ..., *, after: str | None = None, limit: int = 100) -> TaskPage:
+        """Read one page of `list`, which says how many tasks it has read. It may be empty although more follow.
+
+        Args:
+            wanted: the filter.
+            after: `cursor` of the page before.
             limit: maximum number, at most 10,000.
         """
 

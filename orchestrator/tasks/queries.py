@@ -235,7 +235,8 @@ class TaskRow:
     reason: str = ""
 
 
-def _row_of(task: TaskRecord, state: TaskState) -> TaskRow:
+def row_of(task: TaskRecord, state: TaskState) -> TaskRow:
+    """Return the row of a record in a state."""
     return TaskRow(
         id=task.id,
         state=state,
@@ -253,16 +254,19 @@ def _row_of(task: TaskRecord, state: TaskState) -> TaskRow:
 
 async def rows_of(store: Store, tasks: Sequence[TaskRecord]) -> list[TaskRow]:
     """Return the rows of records, with `running` and `cancelling` for tasks that a worker has read."""
+    return [row_of(task, task.state) for task in await mark_running(store, tasks)]
+
+
+async def mark_running(store: Store, tasks: Sequence[TaskRecord]) -> list[TaskRecord]:
+    """Return the records, those of tasks that a worker has read as `running` or `cancelling`."""
     held = [task for task in tasks if task.state is TaskState.ASSIGNED and task.holder is not None]
     replies = await store.pipeline(
         [("XPENDING", store.keys.inbox(str(task.holder)), GROUP, task.entry, task.entry, 1) for task in held]
     )
     running = {
-        task.id: TaskState.RUNNING if task.cancel is None else TaskState.CANCELLING
-        for task, reply in zip(held, replies, strict=True)
-        if reply and not isinstance(reply, StoreError)
+        task.id for task, reply in zip(held, replies, strict=True) if reply and not isinstance(reply, StoreError)
     }
-    return [_row_of(task, running.get(task.id, task.state)) for task in tasks]
+    return [task.known_as(TaskState.RUNNING) if task.id in running else task for task in tasks]
 
 
 async def listing(store: Store, *, states: Collection[TaskState], limit: int) -> list[TaskRow]:
@@ -292,7 +296,7 @@ async def listing(store: Store, *, states: Collection[TaskState], limit: int) ->
         # A requeued task may still be among the ended ones; then its record decides.
         state = task.state if seen[task.id].final else seen[task.id]
         if state in wanted:
-            rows.append(_row_of(task, state))
+            rows.append(row_of(task, state))
     return rows
 
 

@@ -14,7 +14,7 @@ from orchestrator.core.ids import decode_foreign
 from orchestrator.core.payload import decode_json
 from orchestrator.core.queue_name import QueueName
 from orchestrator.tasks.history import TaskAttempt, parse_attempt, present_attempt
-from orchestrator.tasks.model import Envelope, Progress, TaskState, decode_envelope
+from orchestrator.tasks.model import WAITING, Envelope, Progress, TaskState, decode_envelope
 from orchestrator.tasks.questions import StoredQuestion, read_question, unpack_stored
 from orchestrator.tasks.values import field_of, is_apart
 
@@ -85,6 +85,15 @@ class TaskRecord:
         if stored is not TaskState.ASSIGNED or self._known is None:
             return stored
         return TaskState.CANCELLING if self._known is TaskState.RUNNING and self.cancel is not None else self._known
+
+    @property
+    def waits_for_turn(self) -> bool:
+        """True if it is ready and in no queue, because another task has the turn of its lane."""
+        return self.field("state") == WAITING.encode()
+
+    def known_as(self, state: TaskState) -> TaskRecord:
+        """Return this record with a state from elsewhere, as the argument `known`."""
+        return TaskRecord(self.id, self._fields, known=state)
 
     @property
     def generation(self) -> int:

@@ -79,6 +79,8 @@ class UnusualRow(SubmitRow, frozen=True, array_like=True):
     session: str | None = None
     apart: int | None = None
     """1 if the arguments were written into a field of their own (`tasks/values.py`)."""
+    tags: tuple[str, ...] | None = None
+    """As in keys."""
 
 
 class SubmitAnswer(NamedTuple):

@@ -11,23 +11,28 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.durations import Duration, instant_ms, to_seconds
-from orchestrator.core.errors import InvalidInput, StoreError
-from orchestrator.core.ids import decode_foreign
-from orchestrator.core.queue_name import QueueName
-from orchestrator.store.paging import PAGE, zset_pages
-from orchestrator.tasks.inbox import GROUP
+from orchestrator.core.errors import InvalidInput
+from orchestrator.core.ids import check_task_id, encode_foreign
+from orchestrator.store.paging import PAGE
 from orchestrator.tasks.model import TaskState
-from orchestrator.tasks.records import TaskRecord, list_records
+from orchestrator.tasks.queries import row_of
+from orchestrator.tasks.walking import Scope, parse_cursor, walk
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Collection, Iterable
 
     from orchestrator.store.store import Store
+    from orchestrator.tasks.queries import TaskRow
+    from orchestrator.tasks.records import TaskRecord
 
 DEFAULT_LIMIT: Final = 1000
 """Tasks that are selected unless the caller asks for more."""
 
 WORDS_CHARS: Final = 2000
+MOST_LOOKED: Final = 5000
+"""Tasks that a page reads at most; the last read may bring it above by one page of the store."""
+MOST_READS: Final = 100
+"""Reads of a page, when places hold few tasks."""
 
 OPEN: Final = frozenset(state for state in TaskState if not state.final)
 RETRYABLE: Final = frozenset({TaskState.DEAD, TaskState.CANCELLED, TaskState.EXPIRED})
@@ -43,6 +48,7 @@ class TaskFilter:
         agent: agent that had the task last, or that it is addressed to.
         session: session id.
         tag: a label of the task.
+        parent: the task that submitted it.
         states: one of these; by default those that the action applies to.
         reason: text in the reason, in upper or lower case.
         error: text in a traceback.
@@ -56,6 +62,7 @@ class TaskFilter:
     agent: str | None = None
     session: str | None = None
     tag: str | None = None
+    parent: str | None = None
     states: Collection[TaskState | str] = ()
     reason: str | None = None
     error: str | None = None
@@ -68,6 +75,11 @@ class TaskFilter:
         unknown = [state for state in self.states if state not in set(TaskState)]
         if unknown:
             raise InvalidInput(f"no state of a task is called {unknown[0]!r}; there are {', '.join(TaskState)}")
+        if self.parent is not None:
+            check_task_id(self.parent)
+        for kind, value in (("session", self.session), ("tag", self.tag)):
+            if value is not None:
+                encode_foreign(kind, value)
         for name in ("since", "until"):
             if (moment := getattr(self, name)) is not None:
                 instant_ms(name, moment)
@@ -82,7 +94,7 @@ class TaskFilter:
     @property
     def words(self) -> str:
         """The conditions for people: `skill=send, reason contains 'timeout'`."""
-        plain = ("skill", "agent", "session", "tag", "queue")
+        plain = ("skill", "agent", "session", "tag", "parent", "queue")
         said = [f"{name}={value}" for name in plain if (value := getattr(self, name))]
         if self.states:
             said.append(f"state={'|'.join(str(state) for state in self.states)}")
@@ -101,10 +113,14 @@ class TaskFilter:
         said |= {"older_than": None, "until": edge if self.until is None else min(edge, self.until)}
         return TaskFilter(**said)
 
+    def scope(self, states: frozenset[TaskState]) -> Scope:
+        """Return where tasks in these states that match may be."""
+        return Scope(states=states, session=self.session, parent=self.parent, tag=self.tag, queue=self.queue)
+
     def matches(self, task: TaskRecord) -> bool:
         """Return whether a task matches; resolve `older_than` by `at` first."""
-        wanted = (self.skill, self.agent, self.session, self.queue)
-        named = zip(wanted, (task.skill, task.agent, task.session, task.queue), strict=True)
+        wanted = (self.skill, self.agent, self.session, self.parent, self.queue)
+        named = zip(wanted, (task.skill, task.agent, task.session, task.envelope.parent, task.queue), strict=True)
         return (
             all(wish is None or wish == value for wish, value in named)
             and (self.tag is None or self.tag in task.tags)
@@ -154,102 +170,80 @@ async def select(
     if odd:
         raise InvalidInput(f"tasks that are {odd[0]} cannot be meant here, only {', '.join(sorted(among))}")
     states = frozenset(TaskState(state) for state in wanted.states) or frozenset(among)
-    seconds, microseconds = await store.execute("TIME")
-    meant = wanted.at(datetime.fromtimestamp(int(seconds), UTC) + timedelta(microseconds=int(microseconds)))
+    meant = await _at_present(store, wanted)
     found: dict[str, TaskRecord] = {}
+    looked = 0
+    async for step in walk(store, meant.scope(states), errors=meant.error is not None):
+        looked += step.looked
+        for task, _ in step.tasks:
+            if task.id not in found and task.state in states and meant.matches(task):
+                if len(found) == limit:
+                    return Selection(tuple(found.values()), more=True, looked=looked)
+                found[task.id] = task
+    return Selection(tuple(found.values()), more=False, looked=looked)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPage:
+    """A part of a list of tasks.
+
+    Attributes:
+        tasks: those that match; maybe none, although more follow.
+        cursor: for the next page; None at the end.
+        looked: number of tasks that were read for it.
+    """
+
+    tasks: tuple[TaskRow, ...]
+    cursor: str | None
+    looked: int
+
+
+async def read_page(store: Store, wanted: TaskFilter, *, after: str | None = None, limit: int) -> TaskPage:
+    """Read the next tasks that match a filter. The cost of a page has a bound, however few of the tasks match.
+
+    Args:
+        store: the store.
+        wanted: the filter.
+        after: cursor of the page before, of the same filter.
+        limit: maximum number.
+
+    Raises:
+        InvalidInput: `after` is no cursor, or one of another filter.
+    """
+    cursor = None if after is None else parse_cursor(after)
+    meant = await _at_present(store, wanted)
+    states = frozenset(TaskState(state) for state in wanted.states) or frozenset(TaskState)
+    rows: dict[str, TaskRow] = {}
+    looked = reads = 0
+    async for step in walk(store, meant.scope(states), cursor, errors=meant.error is not None):
+        for task, behind in step.tasks:
+            if meant.matches(task):
+                rows[task.id] = row_of(task, task.state)
+            if len(rows) == limit:
+                return TaskPage(tuple(rows.values()), behind.text, looked + step.looked)
+        looked, reads = looked + step.looked, reads + 1
+        if looked >= MOST_LOOKED or reads == MOST_READS:
+            return TaskPage(tuple(rows.values()), step.cursor.text, looked)
+    return TaskPage(tuple(rows.values()), None, looked)
+
+
+async def iterate(store: Store, wanted: TaskFilter, *, after: str | None = None) -> AsyncGenerator[TaskRow]:
+    """Yield the tasks that match a filter, each once; read a page when the one before is used up."""
     seen: set[str] = set()
-    lanes: dict[str, None] = {}
-    for walk in (_walk(store, states, meant.queue), _lanes(store, lanes)):
-        async for page in walk:
-            fresh = {id_: state for id_, state in page.items() if id_ not in seen}
-            seen |= fresh.keys()
-            for task in await list_records(store, fresh, errors=meant.error is not None):
-                if task.lane is not None and TaskState.READY in states:
-                    lanes.setdefault(task.lane)
-                if task.state in states and meant.matches(task):
-                    if len(found) == limit:
-                        return Selection(tuple(found.values()), more=True, looked=len(seen))
-                    found[task.id] = task
-    return Selection(tuple(found.values()), more=False, looked=len(seen))
-
-
-# ------------------------------------------------------------------------------------------------------------ the walk
-
-Page = dict[str, TaskState | None]
-
-
-async def _walk(store: Store, states: frozenset[TaskState], queue: str | None) -> AsyncIterator[Page]:
-    """Yield pages of tasks that may be in these states. A task may come twice, and its record decides."""
-    if TaskState.DEAD in states:
-        async for ids in zset_pages(store, store.keys.dead, newest_first=True):
-            yield dict.fromkeys(ids)
-    if states & (ENDED - {TaskState.DEAD}):
-        async for ids in _ended(store, {state.value[0] for state in states}):
-            yield dict.fromkeys(ids)
-    if not states & OPEN:
-        return
-    agents = [name.decode() for name in await store.execute("ZRANGE", store.keys.agents, 0, -1)]
-    # Inboxes are read for every filter, because their tasks may have the turn of a lane in which others wait.
-    for agent in agents:
-        async for page in _inbox(store, agent):
-            yield page
-    for place in await _places(store, agents, states, queue):
-        async for ids in zset_pages(store, place):
-            yield dict.fromkeys(ids)
-
-
-async def _places(store: Store, agents: Sequence[str], states: frozenset[TaskState], queue: str | None) -> list[str]:
-    keys = store.keys
-    places = [keys.scheduled, keys.asking]
-    if TaskState.READY in states:
-        queues = [queue] if queue else sorted(name.decode() for name in await store.execute("SMEMBERS", keys.queues))
-        scopes = sorted(scope.decode() for scope in await store.execute("SMEMBERS", keys.suspended_scopes))
-        addressed = [agent for name in queues if (agent := QueueName.parse(name).agent)]
-        suspected = [name.decode() for name in await store.execute("SMEMBERS", keys.suspected_queues)]
-        places += [keys.queue(name) for name in queues]
-        places += [keys.suspects(name) for name in sorted(suspected) if queue in {None, name}]
-        places += [keys.parked(name) for name in dict.fromkeys([*agents, *addressed])]
-        places += [keys.held(scope) for scope in scopes]
-    return places
-
-
-async def _lanes(store: Store, lanes: Mapping[str, None]) -> AsyncIterator[Page]:
-    """Yield the tasks that wait for the turn of a lane, which are in no queue."""
-    for lane in list(lanes):
-        async for ids in zset_pages(store, store.keys.lane(decode_foreign(lane))):
-            yield dict.fromkeys(ids)
-
-
-async def _inbox(store: Store, agent: str) -> AsyncIterator[Page]:
-    """Yield the tasks of an inbox, running if a worker has read them."""
-    key, after = store.keys.inbox(agent), "-"
     while True:
-        try:
-            entries = await store.execute("XRANGE", key, after, "+", "COUNT", PAGE)
-            if not entries:
-                return
-            pending = await store.execute("XPENDING", key, GROUP, entries[0][0], entries[-1][0], PAGE)
-        except StoreError:
-            if await store.execute("EXISTS", key):
-                raise
-            return  # the agent was forgotten at this moment
-        read = {row[0] for row in pending}
-        yield {
-            fields_[1].decode(): TaskState.RUNNING if entry in read else TaskState.ASSIGNED
-            for entry, fields_ in entries
-        }
-        after = f"({entries[-1][0].decode()}"
+        page = await read_page(store, wanted, after=after, limit=PAGE)
+        for task in page.tasks:
+            if task.id not in seen:
+                seen.add(task.id)
+                yield task
+        if page.cursor is None:
+            return
+        after = page.cursor
 
 
-async def _ended(store: Store, letters: Collection[str]) -> AsyncIterator[list[str]]:
-    """Yield ended tasks, newest first, as far as the stream of ends reaches back."""
-    before = "+"
-    while entries := await store.execute("XREVRANGE", store.keys.events, before, "-", "COUNT", 100):
-        for _, flat in entries:
-            pairs = zip(flat[::2], flat[1::2], strict=True)
-            if ids := [id_.decode() for id_, letter in pairs if letter.decode() in letters]:
-                yield ids[::-1]
-        before = f"({entries[-1][0].decode()}"
+async def _at_present(store: Store, wanted: TaskFilter) -> TaskFilter:
+    seconds, microseconds = await store.execute("TIME")
+    return wanted.at(datetime.fromtimestamp(int(seconds), UTC) + timedelta(microseconds=int(microseconds)))
 
 
 # -------------------------------------------------------------------------------------------------------- dead letters

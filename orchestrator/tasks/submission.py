@@ -283,6 +283,7 @@ class SubmissionValidator:
             lane=values.get("lane"),
             on_busy=values.get("on_busy"),
             session=None if envelope.session is None else encode_foreign("session", envelope.session),
+            tags=tuple(encode_foreign("tag", tag) for tag in envelope.tags) or None,
         )
 
     def _title(self, skill: str) -> str:

@@ -13,7 +13,7 @@ from orchestrator.core.ids import check_task_id
 from orchestrator.core.redaction import hidden_json
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import TaskState
-from orchestrator.tasks.selecting import DEFAULT_LIMIT, ErrorGroup, group_by_error, select
+from orchestrator.tasks.selecting import DEFAULT_LIMIT, ErrorGroup, TaskPage, group_by_error, read_page, select
 from orchestrator.views.redaction import is_redacted, without_data
 from orchestrator.why import lookup
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from orchestrator.why.model import TaskInfo, TaskStatus
 
 DEAD: Final = frozenset({TaskState.DEAD})
+MOST_LOOKED: Final = 200_000
+"""Tasks that one list of a command looks at; its cursor goes on behind them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,30 @@ class DeadLetter:
 async def list_tasks(services: Services, *, states: Collection[TaskState] = (), limit: int = 50) -> list[TaskRow]:
     """Read tasks: running, then waiting, then ended; at most `limit`, and only in these states if any are given."""
     return await queries.listing(services.store, states=states, limit=limit)
+
+
+async def list_matching(
+    services: Services, wanted: TaskFilter, *, after: str | None = None, limit: int = 50
+) -> TaskPage:
+    """Read tasks that match a filter, at most `limit`, page by page until there are enough or all were looked at.
+
+    Args:
+        services: of the pool.
+        wanted: the filter.
+        after: cursor of the list before.
+        limit: maximum number.
+
+    Raises:
+        InvalidInput: `after` is no cursor, or one of another filter.
+    """
+    rows: dict[str, TaskRow] = {}
+    looked = 0
+    while True:
+        page = await read_page(services.store, wanted, after=after, limit=limit - len(rows))
+        rows |= {row.id: row for row in page.tasks}
+        looked, after = looked + page.looked, page.cursor
+        if after is None or len(rows) >= limit or looked >= MOST_LOOKED:
+            return TaskPage(tuple(rows.values()), after, looked)
 
 
 async def read_task(services: Services, id_: str, *, reveal: bool = False) -> TaskInfo:

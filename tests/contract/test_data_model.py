@@ -128,7 +128,7 @@ def test_one_grammar() -> None:
 
 NOT_SAVED = {
     *["queue:agent:A", "queue:skill:S", "queues", "scheduled", "asking", "expiring", "parked:A", "suspects"],
-    *["suspects:QUEUE", "awaited:QUEUE", "lane:KEY", "dead", "schedules", "held", "held:SCOPE", "refused"],
+    *["suspects:QUEUE", "awaited:QUEUE", "lane:KEY", "tag:T", "dead", "schedules", "held", "held:SCOPE", "refused"],
     *["lent:A", "inbox:A", "agents", "agent:A", "leases:A", "agent:A:workers", "offers:A", "workers", "worker:W"],
     *["crew:W", "worker:W:notes", "silent:W", "skills:S", "room:S", "versions:S", "descriptions:S", "versions"],
     *["doorbell", "replies:C", "events", "stats:MINUTE", "timings", "timings:MINUTE", "timings:TOTAL"],

@@ -13,7 +13,7 @@ from orchestrator.control import scripts as control_scripts
 from orchestrator.control.commands import SetLimit, encode_command
 from orchestrator.control.signing import Signer
 from orchestrator.core.command_record import VERSION, Issued, pack_issued
-from orchestrator.core.ids import new_task_id
+from orchestrator.core.ids import encode_foreign, new_task_id
 from orchestrator.core.rates import parse_rate
 from orchestrator.store.calls import opaque
 from orchestrator.store.keys import PoolKeys
@@ -99,6 +99,7 @@ class Row:
     on_busy: str = ""
     depth: int = 0
     session: str = ""
+    tags: tuple[str, ...] = ()
 
     def sent(self) -> task_scripts.SubmitRow:
         """The row as a client sends it: without what is usual."""
@@ -118,6 +119,7 @@ class Row:
             "lane": self.lane or None,
             "on_busy": self.on_busy or None,
             "session": self.session or None,
+            "tags": self.tags or None,
         }
         if set(unusual.values()) == {None}:
             return task_scripts.SubmitRow(self.id, self.envelope)
@@ -130,6 +132,13 @@ def row(task_id: str | None = None, *, priority: int = 2, reply: str = "", **fie
     if depth := fields.get("depth"):
         fields["envelope"] = opaque(encode_envelope(Envelope("sum", b"{}", depth=depth)))
     return Row(id_[:24] + node(reply) if reply else id_, **{"rank": rank(priority), **fields})
+
+
+def tagged(*tags: str, **fields: Any) -> Row:
+    """A task with tags, as a client submits it."""
+    envelope = encode_envelope(Envelope("sum", b"{}", session="s 1", tags=tags))
+    encoded = tuple(encode_foreign("tag", tag) for tag in tags)
+    return row(envelope=opaque(envelope), tags=encoded, **fields)
 
 
 def seq(changes: int) -> bytes:

@@ -28,7 +28,7 @@ from orchestrator.tasks.model import (
     VerdictKind,
     encode_envelope,
 )
-from tests.lua.pool import LEASE_MS, Team, chunk, row
+from tests.lua.pool import LEASE_MS, Team, chunk, row, tagged
 
 if TYPE_CHECKING:
     from orchestrator.store.calls import Call
@@ -161,9 +161,12 @@ def play_lanes(pool: Pool) -> None:
 
 
 def play_families(pool: Pool) -> None:
-    """A task of a session has more children than its list keeps, and the session more tasks."""
+    """A task of a session has more children than its list keeps, and the session more tasks; one has a tag."""
     pool.put(row(session="s"))
     (held,) = pool.deliver("w2")
+    (known,) = pool.put(tagged("eu"))
+    pool.cancel(known)
+    pool.delete(known)
     children = [row(session="s", parent=held.task_id, parent_generation=held.generation) for _ in range(1001)]
     for first in range(0, len(children), 500):
         pool.put(*children[first : first + 500])

@@ -56,6 +56,16 @@ def test_commands_of_a_task_of_a_session(pool: Pool) -> None:
     assert {name: new[name] - plain[name] for name in plain} == {"submit": 7, "assign": 0, "finish": 1}
 
 
+def test_commands_of_a_task_with_tags(pool: Pool) -> None:
+    """Beside others it costs no more than a plain task; a call adds two commands to submit for each tag."""
+    pool.register(slots=1000)
+    life(pool, 10, tags=("a", "b"))
+    few, many = life(pool, 10, tags=("a", "b")), life(pool, 30, tags=("a", "b"))
+    assert {name: (many[name] - few[name]) / 20 for name in few} == {"submit": 2, "assign": 4, "finish": 4}
+    plain, two = life(pool, 1), life(pool, 1, tags=("a", "b"))
+    assert {name: two[name] - plain[name] for name in plain} == {"submit": 4, "assign": 0, "finish": 0}
+
+
 def test_commands_of_a_child(pool: Pool) -> None:
     """Submit looks at the parent for each child; a call adds two commands for the list of the children."""
     pool.register(slots=100)

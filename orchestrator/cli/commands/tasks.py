@@ -11,6 +11,7 @@ from orchestrator.cli.terminal.failures import error_line
 from orchestrator.cli.terminal.options import DEFAULTS, Globals, TaskId
 from orchestrator.cli.terminal.parsing import Commands, option, positional
 from orchestrator.cli.terminal.reveal import Reveal, may_show
+from orchestrator.cli.terminal.selections import NO_CONDITIONS, TaskConditions
 from orchestrator.cli.terminal.source import viewed
 from orchestrator.cli.terminal.submitted import say_submitted, tell_end
 from orchestrator.cli.terminal.task_options import Arguments, takes_options
@@ -89,46 +90,48 @@ async def submit(
     return tell_end(end, common, timeout)
 
 
-@commands.command("list", "orc tasks list", "orc tasks list --state dead -o id", "orc tasks list --session chat-7")
+@commands.command(
+    "list",
+    "orc tasks list",
+    "orc tasks list --state dead -o id",
+    "orc tasks list --session chat-7",
+    "orc tasks list --tag eu --state dead --error Timeout",
+)
 async def list_(
     *,
     state: Annotated[tuple[State, ...], option("--state", metavar="STATE", many=True)] = (),
-    session: Annotated[str | None, option("--session", metavar="SESSION")] = None,
+    conditions: TaskConditions = NO_CONDITIONS,
     parent: Annotated[str | None, option("--parent", metavar="ID")] = None,
+    after: Annotated[str | None, option("--after", metavar="CURSOR")] = None,
     limit: Annotated[int, option("--limit", metavar="N")] = 50,
     common: Globals = DEFAULTS,
 ) -> None:
-    """List tasks: running, waiting, then the latest that ended.
+    """List tasks: running, waiting, then the latest that ended; of a session or tag the newest first.
 
     Args:
         state: Only tasks in this state; may be repeated.
-        session: Only tasks of this session, newest first.
         parent: Only children of this task, in the order of their submits.
+        after: Go on behind a list of the same filter, which printed the cursor.
         limit: How many [50].
     """
-    if session is not None and parent is not None:
-        raise InvalidInput("give --session or --parent, not both")
     inputs.check_limit(limit, 10_000)
     from orchestrator.tasks.model import TaskState
-    from orchestrator.views.families import list_children, list_session_tasks
-    from orchestrator.views.tasks import list_tasks
+    from orchestrator.views.tasks import list_matching, list_tasks
 
-    states, dropped = {TaskState(one) for one in state}, 0
+    wanted = conditions.wanted(state, parent=parent)
+    cursor, looked = None, 0
     async with viewed(common) as services:
-        if session is not None:
-            members = await list_session_tasks(services, session, states=states, limit=limit)
-            rows, dropped = list(members.rows), members.dropped
-        elif parent is not None:
-            members = await list_children(services, parent, states=states, limit=limit)
-            rows, dropped = list(members.rows), members.dropped
+        if conditions == NO_CONDITIONS and parent is None and after is None:
+            rows = list(await list_tasks(services, states={TaskState(one) for one in state}, limit=limit))
         else:
-            rows = list(await list_tasks(services, states=states, limit=limit))
+            page = await list_matching(services, wanted, after=after, limit=limit)
+            rows, cursor, looked = list(page.tasks), page.cursor, page.looked
     columns = ("id", "state", "skill", "priority", "session", "submitted_at")
     output.show_list(common.output, [asdict(row) for row in rows], columns, key="id", empty="no tasks")
-    if len(rows) == limit:
+    if cursor is not None:
+        output.say(f"{looked} tasks were looked at; go on with --after {cursor}")
+    elif looked == 0 and len(rows) == limit:
         output.hint(f"these are the first {limit}; raise --limit for more")
-    elif dropped:
-        output.say(f"{dropped} older tasks are not listed; only the newest 1000 are kept")
 
 
 @commands.command("show", "orc tasks show 0192f0c1-…", "orc tasks show 0192f0c1-… -o json")

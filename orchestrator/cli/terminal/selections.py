@@ -53,8 +53,8 @@ _CODES: Final = {
 
 @option_group("Filter: every condition must hold")
 @dataclass(frozen=True, slots=True)
-class Filtering:
-    """Conditions that select tasks when no ids are given."""
+class TaskConditions:
+    """TaskConditions that select tasks."""
 
     skill: Annotated[str | None, option("--skill", metavar="SKILL")] = None
     """Tasks of this skill."""
@@ -83,26 +83,20 @@ class Filtering:
     older_than: Annotated[str | None, option("--older-than", metavar="DURATION")] = None
     """Tasks that ended (open ones: were submitted) longer ago than this."""
 
-    all_: Annotated[bool, option("--all")] = False
-    """All tasks, up to --limit. Needed when no other condition is given."""
-
-    limit: Annotated[int, option("--limit", metavar="N")] = 1000
-    """Select at most this many [1000]."""
-
-    def wanted(self, states: Sequence[str] = ()) -> TaskFilter:
+    def wanted(self, states: Sequence[str] = (), *, parent: str | None = None) -> TaskFilter:
         """Return the filter.
 
         Raises:
-            InvalidInput: a time or the limit is invalid.
+            InvalidInput: a time or an id is invalid.
         """
         from orchestrator.tasks.selecting import TaskFilter
 
-        inputs.check_limit(self.limit)
         return TaskFilter(
             skill=self.skill,
             agent=self.agent,
             session=self.session,
             tag=self.tag,
+            parent=parent,
             states=tuple(states),
             reason=self.reason_contains,
             error=self.error,
@@ -110,6 +104,30 @@ class Filtering:
             until=inputs.moment_or_ago("--until", self.until),
             older_than=inputs.duration_s("--older-than", self.older_than),
         )
+
+
+NO_CONDITIONS: Final = TaskConditions()
+
+
+@option_group("Filter: every condition must hold")
+@dataclass(frozen=True, slots=True)
+class Filtering(TaskConditions):
+    """TaskConditions that select tasks when no ids are given."""
+
+    all_: Annotated[bool, option("--all")] = False
+    """All tasks, up to --limit. Needed when no other condition is given."""
+
+    limit: Annotated[int, option("--limit", metavar="N")] = 1000
+    """Select at most this many [1000]."""
+
+    def wanted(self, states: Sequence[str] = (), *, parent: str | None = None) -> TaskFilter:
+        """Return the filter.
+
+        Raises:
+            InvalidInput: a time, an id or the limit is invalid.
+        """
+        inputs.check_limit(self.limit)
+        return TaskConditions.wanted(self, states, parent=parent)
 
 
 NO_FILTER: Final = Filtering()

@@ -1,0 +1,461 @@
+"""Walks through the tasks that may match a filter, in short reads, with a cursor behind each of them. Reads only.
+
+A session, a parent or a tag has an index. Without one, the walk goes through the places of the states that are wanted,
+in the order in which tasks move, so that a task that moves meanwhile is found twice and not missed.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+import msgspec
+
+from orchestrator.core.errors import InvalidInput, StoreError
+from orchestrator.core.formats import Feature
+from orchestrator.core.ids import encode_foreign
+from orchestrator.core.queue_name import QueueName
+from orchestrator.store.paging import PAGE
+from orchestrator.tasks.inbox import GROUP, find_filled
+from orchestrator.tasks.model import TaskState
+from orchestrator.tasks.queries import mark_running
+from orchestrator.tasks.records import TaskRecord, decode_lane, list_records
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from orchestrator.store.store import Store
+
+_ENDS_AT_ONCE: Final = 20
+"""Entries of the stream of ends that one read returns; each has up to 500 tasks."""
+_DELIVERED: Final = frozenset({TaskState.ASSIGNED, TaskState.RUNNING, TaskState.CANCELLING})
+_IN_ONE_KEY: Final = frozenset({TaskState.DEAD, TaskState.SCHEDULED, TaskState.AWAITING_INPUT})
+_NEWEST: Final = "\x7f"
+"""Sorts behind every id of a task."""
+
+
+class Cursor(NamedTuple):
+    """The position behind a task.
+
+    Attributes:
+        stage: kind of the place, as in `_STAGES`.
+        place: name of the place.
+        position: in this place.
+        lane: encoded name of the lane whose first task is at `position`, if the walk is inside this lane.
+        member: position in the lane.
+    """
+
+    stage: str
+    place: str = ""
+    position: str = ""
+    lane: str = ""
+    member: str = ""
+
+    @property
+    def text(self) -> str:
+        """The cursor for a later call."""
+        return urlsafe_b64encode(msgspec.json.encode(self)).decode().rstrip("=")
+
+
+def parse_cursor(text: str) -> Cursor:
+    """Read a cursor.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    try:
+        cursor = msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=Cursor)
+    except (binascii.Error, ValueError, msgspec.DecodeError):
+        cursor = Cursor("")
+    if cursor.stage not in _STAGES:
+        raise InvalidInput(f"cursor {ascii(text)[:80]} is not one of a list of tasks; give one as it was returned")
+    return cursor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """The conditions that say where tasks may be.
+
+    Attributes:
+        states: the states that are wanted.
+    """
+
+    states: frozenset[TaskState]
+    session: str | None = None
+    parent: str | None = None
+    tag: str | None = None
+    queue: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WalkStep:
+    """One read.
+
+    Attributes:
+        tasks: those that have a record, each with the cursor behind it.
+        looked: number of tasks that were read, also of those that are gone.
+        cursor: behind the last one.
+    """
+
+    tasks: list[tuple[TaskRecord, Cursor]]
+    looked: int
+    cursor: Cursor
+
+
+class _Candidate(NamedTuple):
+    """A task that a place lists; `known` as in `list_records`."""
+
+    id: str
+    position: str
+    known: TaskState | None = None
+
+
+# ---------------------------------------------------------------------------------------------------------- the places
+
+
+class _TaskPlace(Protocol):
+    """A key that lists tasks."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def read(self, store: Store, after: str) -> list[_Candidate]:
+        """Read the next tasks; none at the end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Sorted:
+    """A sorted set. A position is a score and a member, so that changes of the set move no position."""
+
+    name: str
+    key: str
+    newest_first: bool = False
+
+    async def read(self, store: Store, after: str) -> list[_Candidate]:
+        order = ("REV",) if self.newest_first else ()
+        if not after:
+            return self._candidates(await store.execute("ZRANGE", self.key, 0, PAGE - 1, *order, "WITHSCORES"))
+        score, _, member = after.partition(" ")
+        end = "-inf" if self.newest_first else "+inf"
+        by_score = ("BYSCORE", *order, "LIMIT", 0, PAGE, "WITHSCORES")
+        flat = await store.execute("ZRANGE", self.key, score, end, *by_score)
+        found = self._behind(flat, score, member)
+        if found or len(flat) < 2 * PAGE:
+            return found
+        # More tasks than a page have the same score.
+        rank = await store.execute("ZREVRANK" if self.newest_first else "ZRANK", self.key, member)
+        if rank is None:
+            rank = await self._count_before(store, score)
+        first = max(0, rank - PAGE // 2)
+        while flat:
+            flat = await store.execute("ZRANGE", self.key, first, first + 2 * PAGE - 1, *order, "WITHSCORES")
+            if found := self._behind(flat, score, member):
+                return found
+            first += 2 * PAGE
+        return []
+
+    async def _count_before(self, store: Store, score: str) -> int:
+        limits = (f"({score}", "+inf") if self.newest_first else ("-inf", f"({score}")
+        return int(await store.execute("ZCOUNT", self.key, *limits))
+
+    def _behind(self, flat: Sequence[bytes], score: str, member: str) -> list[_Candidate]:
+        at, last = float(score), member.encode()
+        pairs = list(zip(flat[::2], flat[1::2], strict=True))
+        if self.newest_first:
+            fresh = [(id_, text) for id_, text in pairs if (float(text), id_) < (at, last)]
+        else:
+            fresh = [(id_, text) for id_, text in pairs if (float(text), id_) > (at, last)]
+        return self._candidates([value for pair in fresh for value in pair])
+
+    @staticmethod
+    def _candidates(flat: Sequence[bytes]) -> list[_Candidate]:
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        return [_Candidate(id_.decode(), f"{score.decode()} {id_.decode()}") for id_, score in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A list of at most about 1000 ids, oldest first, which is read at once."""
+
+    name: str
+    key: str
+    newest_first: bool = False
+
+    async def read(self, store: Store, after: str) -> list[_Candidate]:
+        ids = [id_.decode() for id_ in await store.execute("LRANGE", self.key, 0, -1)]
+        if self.newest_first:
+            ids.reverse()
+        if after in ids:
+            ids = ids[ids.index(after) + 1 :]
+        elif after:
+            ids = [id_ for id_ in ids if (id_ < after if self.newest_first else id_ > after)]
+        return [_Candidate(id_, id_) for id_ in ids[:PAGE]]
+
+
+@dataclass(frozen=True, slots=True)
+class _InboxPlace:
+    """The inbox of an agent. A task runs if a worker has read its entry."""
+
+    name: str
+    key: str
+
+    async def read(self, store: Store, after: str) -> list[_Candidate]:
+        try:
+            entries = await store.execute("XRANGE", self.key, f"({after}" if after else "-", "+", "COUNT", PAGE)
+            if not entries:
+                return []
+            pending = await store.execute("XPENDING", self.key, GROUP, entries[0][0], entries[-1][0], PAGE)
+        except StoreError:
+            if await store.execute("EXISTS", self.key):
+                raise
+            return []  # the agent was forgotten at this moment
+        read = {row[0] for row in pending}
+        return [
+            _Candidate(flat[1].decode(), entry.decode(), TaskState.RUNNING if entry in read else TaskState.ASSIGNED)
+            for entry, flat in entries
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _EndStream:
+    """The stream of ends, newest first. A position is an entry and the number of the task in it."""
+
+    name: str
+    key: str
+    letters: frozenset[str]
+
+    async def read(self, store: Store, after: str) -> list[_Candidate]:
+        last, _, number = after.partition(" ")
+        found: list[_Candidate] = []
+        before = last or "+"
+        while not found:
+            entries = await store.execute("XREVRANGE", self.key, before, "-", "COUNT", _ENDS_AT_ONCE)
+            for entry, flat in entries:
+                pairs = list(zip(flat[::2], flat[1::2], strict=True))[::-1]
+                first = int(number) + 1 if entry.decode() == last else 0
+                found += [
+                    _Candidate(id_.decode(), f"{entry.decode()} {first + n}")
+                    for n, (id_, letter) in enumerate(pairs[first:])
+                    if letter.decode() in self.letters
+                ]
+            if len(entries) < _ENDS_AT_ONCE:
+                break
+            before = f"({entries[-1][0].decode()}"
+        return found[:PAGE]
+
+
+# ------------------------------------------------------------------------------------------------------------- the walk
+
+_INDICES: Final = ("parent", "session", "tag")
+_STAGES: Final = (*_INDICES, "waiting", "ready", "inboxes", "ended", "dead")
+
+
+@dataclass(slots=True)
+class _Walk:
+    store: Store
+    scope: Scope
+    errors: bool
+    skipped: frozenset[str] = field(default=frozenset())
+    """Tasks of an index that were read before, when places follow that have them too."""
+
+    async def steps(self, cursor: Cursor | None) -> AsyncIterator[WalkStep]:
+        stages = await self._stages(cursor)
+        if cursor is not None:
+            stages = stages[stages.index(cursor.stage) :]
+        for stage in stages:
+            if stage not in _INDICES:
+                self.skipped = self.skipped or await self._listed()
+            resumed = cursor if cursor is not None and cursor.stage == stage else Cursor(stage)
+            if resumed.lane:
+                async for step in self._lane(resumed):
+                    yield step
+            for place in await self._places(stage):
+                if place.name >= resumed.place:
+                    after = resumed.position if place.name == resumed.place else ""
+                    async for step in self._read(stage, place, after):
+                        yield step
+
+    async def _read(self, stage: str, place: _TaskPlace, after: str) -> AsyncIterator[WalkStep]:
+        while candidates := await place.read(self.store, after):
+            found = {task.id: task for task in await self._records(candidates, stage)}
+            turns = {} if stage in _INDICES else await self._lanes(list(found.values()))
+            block: list[tuple[TaskRecord, Cursor]] = []
+            looked = 0
+            for candidate in candidates:
+                looked += 1
+                cursor = Cursor(stage, place.name, candidate.position, turns.get(candidate.id, ""))
+                if task := found.get(candidate.id):
+                    block.append((task, cursor))
+                if candidate.id in turns:
+                    yield WalkStep(block, looked, cursor)
+                    block, looked = [], 0
+                    async for step in self._lane(cursor):
+                        yield step
+            after = candidates[-1].position
+            yield WalkStep(block, looked, Cursor(stage, place.name, after))
+
+    async def _records(self, candidates: Sequence[_Candidate], stage: str) -> list[TaskRecord]:
+        wanted = {one.id: one.known for one in candidates if one.id not in self.skipped}
+        records = await list_records(self.store, wanted, errors=self.errors)
+        # Only inboxes tell which tasks run.
+        return records if stage == "inboxes" else await mark_running(self.store, records)
+
+    async def _lanes(self, tasks: Sequence[TaskRecord]) -> dict[str, str]:
+        """Return those of the tasks that have the turn of a lane, with their lanes, if tasks behind them are wanted."""
+        if TaskState.READY not in self.scope.states:
+            return {}
+        lanes = list(dict.fromkeys(task.lane for task in tasks if task.lane is not None))
+        firsts = await self.store.pipeline(
+            [("ZRANGE", self.store.keys.lane(decode_lane(lane)), 0, 0) for lane in lanes]
+        )
+        return {
+            first[0].decode(): lane
+            for lane, first in zip(lanes, firsts, strict=True)
+            if first and not isinstance(first, StoreError)
+        }
+
+    async def _lane(self, cursor: Cursor) -> AsyncIterator[WalkStep]:
+        """Yield the tasks behind the one that has the turn of a lane; they are in no queue."""
+        if not cursor.lane:
+            return
+        place, member = _Sorted("", self.store.keys.lane(decode_lane(cursor.lane))), cursor.member
+        while candidates := await place.read(self.store, member):
+            found = {task.id: task for task in await self._records(candidates, "")}
+            member = candidates[-1].position
+            tasks = [
+                (found[one.id], cursor._replace(member=one.position))
+                for one in candidates
+                # The first one is at the position of the cursor, and another one may have got its turn.
+                if one.id in found and found[one.id].waits_for_turn
+            ]
+            yield WalkStep(tasks, len(candidates), cursor._replace(member=member))
+
+    async def _stages(self, cursor: Cursor | None) -> list[str]:
+        states = self.scope.states
+        waits = bool(states & {TaskState.READY, TaskState.SCHEDULED, TaskState.AWAITING_INPUT})
+        delivered = bool(states & (_DELIVERED | {TaskState.READY}))
+        places = {
+            # The first task of a lane may be anywhere, and those behind it are ready.
+            "waiting": waits,
+            "ready": TaskState.READY in states,
+            "inboxes": delivered,
+            "ended": bool(_letters(states)),
+            "dead": TaskState.DEAD in states,
+        }
+        walked = [stage for stage, needed in places.items() if needed]
+        if cursor is not None and cursor.stage in walked:
+            return walked
+        index = await self._index() if cursor is None else cursor.stage
+        if index is None:
+            return walked
+        if cursor is not None and (index in places or not getattr(self.scope, index)):
+            raise InvalidInput("the cursor is of a list with another filter; give the filter that returned it")
+        return [index] if index == "tag" or await self._is_complete(index) else [index, *walked]
+
+    async def _index(self) -> str | None:
+        """Return the index that has all tasks of the scope, or the newest of them; None without one."""
+        scope, keys = self.scope, self.store.keys
+        if scope.parent is not None:
+            return "parent"
+        if scope.session is not None:
+            return "session"
+        if scope.tag is None or not self.store.floor.admits(Feature.TAG_INDEX):
+            return None
+        if scope.states <= _IN_ONE_KEY:
+            # A tag may have many tasks of which few are dead.
+            listed = {
+                TaskState.DEAD: keys.dead,
+                TaskState.SCHEDULED: keys.scheduled,
+                TaskState.AWAITING_INPUT: keys.asking,
+            }
+            sizes = await self.store.pipeline(
+                [("ZCARD", key) for key in (keys.tag(scope.tag), *(listed[state] for state in scope.states))]
+            )
+            counts = [size for size in sizes if not isinstance(size, StoreError)]
+            if len(counts) == len(sizes) and sum(counts[1:]) < counts[0]:
+                return None
+        return "tag"
+
+    async def _is_complete(self, index: str) -> bool:
+        keys, scope = self.store.keys, self.scope
+        if index == "session":
+            encoded = encode_foreign("session", scope.session or "")
+            listed, dropped = await self.store.pipeline(
+                [("ZSCORE", keys.sessions, encoded), ("HGET", keys.dropped_of_sessions, encoded)]
+            )
+            # A session that was active before about 10,000 others is not listed, and has no list.
+            return not dropped and (listed is not None or await self.store.execute("ZCARD", keys.sessions) < 10_000)
+        return not await self.store.execute("HGET", keys.task(scope.parent or ""), "dropped")
+
+    async def _listed(self) -> frozenset[str]:
+        """Return the tasks in the list of the session or parent, whose rows came first."""
+        keys, scope = self.store.keys, self.scope
+        if scope.parent is not None:
+            key = keys.children(scope.parent)
+        elif scope.session is not None:
+            key = keys.session(scope.session)
+        else:
+            return frozenset()
+        return frozenset(id_.decode() for id_ in await self.store.execute("LRANGE", key, 0, -1))
+
+    async def _places(self, stage: str) -> list[_TaskPlace]:
+        keys, scope, store = self.store.keys, self.scope, self.store
+        match stage:
+            case "parent":
+                return [_Listed("", keys.children(scope.parent or ""))]
+            case "session":
+                return [_Listed("", keys.session(scope.session or ""), newest_first=True)]
+            case "tag":
+                return [_Sorted("", keys.tag(scope.tag or ""), newest_first=True)]
+            case "waiting":
+                return [_Sorted("asking", keys.asking), _Sorted("scheduled", keys.scheduled)]
+            case "ready":
+                return await _ready_places(store, scope.queue)
+            case "inboxes":
+                agents = sorted(name.decode() for name in await store.execute("ZRANGE", keys.agents, 0, -1))
+                filled, _ = await find_filled(store, [keys.inbox(agent) for agent in agents])
+                return [_InboxPlace(agent, keys.inbox(agent)) for agent in agents if keys.inbox(agent) in filled]
+            case "ended":
+                return [_EndStream("", keys.events, _letters(scope.states))]
+            case _:
+                return [_Sorted("", keys.dead, newest_first=True)]
+
+
+async def _ready_places(store: Store, queue: str | None) -> list[_TaskPlace]:
+    keys = store.keys
+    agents = [name.decode() for name in await store.execute("ZRANGE", keys.agents, 0, -1)]
+    queues = await _names(store, keys.queues)
+    suspected = await _names(store, keys.suspected_queues)
+    scopes = await _names(store, keys.suspended_scopes)
+    addressed = [agent for name in queues if (agent := QueueName.parse(name).agent)]
+    if queue is not None:
+        queues, suspected = {queue}, suspected & {queue}
+    places = [keys.held(scope) for scope in scopes]
+    places += [keys.parked(agent) for agent in {*agents, *addressed}]
+    places += [keys.queue(name) for name in queues]
+    places += [keys.suspects(name) for name in suspected]
+    return [_Sorted(key.removeprefix(keys.stem), key) for key in sorted(places)]
+
+
+async def _names(store: Store, key: str) -> set[str]:
+    return {name.decode() for name in await store.execute("SMEMBERS", key)}
+
+
+def _letters(states: frozenset[TaskState]) -> frozenset[str]:
+    """Return the letters of final states in the stream of ends; dead letters have a list of their own."""
+    return frozenset(state.value[0] for state in states if state.final and state is not TaskState.DEAD)
+
+
+def walk(store: Store, scope: Scope, after: Cursor | None = None, *, errors: bool = False) -> AsyncIterator[WalkStep]:
+    """Yield the tasks that may be in a scope; a record may have another state, session, parent or tag.
+
+    Args:
+        store: the store.
+        scope: where to look.
+        after: go on behind this cursor.
+        errors: read the tracebacks, too.
+    """
+    return _Walk(store, scope, errors).steps(after)
