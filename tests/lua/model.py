@@ -254,6 +254,10 @@ class Model:
         """Tasks addressed to an agent that lacks their skill."""
         return sorted([t for t in self._ready(f"agent:{agent}") if t.parked], key=lambda task: (task.score, task.id))
 
+    def tagged(self, tag: str) -> list[Task]:
+        """The tasks that a tag lists."""
+        return [task for task in self.tasks.values() if tag in task.row.tags and not task.deleted]
+
     def scheduled(self) -> list[Task]:
         """Scheduled tasks, the next due first."""
         return sorted([t for t in self.tasks.values() if t.state == "scheduled"], key=lambda task: (task.due, task.id))

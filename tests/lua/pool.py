@@ -129,8 +129,9 @@ class Row:
 def row(task_id: str | None = None, *, priority: int = 2, reply: str = "", **fields: Any) -> Row:
     """A plain task for skill `sum`, changed by keyword; `reply` is the client that listens for its end."""
     id_ = task_id or new_task_id()
-    if depth := fields.get("depth"):
-        fields["envelope"] = opaque(encode_envelope(Envelope("sum", b"{}", depth=depth)))
+    depth, tags = fields.get("depth", 0), fields.get("tags", ())
+    if (depth or tags) and "envelope" not in fields:
+        fields["envelope"] = opaque(encode_envelope(Envelope("sum", b"{}", tags=tags, depth=depth)))
     return Row(id_[:24] + node(reply) if reply else id_, **{"rank": rank(priority), **fields})
 
 

@@ -189,6 +189,7 @@ class Machine(RuleBasedStateMachine):
         lane=st.sampled_from(["", "", "x", "y"]),
         on_busy=st.sampled_from(["", "", "reject", "interrupt", "replace"]),
         depth=st.sampled_from([0, 0, 1, 2]),
+        tags=st.sampled_from([(), (), ("eu",), ("eu", "us")]),
     )
     def submit(  # noqa: PLR0917 - rules are called by keyword
         self,
@@ -203,6 +204,7 @@ class Machine(RuleBasedStateMachine):
         lane: str,
         on_busy: str,
         depth: int,
+        tags: tuple[str, ...],
     ) -> None:
         """A client submits a few tasks alike."""
         now = self.model.now_ms
@@ -220,6 +222,7 @@ class Machine(RuleBasedStateMachine):
                 lane=lane,
                 on_busy=on_busy if lane and not (delay_ms or at_ms) else "",
                 depth=depth,
+                tags=tags,
             )
             for queue, skill in places
         ]
@@ -857,6 +860,8 @@ class Machine(RuleBasedStateMachine):
             assert pool.pending(agent.name) == [(e.id, e.consumer) for e in agent.inbox if e.consumer]
         for lane in ("x", "y"):
             assert pool.members(pool.keys.lane(lane)) == model.lanes.get(lane, [])
+        for tag in ("eu", "us"):
+            assert pool.members(pool.keys.tag(tag)) == sorted(task.id for task in model.tagged(tag))
         places = Counter(
             [task.id for queue in queues for task in [*model.queue(queue), *model.suspects(queue)]]
             + [task.id for task in [*model.scheduled(), *model.asking()]]
@@ -1079,6 +1084,7 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
             lane=dice.choice(["", "x", "x", "y"]),
             on_busy=dice.choice(["", "", "reject", "reject", "reject", "interrupt", "replace"]),
             depth=dice.choice([0, 0, 1, 2]),
+            tags=dice.choice([(), (), ("eu",), ("eu", "us")]),
         ),
         lambda: machine.get_to_work(1 + i, kinds[: dice.randrange(3)], reply_lost=dice.random() < 0.2),
         lambda: machine.assign(dice.choice(["ed", "ann", "bob"]), dice.choice([1, 2, 500])),
