@@ -70,6 +70,7 @@ def _client(
     *,
     lanes: int = 0,
     sessions: int = 0,
+    tags: int = 0,
     payload_bytes: int = 0,
     agents: Sequence[str] = (),
 ) -> Calls:
@@ -79,7 +80,8 @@ def _client(
         if agents:
             return Submission(skill, args, agent=agents[args["number"] % len(agents)])
         if sessions:
-            return Submission(skill, args, session=f"session {args['number'] % sessions}")
+            labels = [f"tag {number}" for number in range(tags)]
+            return Submission(skill, args, session=f"session {args['number'] % sessions}", tags=labels)
         return Submission(skill, args, lane=f"lane {args['number'] % lanes}" if lanes else None)
 
     return Calls(
@@ -190,15 +192,16 @@ class ManyAgentsTeam(OurTeam):
 
 @dataclass(frozen=True, slots=True)
 class SessionTeam(OurTeam):
-    """The same team with tasks of sessions."""
+    """The same team with tasks of sessions, which may have tags."""
 
     sessions: int = 1
+    tags: int = 0
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[LocalDriver]:
         """Connect."""
         async with self.orchestrator() as orc:
-            yield LocalDriver(_client(orc, self.agent.skill, sessions=self.sessions))
+            yield LocalDriver(_client(orc, self.agent.skill, sessions=self.sessions, tags=self.tags))
 
 
 _KEYS = PoolKeys(_PREFIX, _POOL)
