@@ -79,6 +79,8 @@ decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
 _pack = msgspec.msgpack.Encoder().encode
 _TWO_VALUES: Final = b"\x92"
 """How MessagePack begins the envelope of a task without options."""
+_NO_BYTES: Final = b"\xc4\x00"
+"""An empty binary value of MessagePack."""
 _NO_OPTIONS = msgspec.structs.astuple(Envelope("", b""))[2:]
 
 
@@ -109,7 +111,14 @@ def without_arguments(packed: bytes, envelope: Envelope) -> bytes:
     """
     if packed.startswith(_TWO_VALUES):
         return _plain_without_arguments(envelope.skill)
-    return encode_envelope(msgspec.structs.replace(envelope, args=b""))
+    if not packed:
+        return encode_envelope(msgspec.structs.replace(envelope, args=b""))
+    # The arguments are cut out, because packing all options again takes a worker longer. Before them are a byte, and the
+    # skill behind a length of one byte or two; they follow a kind and a length of one, two or four bytes.
+    size, skill_bytes = len(envelope.args), len(envelope.skill)
+    at = skill_bytes + (2 if skill_bytes < 32 else 3)
+    behind = at + size + (2 if size < 1 << 8 else 3 if size < 1 << 16 else 5)
+    return packed[:at] + _NO_BYTES + packed[behind:]
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
