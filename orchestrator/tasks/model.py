@@ -113,7 +113,7 @@ def without_arguments(packed: bytes, envelope: Envelope) -> bytes:
         return _plain_without_arguments(envelope.skill)
     if not packed:
         return encode_envelope(msgspec.structs.replace(envelope, args=b""))
-    # The arguments are cut out, because packing all options again takes a worker longer. Before them are a byte, and the
+    # The arguments are cut out, because packing all options again takes a worker longer. Before them are a byte and the
     # skill behind a length of one byte or two; they follow a kind and a length of one, two or four bytes.
     size, skill_bytes = len(envelope.args), len(envelope.skill)
     at = skill_bytes + (2 if skill_bytes < 32 else 3)

@@ -220,6 +220,7 @@ class TaskRow:
         agent: agent that has or had it, or that it is addressed to.
         parent: task that submitted it.
         reason: reason of the last retry, or of an end without a result, in one line.
+        lane: its lane.
     """
 
     id: str
@@ -233,6 +234,7 @@ class TaskRow:
     parent: str | None = None
     ended_at: datetime | None = None
     reason: str = ""
+    lane: str | None = None
 
 
 def row_of(task: TaskRecord, state: TaskState) -> TaskRow:
@@ -249,6 +251,7 @@ def row_of(task: TaskRecord, state: TaskState) -> TaskRow:
         parent=task.envelope.parent,
         ended_at=task.ended_at,
         reason=task.reason,
+        lane=task.lane_name,
     )
 
 

@@ -72,6 +72,32 @@ async def _fill(team: LocalTeam, session: str) -> list[str]:
     return [handle.id for handle in handles]
 
 
+async def test_lane_locks_and_last_event(team: LocalTeam, orc: Orc) -> None:
+    """A session tells of the lanes of its open tasks, of its locks, and of its last change, alone and in the list."""
+    await _fill(team, "s 1")
+    await team.orc.submit("later", session="s 1", lane="orders/7")
+    waiting = await team.orc.submit("later", session="s 1", lane="orders/7")
+    shown = (await orc("sessions", "show", "s 1", "-o", "json")).json()
+    assert (shown["lanes"], shown["locks"]) == ({"orders/7": 2}, [])
+    assert (shown["last_event"]["what"], shown["last_event"]["task"]) == ("submitted", waiting.id)
+    await team.orc.submit("later", session="other")
+    async with team.orc.locks("session:s 1").hold("report"):
+        shown = (await orc("sessions", "show", "s 1", "-o", "json")).json()
+        assert [(lock["name"], lock["task"], lock["waiting"]) for lock in shown["locks"]] == [("report", None, 0)]
+        assert not {"nonce", "at"} & shown["locks"][0].keys()
+        assert "report" in (await orc("sessions", "show", "s 1")).out
+        other, first = (await orc("sessions", "list", "-o", "json")).json()["items"]
+    assert (other["session"], other["lane"], other["locks"], other["workspace"]) == ("other", None, 0, 0)
+    assert (first["lane"], first["locks"], first["chat"], first["newest"]) == ("orders/7", 1, 3, waiting.id)
+    assert first["workspace"] > 0
+    assert first["last_event"]["what"] == "task"
+    assert "orders/7" in (await orc("sessions", "list")).out
+    async with team.orc.workspace("s 1").edit(agent="ada") as ws:
+        await ws.set("title", "new")
+    shown = (await orc("sessions", "show", "s 1", "-o", "json")).json()
+    assert shown["last_event"]["what"] == "workspace"
+
+
 async def test_show(team: LocalTeam, orc: Orc) -> None:
     """Tasks, open tasks and the size of the workspace; a session without tasks is known by its workspace."""
     await _fill(team, "s 1")

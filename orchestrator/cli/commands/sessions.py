@@ -25,31 +25,36 @@ Session = Annotated[str, positional("SESSION", help="Id of the session.")]
 CHAT_COLUMNS: Final = (
     "source", "messages", "bytes", "tokens", "trimmed", "gap", "summary_upto", "last_message_at", "ends_at",
 )  # fmt: skip
+LOCK_COLUMNS: Final = ("name", "holder", "task", "left_ms", "waiting")
 NAMED: Final = 5
 """Tasks and locks that a message names."""
 
 
 @commands.command("list", "orc sessions list", "orc sessions list --limit 20 -o json")
 async def list_(*, limit: Annotated[int, option("--limit", metavar="N")] = 50, common: Globals = DEFAULTS) -> None:
-    """List the sessions with the latest submit or end of a task.
+    """List the sessions with the latest submit or end of a task: tasks, lane, locks, workspace, chat, last event.
 
     Args:
         limit: How many [50].
     """
-    from orchestrator.views.families import list_sessions
+    from orchestrator.views.sessions import list_session_rows
 
     check_limit(limit, 10_000)
     async with viewed(common) as services:
-        found = await list_sessions(services, limit=limit)
-    columns = ("session", "last_active_at", "tasks", "newest")
-    output.show_list(common.output, [asdict(one) for one in found], columns, key="session", empty="no sessions")
+        found = await list_session_rows(services, limit=limit)
+    rows = [asdict(one) for one in found]
+    if common.output == "table":
+        for row, one in zip(rows, found, strict=True):
+            row["last_event"] = one.last_event.what
+    columns = ("session", "last_active_at", "tasks", "lane", "locks", "workspace", "chat", "last_event", "newest")
+    output.show_list(common.output, rows, columns, key="session", empty="no sessions")
     if len(found) == limit:
         output.hint(f"these are the first {limit}; raise --limit for more")
 
 
 @commands.command("show", "orc sessions show chat-7", "orc sessions show chat-7 -o json")
 async def show(session: Session, /, *, common: Globals = DEFAULTS) -> None:
-    """Show a session: last activity, tasks by state, sizes of workspace and chats, records of its agents."""
+    """Show a session: tasks by state, lanes, locks, sizes of workspace and chats, last event, records of its agents."""
     from orchestrator.views.sessions import read_session
 
     async with common.services() as services:
@@ -112,12 +117,16 @@ def delete(
 
 def _print_session(found: SessionView, common: Globals) -> None:
     record = asdict(found)
-    optional = ("dropped", "open_tasks", "workspace")
+    for held in record["locks"]:
+        del held["at"], held["nonce"]
+    optional = ("dropped", "open_tasks", "lanes", "workspace", "last_event")
     if common.output != "table":
         output.show_record(common.output, record, key="session", skip=optional)
         return
-    chats, memories = record.pop("chats"), record.pop("memories")
+    chats, memories, held_locks = record.pop("chats"), record.pop("memories"), record.pop("locks")
     output.show_record("table", record, key="session", skip=optional)
+    if held_locks:
+        output.show_list("table", held_locks, LOCK_COLUMNS, key="name")
     if chats:
         output.show_list("table", chats, CHAT_COLUMNS, key="source")
     if memories:
