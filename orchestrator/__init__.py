@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import LockError as LockError
     from orchestrator.core.errors import LockLost as LockLost
     from orchestrator.core.errors import MemoryFull as MemoryFull
+    from orchestrator.core.errors import NoAgent as NoAgent
+    from orchestrator.core.errors import NoAgentWarning as NoAgentWarning
     from orchestrator.core.errors import NotDurable as NotDurable
     from orchestrator.core.errors import NotFound as NotFound
     from orchestrator.core.errors import NotHeld as NotHeld

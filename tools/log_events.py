@@ -1101,6 +1101,13 @@ SECTIONS: Final = (
                 "the tasks it waits for. Check that Redis is reachable: `orc doctor`.",
             ),
             LogEvent(
+                "no_agent_for_child",
+                "warning",
+                ("error",),
+                "A handler submitted a task that no live agent takes; the task waits until one does. `error` has the "
+                "nearest name. Correct the name, or start a worker. Logged once per skill and process.",
+            ),
+            LogEvent(
                 "payloads_left",
                 "warning",
                 ("error",),

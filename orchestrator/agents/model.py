@@ -117,6 +117,20 @@ class AgentInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class UnevenAgent:
+    """An agent whose live workers have different skills.
+
+    Attributes:
+        live: number of its live workers.
+        skills: skills that not all of them have, with the number of those that have it.
+    """
+
+    name: str
+    live: int
+    skills: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerInfo:
     """A live worker."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from orchestrator.agents.model import AgentInfo, KnownVersion, WorkerInfo
+from orchestrator.agents.model import AgentInfo, KnownVersion, UnevenAgent, WorkerInfo
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import NotFound, StoreError
 from orchestrator.core.queue_name import QueueName
@@ -122,6 +123,32 @@ async def _agents(store: Store, last_ms: Mapping[str, int]) -> list[AgentInfo]:
             for name, record, ids, inbox in rows
         ]
     return found
+
+
+async def uneven_agents(store: Store, limit: int) -> list[UnevenAgent]:
+    """Read the agents whose live workers have different skills, by name; looks at the `limit` with the latest heartbeats."""
+    names = sorted(name.decode() for name in await store.execute("ZRANGE", store.keys.agents, 0, limit - 1, "REV"))
+    replies = await store.pipeline([("HVALS", store.keys.agent_workers(name)) for name in names])
+    found = []
+    for name, rows in zip(names, replies, strict=True):
+        if isinstance(rows, StoreError):
+            raise rows
+        # A row has slots, backlog and skills; a worker that drains has 0 slots.
+        parsed = [row.decode().split() for row in rows]
+        live = [skills for slots, _, *skills in parsed if slots != "0"]
+        counts = Counter(skill for skills in live for skill in skills)
+        if uneven := {skill: count for skill, count in counts.items() if count < len(live)}:
+            found.append(UnevenAgent(name, len(live), uneven))
+    return found
+
+
+async def inbox_lengths(store: Store) -> list[int]:
+    """Read the number of tasks in the inbox of each agent, running or unread."""
+    names, lengths = await agent_names(store), list[int]()
+    for at in range(0, len(names), CHUNK):
+        replies = await store.pipeline([("XLEN", store.keys.inbox(name)) for name in names[at : at + CHUNK]])
+        lengths += [reply for reply in replies if isinstance(reply, int)]
+    return lengths
 
 
 async def serving(store: Store) -> dict[str, list[str]]:

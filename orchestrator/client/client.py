@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 import anyio
 
 from orchestrator.agent_state.states import Agents
+from orchestrator.agents.presence import warn_of_absence
 from orchestrator.agents.skills import list_skills, read_skill
 from orchestrator.agents.stats import read_stats
 from orchestrator.boards.boards import Board, BoardView
@@ -162,7 +163,7 @@ class Orchestrator:
         ids = TaskIds(listens=True)
         self._services = services
         self._validator = SubmissionValidator(services.live, ids=ids)
-        self._versions = SkillVersions(services)
+        self._versions = SkillVersions(services, self._warn_of_absence)
         self._validator.accepts = self._versions.accepts
         self._floor = FloorWatch(services.store, watches=self._worker_floor is None)
         self._losses = LossWatch(services)
@@ -188,6 +189,9 @@ class Orchestrator:
             if not opened.done():  # else its caller was cancelled and closes
                 opened.set_result(None)
             await anyio.sleep_forever()
+
+    def _warn_of_absence(self, absence: str) -> None:
+        warn_of_absence(absence)
 
     async def aclose(self) -> None:
         """Close the connections; tasks go on, results stay readable by their ids.
@@ -253,6 +257,8 @@ class Orchestrator:
     ) -> TaskHandle[Any]:
         """Submit one task. Concurrent calls share a round trip.
 
+        Warns with `NoAgentWarning`, once per skill and process, when no live agent has the skill.
+
         Args:
             skill: name of the skill, or the `Skill` itself.
             args: JSON object of its arguments, or a pydantic model.
@@ -261,6 +267,7 @@ class Orchestrator:
         Raises:
             InvalidInput: an argument is invalid; nothing was sent.
             KeyConflict, QueueFull, LaneBusy, Stopped: the server refused the task; nothing was stored.
+            NoAgent: `require_agent` is set, and no live agent has the skill; nothing was sent.
             NotDurable: the task was accepted, but its durability was not reached in time.
             ConfigError: the server cannot reach the durability; nothing was stored.
             PayloadStoreUnavailable: the arguments are large, and the payload store did not take them; nothing was sent.
@@ -293,6 +300,8 @@ class Orchestrator:
     ) -> TaskHandle[Any]:
         services = self._here()
         self._floor.check()
+        if task.options.get("require_agent"):
+            await self._versions.require(task)
         doubts: list[NamedArguments] = []
         trace, packed = span.header if span else "", None
         if self._large.enabled:
@@ -350,6 +359,7 @@ class Orchestrator:
 
         Raises:
             InvalidInput: one is malformed; nothing was sent.
+            NoAgent: one has `require_agent`, and no live agent has its skill; nothing was sent.
             FormatMismatch: the pool no longer admits this version of the program.
             SubmitRefused: some were not accepted; `outcomes` has a handle or an exception for each, in order. That of a
                 task that may have arrived is a `ServerUnavailable` or a `ServerRefused` whose `outcome_unknown` is
@@ -372,6 +382,7 @@ class Orchestrator:
     ) -> list[TaskHandle[Any]]:
         services = self._here()
         self._floor.check()
+        await self._versions.require_all(listed)
         doubts: list[NamedArguments] = []
         drafts, large = await self._checked(listed, parent, doubts, trace)
         for doubt in doubts:

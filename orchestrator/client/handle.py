@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, overload
 
 import anyio
 from anyio import to_thread
@@ -39,6 +39,8 @@ T_co = TypeVar("T_co", covariant=True)
 UntilEnded: TypeAlias = "Callable[[Sequence[str]], AbstractAsyncContextManager[None]]"
 """Runs a block that waits until one of these tasks ends."""
 M = TypeVar("M")
+WHY_S: Final = 0.5
+"""How long `result` asks, after its timeout, what the task waits for."""
 
 
 class TaskHandle(Generic[T_co]):
@@ -116,7 +118,8 @@ class TaskHandle(Generic[T_co]):
             TaskFailed: it became a dead letter.
             TaskCancelled: it was cancelled.
             TaskExpired: it did not start in time, or its record is gone.
-            TimeoutError: it had not ended after `timeout`, or Redis did not answer.
+            TimeoutError: it had not ended after `timeout`, or Redis did not answer. The text tells what the task waits
+                for, except after a `timeout` of 0.
             StoreError: Redis refuses to tell; with a timeout of 0 also that it does not answer.
             InvalidInput: `timeout` is no duration.
         """
@@ -151,9 +154,19 @@ class TaskHandle(Generic[T_co]):
             failure = self._replies.last_failure
             raise TimeoutError(
                 f"task {self.id} has not ended after {timeout_s:g} s; it goes on, ask again"
+                f"{await self._whereabouts(timeout_s)}"
                 if failure is None
                 else f"the end of task {self.id} is not known after {timeout_s:g} s: {failure}"
             )
+
+    async def _whereabouts(self, timeout_s: float | None) -> str:
+        """Return what the task waits for, as a sentence; empty after a wait of 0 s, which asks Redis once."""
+        if timeout_s:
+            with anyio.move_on_after(WHY_S), suppress(OrchestratorError):
+                now = await lookup.status(self._services.store, self.id)
+                if not now.state.final:
+                    return f". It is {now.state}: {now.why}"
+        return ""
 
     async def _explain_absence(self) -> None:
         with suppress(OrchestratorError):

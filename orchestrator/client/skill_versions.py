@@ -1,7 +1,10 @@
-"""Checks the arguments of submissions against the versions of skills that workers have registered.
+"""Checks submissions against the skills that workers have registered: the names of their arguments, and of themselves.
 
 A task whose arguments fit no version would become a dead letter. The check compares names only, because the validators
 of handlers may accept values of any type, and it accepts what an old copy of the registry accepts: workers decide.
+
+A task of a skill that no live agent has waits, perhaps for ever: the caller is warned, once per skill and process. The
+registry is read for this when its copy is read anyway, so a usual submit costs nothing more.
 """
 
 from __future__ import annotations
@@ -14,14 +17,15 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from orchestrator.agents import queries as registry
+from orchestrator.agents.presence import find_absence, require_presence, warn_of_absence
 from orchestrator.core.errors import InvalidInput, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from orchestrator.agents.model import KnownVersion
     from orchestrator.services import Services
-    from orchestrator.tasks.submission import NamedArguments
+    from orchestrator.tasks.submission import NamedArguments, Submission
 
 FRESH_S: Final = 60.0
 """How long the versions of a skill are used without reading them again."""
@@ -32,6 +36,10 @@ RETRY_S: Final = 1.0
 SHAPES_MAX: Final = 1000
 KNOWN_MAX: Final = 1000
 """Number of skills whose versions are kept."""
+WARNED_MAX: Final = 1000
+"""Number of skills and agents that a process is warned of."""
+_warned: Final = set[tuple[str, str, str | None]]()
+"""Root of the pool, skill and agent that this process was warned of."""
 
 
 @dataclass(slots=True)
@@ -40,18 +48,25 @@ class _Known:
 
     Attributes:
         accepted: names of arguments in their order that fit, so that they are compared once.
+        looked_for: agents of tasks, None for any, for which it is known whether a live worker takes them.
     """
 
     until_s: float
     versions: Sequence[KnownVersion]
     accepted: set[tuple[str, ...]] = field(default_factory=set)
+    looked_for: set[str | None] = field(default_factory=set)
 
 
 class SkillVersions:
-    """The versions of skills that this client knows."""
+    """The versions of skills that this client knows.
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    Args:
+        services: of the client.
+        warn: tells the caller that no live agent takes a task.
+    """
+
+    def __init__(self, services: Services, warn: Callable[[str], None] = warn_of_absence) -> None:
+        self._services, self._warn = services, warn
         self._known: dict[str, _Known] = {}
         self._unchecked_until_s = 0.0
         self._reading = anyio.Lock()
@@ -63,7 +78,7 @@ class SkillVersions:
             shape = (*names,) if agent is None else (agent, "", *names)
             if shape in known.accepted:
                 return True
-            if _fits(known.versions, names, agent):
+            if agent in known.looked_for and _fits(known.versions, names, agent):
                 if len(known.accepted) < SHAPES_MAX:
                     known.accepted.add(shape)
                 return True
@@ -81,24 +96,56 @@ class SkillVersions:
         async with self._reading:
             if self.accepts(skill, names, agent):
                 return
-            await self._read(skill)
+            await self._read(skill, agent)
         if not self.accepts(skill, names, agent) and not (key and await self._is_known(key)):
             raise InvalidInput(_misfit(skill, self._known[skill].versions, names, agent))
 
-    async def _read(self, skill: str) -> None:
+    async def require(self, task: Submission) -> None:
+        """Read whether a live agent takes a task.
+
+        Raises:
+            NoAgent: none does.
+            StoreError: Redis does not answer, or refuses.
+        """
+        skill, agent = _subject(task)
+        store, retry_for_s = self._services.store, self._services.settings.redis.command_timeout_s
+        await store.read_with_retry(lambda: require_presence(store, skill, agent), retry_for_s=retry_for_s)
+
+    async def require_all(self, tasks: Iterable[Submission]) -> None:
+        """Read whether live agents take those of these tasks that ask for it; errors as of `require`."""
+        found = set[tuple[str, str | None]]()
+        for task in tasks:
+            if task.options and task.options.get("require_agent") and _subject(task) not in found:
+                await self.require(task)
+                found.add(_subject(task))
+
+    async def _read(self, skill: str, agent: str | None) -> None:
         found: list[KnownVersion] | None = None
+        absence: str | None = None
+        subject = self._services.keys.root, skill, agent
         with anyio.move_on_after(ANSWER_S), contextlib.suppress(StoreError):  # the submit reports the failure
+            if subject not in _warned and len(_warned) < WARNED_MAX:
+                absence = await find_absence(self._services.store, skill, agent)
             found = usable(await registry.versions(self._services.store, skill))
         if found is None:
             self._unchecked_until_s = time.monotonic() + RETRY_S
             return
         if skill not in self._known and len(self._known) >= KNOWN_MAX:
             del self._known[next(iter(self._known))]
-        self._known[skill] = _Known(time.monotonic() + FRESH_S, found)
+        known = self._known.get(skill)
+        looked_for = {agent} if known is None or time.monotonic() >= known.until_s else known.looked_for | {agent}
+        self._known[skill] = _Known(time.monotonic() + FRESH_S, found, looked_for=looked_for)
+        if absence is not None:
+            _warned.add(subject)
+            self._warn(absence)
 
     async def _is_known(self, key: str) -> bool:
         """Return whether a task has this idempotency key, so that the submit is a repeat, which the server judges."""
         return bool(await self._services.store.execute("EXISTS", self._services.keys.idempotency(key)))
+
+
+def _subject(task: Submission) -> tuple[str, str | None]:
+    return task.skill if isinstance(task.skill, str) else task.skill.name, task.options.get("agent")
 
 
 def usable(versions: Iterable[KnownVersion]) -> list[KnownVersion]:

@@ -6,11 +6,14 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from orchestrator.client.client import Orchestrator
+from orchestrator.core.log import get_logger
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from orchestrator.services import Services
+
+_log = get_logger(__name__)
 
 
 class WorkerClient(Orchestrator):
@@ -28,3 +31,6 @@ class WorkerClient(Orchestrator):
 
     def _open_services(self) -> AbstractAsyncContextManager[Services]:
         return nullcontext(self._shared)
+
+    def _warn_of_absence(self, absence: str) -> None:
+        _log.warning("no_agent_for_child", error=absence)

@@ -33,6 +33,7 @@ OrchestratorError
 │   ├── KeyConflict                the key was used with another body
 │   ├── QueueFull                  a limit was reached
 │   ├── LaneBusy                   the lane has a task, and on_busy="reject"
+│   ├── NoAgent                    no live agent has the skill, and require_agent is set
 │   └── Stopped                    a stop or drain refuses new tasks
 ├── NotDurable                     a task was accepted, but not as durable as asked (exit 75)
 ├── CommandRefused                 a control command was not accepted (exit 4)
@@ -659,6 +660,26 @@ class LaneBusy(SubmitRefused):
         )
         self.lane = lane
         self.task_id = task_id
+
+
+class NoAgent(SubmitRefused):
+    """No live agent takes tasks of the skill, and `require_agent` is set; nothing was stored.
+
+    Attributes:
+        skill: that no live agent has.
+        agent: that the task is addressed to, or None.
+    """
+
+    def __init__(self, skill: str, agent: str | None, absence: str) -> None:
+        super().__init__(
+            f"{absence}; nothing was submitted, because `require_agent` is set: correct the name, or start a worker "
+            "with `orc worker run MODULE:AGENT`"
+        )
+        self.skill, self.agent = skill, agent
+
+
+class NoAgentWarning(UserWarning):
+    """A task was submitted that no live agent takes; it waits until one does. Told once per skill and process."""
 
 
 class TaskError(OrchestratorError):

@@ -242,8 +242,14 @@ _TABLE: Final = (
     ),
     Topic(
         "skills",
-        "Tasks wait for a skill, or for an agent, that no live worker has.",
+        "The first task of a queue waits for a skill, an agent or a limit that no live agent offers; the finding has "
+        "the words of `orc tasks why`.",
         "Start a worker of such an agent.",
+    ),
+    Topic(
+        "agent-skills",
+        "Live workers of one agent have different skills, so tasks of the skills that some lack wait.",
+        "Give agents with other skills other names; during an upgrade, wait for its end.",
     ),
     Topic(
         "parents",

@@ -2,39 +2,83 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.agents import queries as registry
-from orchestrator.core.queue_name import QueueName
+from orchestrator.core.errors import NotFound
 from orchestrator.doctor.findings import ok, problem, warning
 from orchestrator.tasks import queries as tasks
 from orchestrator.tasks.losses import read_losses
+from orchestrator.why import lookup
+from orchestrator.why.model import Cause
 
 if TYPE_CHECKING:
     from orchestrator.doctor.context import CheckContext
     from orchestrator.doctor.findings import DoctorFinding
     from orchestrator.store.store import Store
+    from orchestrator.why.model import Why
 
 MISSED_HEARTBEATS = 4
 NEAR_CAP = 0.8
+HEADS: Final = 100
+"""Queues whose first task is looked at, and agents that are named."""
+
+
+_STUCK: Final = frozenset({
+    Cause.AGENT_UNKNOWN, Cause.AGENT_DOWN, Cause.SKILL_MISSING, Cause.SKILL_PARTIAL, Cause.SKILL_OUTDATED,
+    Cause.NO_AGENT, Cause.LIMIT_UNDEFINED,
+})  # fmt: skip
+"""Causes that last until workers are started or replaced."""
 
 
 async def check_skills(context: CheckContext) -> list[DoctorFinding]:
-    """Report waiting tasks that no live agent can take."""
+    """Report queues whose first task no live agent can take, in the words of `orc tasks why`."""
     lengths = await _ready(context.store)
     serving = await registry.serving(context.store)
+    # The queues without an agent first, so that a long list does not hide them.
+    queues = sorted(lengths, key=lambda queue: (queue in serving, queue))[:HEADS]
+    heads = await lookup.heads(context.store, queues)
     findings = []
-    for queue, count in lengths.items():
-        kind, name = QueueName.parse(queue)
-        if queue not in serving:
-            whom = f"the skill {name!r}" if kind == "skill" else f"agent {name!r}"
-            whose = "an agent that has it" if kind == "skill" else "it"
-            fix = f"start a worker of {whose}: `orc worker run MODULE:AGENT`"
-            findings.append(warning("skills", f"{_tasks(count)} waiting for {whom}, which no live worker has", fix))
+    for queue in queues:
+        task, now = heads.get(queue, ("", None))
+        if now is not None and now.detail.cause in _STUCK:
+            waiting = f"{_tasks(lengths[queue])} waiting in queue {queue}; the first, {task}"
+            findings.append(warning("skills", f"{waiting}: {now.why}", _fix(now.detail)))
     if not findings:
         seen = f"{_tasks(sum(lengths.values()))} waiting, each for a live agent" if lengths else "no task waits"
         findings.append(ok("skills", seen))
     return findings
+
+
+def _fix(why: Why) -> str:
+    match why.cause:
+        case Cause.SKILL_PARTIAL:
+            return f"replace these workers, or give agents with other skills other names; `orc agents show {why.agent}`"
+        case Cause.SKILL_OUTDATED:
+            return "start workers with the version of the skill that takes the task"
+        case Cause.SKILL_MISSING:
+            return f"start a version of {why.agent!r} that has it; see `orc agents show {why.agent}`"
+        case Cause.LIMIT_UNDEFINED:
+            return f"define the limit {why.limit!r} in the settings of the workers"
+    who = f"agent {why.agent!r}" if why.agent else "an agent that has it"
+    return f"start a worker of {who}: `orc worker run MODULE:AGENT`"
+
+
+async def check_agents(context: CheckContext) -> list[DoctorFinding]:
+    """Report agents whose live workers have different skills."""
+    findings = []
+    for agent in await registry.uneven_agents(context.store, HEADS):
+        parts = [f"{skill!r} at {having} of {agent.live}" for skill, having in sorted(agent.skills.items())]
+        findings.append(
+            warning(
+                "agent-skills",
+                f"the {agent.live} live workers of agent {agent.name!r} have different skills ({', '.join(parts)}); "
+                "tasks of these skills wait until all have them",
+                "give agents with other skills other names; during an upgrade, wait for its end",
+            )
+        )
+    return findings or [ok("agent-skills", "all live workers of an agent have the same skills")]
 
 
 async def check_parked(context: CheckContext) -> list[DoctorFinding]:
@@ -42,16 +86,26 @@ async def check_parked(context: CheckContext) -> list[DoctorFinding]:
     store = context.store
     names = [agent.name for agent in await registry.agents(store)]
     counts = await store.pipeline([("ZCARD", store.keys.parked(name)) for name in names])
-    findings = [
-        warning(
-            "parked",
-            f"{_tasks(count)} were sent to agent {name!r}, which lacks their skill",
-            f"start a version of {name!r} that has it; see `orc agents show {name}`",
-        )
-        for name, count in zip(names, counts, strict=True)
-        if isinstance(count, int) and count
-    ]
+    findings = []
+    for name, count in zip(names, counts, strict=True):
+        if isinstance(count, int) and count:
+            why = await _why_parked(store, name)
+            findings.append(
+                warning(
+                    "parked",
+                    f"{_tasks(count)} for agent {name!r} wait for a skill{f'; the first, {why}' if why else ''}",
+                    f"start a version of {name!r} that has it; see `orc agents show {name}`",
+                )
+            )
     return findings or [ok("parked", "no task waits for a skill that its agent lacks")]
+
+
+async def _why_parked(store: Store, agent: str) -> str:
+    """Return the first parked task of an agent and why it waits, as `orc tasks why` tells it."""
+    for id_ in await store.execute("ZRANGE", store.keys.parked(agent), 0, 0):
+        with suppress(NotFound):
+            return f"{id_.decode()}: {(await lookup.status(store, id_.decode())).why}"
+    return ""
 
 
 async def check_caps(context: CheckContext) -> list[DoctorFinding]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from msgspec.structs import replace
 
+from orchestrator.agents.presence import find_absence, require_presence, warn_of_absence
 from orchestrator.control.commands import RecordSchedule
 from orchestrator.control.sending import send
 from orchestrator.core.command_record import check_said
@@ -55,17 +56,21 @@ class Schedules:
         args: Arguments = None,
         *,
         replace: bool = False,
+        require_agent: bool = False,
         reason: str = "",
         actor: str | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> str:
         """Add a schedule. Returns "added", "replaced", or "same" if an equal schedule exists.
 
+        Warns with `NoAgentWarning` when no live agent has the skill.
+
         Args:
             name: name of the schedule.
             skill: name of the handler that its tasks run, or a `Skill`.
             args: arguments of the tasks.
             replace: replace an existing schedule, which keeps its history and stays paused if it is.
+            require_agent: refuse the schedule when no live agent has the skill.
             reason: text shown in the command record.
             actor: who makes the change.
             options: `cron` (five fields) with `zone` (UTC), or `every`; `overlap`, `catch_up`; and for its tasks
@@ -73,16 +78,31 @@ class Schedules:
 
         Raises:
             ScheduleExists: another schedule has this name, and `replace` is not set.
+            NoAgent: `require_agent` is set, and no live agent has the skill.
         """
         check_said(actor, reason)
         services = self._services()
         check_name("schedule", name)
         plan = build_plan(_validator(services), skill, args, **options)
+        await self._look_for_agent(services, plan, required=require_agent)
         done = await schedule_store.add(services.store, name, plan, replace=replace, retry_for_s=_retry_for_s(services))
         if done is not schedule_store.AddStatus.SAME:
             action = "add" if done is schedule_store.AddStatus.ADDED else "replace"
             await self._record(action, name, f"{plan.skill}, {plan.when}", reason, actor)
         return done.value
+
+    async def _look_for_agent(self, services: Services, plan: Plan, *, required: bool) -> None:
+        store, agent = services.store, plan.options.get("agent")
+        if required:
+            await store.read_with_retry(
+                lambda: require_presence(store, plan.skill, agent), retry_for_s=_retry_for_s(services)
+            )
+            return
+        absence: str | None = None
+        with suppress(StoreError):  # the addition reports it
+            absence = await find_absence(store, plan.skill, agent)
+        if absence is not None:
+            warn_of_absence(absence)
 
     async def pause(self, name: str, *, reason: str = "", actor: str | None = None) -> bool:
         """Stop a schedule from firing until `resume`. Returns False if it was paused before."""

@@ -82,6 +82,12 @@ def _check_durability(name: str, value: str | None) -> str | None:
     return value
 
 
+def _check_flag(name: str, value: bool) -> bool:  # noqa: FBT001 - a converter, called by position
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{name} must be True or False, not {value!r}")
+    return value
+
+
 def _positive_seconds(name: str, value: Duration) -> float:
     seconds = to_seconds(name, value)
     if seconds == 0:
@@ -179,6 +185,16 @@ class TaskOptions(RepeatableOptions, total=False):
             "replica has it) or default (neither). By default `queue.durability`.",
             _check_durability,
             "LEVEL",
+        ),
+    ]
+    require_agent: Annotated[
+        bool,
+        Option(
+            "Refuse the task when no live agent has the skill, or when the agent that it is addressed to lacks it. "
+            "Costs a round trip.",
+            _check_flag,
+            "",
+            default=False,
         ),
     ]
 

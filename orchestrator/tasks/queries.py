@@ -348,6 +348,12 @@ async def counters(store: Store) -> dict[str, int]:
     }
 
 
+async def dead_letters(store: Store) -> int:
+    """Count the dead letters that are kept now."""
+    count: int = await store.execute("ZCARD", store.keys.dead)
+    return count
+
+
 async def envelope_bytes(store: Store, id_: str) -> bytes | None:
     """Read the envelope of a task whose delivery was too large for it, or return None if the task is gone."""
     return (await read_record(store, id_, "env")).field("env")

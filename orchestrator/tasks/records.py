@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 Numbered = Literal["error", "death", "requeue", "ask", "answer", "answered", "ran"]
 """Fields that a record has once for each failed attempt, death, retry by an operator, question, or kept attempt."""
+_EXPLAINED: Final = frozenset({
+    TaskState.SCHEDULED, TaskState.AWAITING_INPUT, TaskState.DEAD, TaskState.CANCELLED, TaskState.EXPIRED,
+})  # fmt: skip
+"""States of which the stored reason tells the cause. In others it is that of an earlier attempt."""
 LISTED: Final = ("state", "env", "queue", "at", "reason", "ended", "fails", "deaths", "lane", "cancel")
 """The fields that lists and filters need."""
 
@@ -183,9 +187,22 @@ class TaskRecord:
         return self._text("cancel") if "cancel" in self._fields else None
 
     @property
-    def reason(self) -> str:
-        """The reason for which it left its last attempt, or ended without a result."""
+    def stored_reason(self) -> str:
+        """The reason for which it left its last attempt, or ended without a result, however long ago."""
         return self._text("reason")
+
+    @property
+    def reason(self) -> str:
+        """Why it is put off now, or ended without a result. Empty once another attempt has begun, or a result is there.
+
+        `state` must have been read with it.
+        """
+        return self.stored_reason if self.state in _EXPLAINED else ""
+
+    @property
+    def last_retry(self) -> str:
+        """What an earlier attempt said when it was put off, once that is no longer what the task waits for."""
+        return "" if self.state in _EXPLAINED else self.stored_reason
 
     @property
     def result(self) -> bytes | None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.agents.model import AgentInfo, WorkerInfo
     from orchestrator.services import Services
     from orchestrator.store.server_info import ServerInfo
+    from orchestrator.store.store import Store
     from orchestrator.views.active_commands import ActiveCommandView
     from orchestrator.views.queues import QueueView
 
@@ -44,7 +45,9 @@ class PoolStatus:
         other_servers: by address, the other servers of a cluster, which have sessions, agents and shared state.
         agents: those with the latest heartbeats, by name.
         workers: those with the latest heartbeats, longest silent first.
-        tasks: counters since the beginning: submitted, assigned, succeeded, dead, retried, ...
+        tasks: counters since the pool began: submitted, assigned, succeeded, dead, retried, ...
+        now: tasks that are there now: `ready`, `assigned` (running or in an inbox), `scheduled`, `awaiting_input`, and
+            `dead` (dead letters that are kept).
         totals: how many agents, workers, queues and active commands there are.
         lost: writes that Redis had confirmed and has lost, as noticed in the last day; None if there are none.
     """
@@ -59,6 +62,7 @@ class PoolStatus:
     queues: tuple[QueueView, ...]
     active_commands: tuple[ActiveCommandView, ...]
     tasks: Mapping[str, int]
+    now: Mapping[str, int]
     totals: PoolTotals
     lost: LostWrites | None
 
@@ -66,7 +70,7 @@ class PoolStatus:
 async def read_status(services: Services, *, limit: int = LIMIT) -> PoolStatus:
     """Read the state of a pool; `limit`: most agents, workers, queues and active commands."""
     store = services.store
-    queues, now = await list_queues(services, limit=limit), await read_desired(services)
+    queues, desired = await list_queues(services, limit=limit), await read_desired(services)
     return PoolStatus(
         pool=services.settings.pool,
         prefix=services.settings.prefix,
@@ -76,13 +80,14 @@ async def read_status(services: Services, *, limit: int = LIMIT) -> PoolStatus:
         agents=tuple(await registry.agents(store, limit)),
         workers=tuple(await registry.workers(store, limit)),
         queues=queues.queues,
-        active_commands=tuple(view(one) for _, one in sorted(now.active.items())[:limit]),
+        active_commands=tuple(view(one) for _, one in sorted(desired.active.items())[:limit]),
         tasks=await read_counters(services),
+        now=await _read_present(store),
         totals=PoolTotals(
             agents=await registry.count_agents(store),
             workers=await registry.count_workers(store),
             queues=queues.total,
-            active_commands=len(now.active),
+            active_commands=len(desired.active),
         ),
         lost=await read_losses(store),
     )
@@ -91,3 +96,10 @@ async def read_status(services: Services, *, limit: int = LIMIT) -> PoolStatus:
 async def read_counters(services: Services) -> Mapping[str, int]:
     """Read the counters of the pool since the beginning; see `PoolStatus.tasks`."""
     return await tasks.counters(services.store)
+
+
+async def _read_present(store: Store) -> Mapping[str, int]:
+    lengths = await tasks.queue_lengths(store)
+    waits = {name: lengths.pop(name, 0) for name in ("scheduled", "awaiting_input")}
+    assigned = sum(await registry.inbox_lengths(store))
+    return {"ready": sum(lengths.values()), "assigned": assigned, **waits, "dead": await tasks.dead_letters(store)}

@@ -457,11 +457,13 @@ def _asking(found: Findings) -> Why:
 def _ended(found: Findings) -> Why:
     if found.ended_ms is None:
         return _lost(found, "has no time of its end")
+    # A result needs no reason; the stored one is that of a retry before it.
+    reason = "" if found.state is TaskState.SUCCEEDED else found.reason
     return Why(
         cause=Cause.ENDED,
-        text=f"ended at {_moment(found.ended_ms, found)}{_because(found.reason)}",
+        text=f"ended at {_moment(found.ended_ms, found)}{_because(reason)}",
         since=from_instant_ms(found.ended_ms),
-        reason=found.reason or None,
+        reason=reason or None,
     )
 
 

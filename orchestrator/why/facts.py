@@ -274,7 +274,7 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
         missing_tasks=tuple(_text(id_) for id_ in missing[1:]),
         cancel=record.cancel,
         left=_text(record.field("left")),
-        reason=record.reason,
+        reason=record.stored_reason,
         death=_text(record.field("death")),
         ended_ms=record.ended_ms,
         agents=tuple(_agent(row) for row in agents),

@@ -71,6 +71,7 @@ async def info(store: Store, id_: str) -> TaskInfo:
         due_at=None if found.due_ms is None else from_instant_ms(found.due_ms),
         ended_at=record.ended_at,
         reason=record.reason,
+        last_retry=record.last_retry,
         args=b"null" if not envelope.args or is_reference(envelope.args) else envelope.args,
         result=b"null" if is_reference(record.result) else record.result,
         stored_args=_stored(id_, envelope.args),

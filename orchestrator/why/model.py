@@ -161,7 +161,8 @@ class TaskInfo:
         session: as submitted, like `tags`, `key` and `lane`.
         parent: id of the task that submitted it.
         submitted_at: aware time, like `due_at` (only while it is scheduled) and `ended_at`.
-        reason: reason of the last retry, or of an end without a result, in one line.
+        reason: why it is put off now, or ended without a result, in one line; empty while it runs and after a success.
+        last_retry: what an earlier attempt said when it was put off, once the task has gone on.
         args: JSON bytes, like `result`, which is None before success; null when the task
             succeeded and its arguments were not kept (`results.keep_arguments`).
         attempts: failed attempts and deaths, plus the current or successful one.
@@ -211,3 +212,4 @@ class TaskInfo:
     restored: str = ""
     stored_args: StoredValue | None = None
     stored_result: StoredValue | None = None
+    last_retry: str = ""

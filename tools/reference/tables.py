@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tools.log_events import LogEvent
 
 TYPES: Final[dict[object, str]] = {
+    bool: "flag",
     str | None: "text",
     str | int: "text or integer",
     int | None: "integer",
@@ -266,7 +267,7 @@ def task_options() -> str:
     rows = [
         (
             f"`{option.name}`",
-            f"`{option.flag} {option.metavar}`",
+            f"`{f'{option.flag} {option.metavar}'.strip()}`",
             TYPES[option.type],
             "none" if option.default is None else f"`{json.dumps(option.default)}`",
             "yes" if option.name in REPEATABLE else "",

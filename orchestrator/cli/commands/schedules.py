@@ -14,6 +14,7 @@ from orchestrator.cli.terminal.options import DEFAULTS, Globals, Reason, Yes
 from orchestrator.cli.terminal.parsing import option, positional
 from orchestrator.cli.terminal.source import viewed
 from orchestrator.cli.terminal.task_options import Arguments, takes_options
+from orchestrator.cli.terminal.warned import warnings_as_lines
 from orchestrator.core.errors import InvalidInput, NotFound, SubmitRefused
 from orchestrator.core.redaction import hidden_value
 from orchestrator.schedules.plans import SCHEDULE_OPTIONS, ScheduleOptions
@@ -111,6 +112,7 @@ async def add(
     arg: Arguments = (),
     options: ScheduleOptions,
     replace: Annotated[bool, option("--replace")] = False,
+    require_agent: Annotated[bool, option("--require-agent")] = False,
     reason: Reason = "",
     common: Globals = DEFAULTS,
 ) -> None:
@@ -120,6 +122,7 @@ async def add(
 
     Args:
         replace: Replace another schedule of this name; its history is kept.
+        require_agent: Refuse the schedule when no live agent has the skill.
     """
     from orchestrator.schedules.api import Schedules
     from orchestrator.views.redaction import redacted_skills
@@ -129,7 +132,10 @@ async def add(
     _check_plan(common, skill, arguments, options)
     async with common.services() as services:
         schedules = Schedules(lambda: services)
-        status = await schedules.add(name, skill, arguments, replace=replace, reason=reason, **options)
+        with warnings_as_lines():
+            status = await schedules.add(
+                name, skill, arguments, replace=replace, require_agent=require_agent, reason=reason, **options
+            )
         found = await schedules.get(name)
         hidden = await redacted_skills(services)
     if common.output != "table":

@@ -70,7 +70,8 @@ def _print_screen(
         *_server_facts(found),
         ("pool", f"{found.pool} ({found.prefix})"),
         ("supervisor", found.supervisor or "none"),
-        ("tasks", ", ".join(f"{found.tasks[name]} {name}" for name in _in_order(found.tasks)) or "none"),
+        ("tasks now", _present_text(found.now)),
+        ("all tasks", _counters_text(found.tasks)),
         ("backlog", _backlog_text(backlog)),
     ]
     if found.lost is not None:
@@ -99,6 +100,16 @@ def _server_facts(found: PoolStatus) -> list[tuple[str, str]]:
 def _backlog_text(backlog: Backlog) -> str:
     work = f"{backlog.waiting} ready, {backlog.run_s:.3g} s each" if backlog.waiting else "none ready"
     return f"{backlog.seconds:.3g} s of work per slot ({work}; {backlog.slots} slots)"
+
+
+def _present_text(now: Mapping[str, int]) -> str:
+    words = {"awaiting_input": "awaiting input", "dead": "dead letters"}
+    return ", ".join(f"{count} {words.get(name, name)}" for name, count in now.items() if count) or "none"
+
+
+def _counters_text(counters: Mapping[str, int]) -> str:
+    listed = ", ".join(f"{counters[name]} {name}" for name in _in_order(counters) if counters[name])
+    return f"{listed} (counted since the pool began)" if listed else "none since the pool began"
 
 
 def _in_order(counters: Mapping[str, int]) -> list[str]:

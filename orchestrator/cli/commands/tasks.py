@@ -15,6 +15,7 @@ from orchestrator.cli.terminal.selections import NO_CONDITIONS, TaskConditions
 from orchestrator.cli.terminal.source import viewed
 from orchestrator.cli.terminal.submitted import say_submitted, tell_end
 from orchestrator.cli.terminal.task_options import Arguments, takes_options
+from orchestrator.cli.terminal.warned import warnings_as_lines
 from orchestrator.core.errors import InvalidInput, NotDurable, TaskError
 from orchestrator.tasks.options import TASK_OPTIONS, TaskOptions
 
@@ -76,7 +77,8 @@ async def submit(
     async with common.client() as orc:
         code = 0
         try:
-            handle = await orc.submit(skill, arguments, **options)
+            with warnings_as_lines():
+                handle = await orc.submit(skill, arguments, **options)
         except NotDurable as missed:
             # The task exists, so the caller needs its id.
             handle, code = missed.handle, missed.exit_code
@@ -169,6 +171,7 @@ async def show(
         "due_at",
         "ended_at",
         "reason",
+        "last_retry",
         "errors",
         "deaths",
         "requeues",

@@ -73,7 +73,7 @@ def _read(each: Option, value: Any) -> Any:
 def _parameter(named: tuple[str, Option]) -> Parameter:
     name, each = named
     many = each.type == Sequence[str]
-    described = option(each.flag, metavar=each.metavar, many=many, help=_help(each))
+    described = option(each.flag, metavar=each.metavar or None, many=many, help=_help(each))
     type_ = tuple[str, ...] if many else str if each.type in _READERS else each.type
     annotation: Any = Annotated[type_ if many else type_ | None, described]
     return Parameter(name, Parameter.KEYWORD_ONLY, default=() if many else None, annotation=annotation)
