@@ -33,11 +33,14 @@ USUAL_LEVEL: Final = "info"
 FAILED = pytest.StashKey[bool]()
 
 
-def pytest_configure() -> None:
-    """Let the programs that tests start hear Ctrl-C and hang-ups, also when the tests run behind `nohup` or `&`.
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Let tests submit before their team starts, and the programs that they start hear Ctrl-C and hang-ups.
 
-    What is ignored here would be ignored in them; what has a handler here has its usual effect there.
+    That holds also when the tests run behind `nohup` or `&`. What is ignored here would be ignored in the programs; what
+    has a handler here has its usual effect there.
     """
+    config.addinivalue_line("filterwarnings", "ignore:.*; tasks wait until `orc worker run")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from orchestrator.core.caller_warning import warn_caller
-from orchestrator.core.errors import NoAgent, NoAgentWarning
+from orchestrator.core.caller_warning import NoAgentWarning, warn_caller
+from orchestrator.core.errors import NoAgent
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from orchestrator.store.store import Store
 
@@ -32,15 +32,21 @@ async def find_absence(store: Store, skill: str, agent: str | None = None) -> st
     if agent is None:
         if await store.execute("EXISTS", store.keys.skill(skill)):
             return None
-        known = {name for skills in (await _offers(store)).values() for name in skills}
-        return f"no live agent has the skill {skill!r} ({_meant(skill, known)})"
-    slots, skills = await store.execute("HMGET", store.keys.agent(agent), "slots", "skills")
-    if not int(slots or 0):
-        return f"agent {agent!r} has no live worker ({_meant(agent, await _offers(store))})"
-    offered = (skills or b"").decode().split()
-    if skill in offered:
+        live = await _live_agents(store)
+        for name, one in live.items():
+            if skill in one.some:
+                return f"not all live workers of agent {name!r} have the skill {skill!r}"
+        return (
+            f"no live agent has the skill {skill!r} ({_meant(skill, {one for of in live.values() for one in of.all})})"
+        )
+    offer = await _read_offer(store, agent)
+    if offer is None:
+        return f"agent {agent!r} has no live worker ({_meant(agent, await _live_agents(store))})"
+    if skill in offer.all:
         return None
-    return f"agent {agent!r} does not have the skill {skill!r} ({_meant(skill, offered)})"
+    if skill in offer.some:
+        return f"not all live workers of agent {agent!r} have the skill {skill!r}"
+    return f"agent {agent!r} does not have the skill {skill!r} ({_meant(skill, offer.all)})"
 
 
 async def require_presence(store: Store, skill: str, agent: str | None = None) -> None:
@@ -62,15 +68,29 @@ def warn_of_absence(absence: str) -> None:
     )
 
 
-async def _offers(store: Store) -> dict[str, list[str]]:
-    """Read the skills of live agents by agent: of those with the latest heartbeats."""
+class _Offer(NamedTuple):
+    """Skills of a live agent: those of all its live workers, and of any."""
+
+    all: set[str]
+    some: set[str]
+
+
+async def _live_agents(store: Store) -> dict[str, _Offer]:
+    """Read the live ones of the agents with the latest heartbeats."""
     names = [name.decode() for name in await store.execute("ZRANGE", store.keys.agents, 0, NEWEST - 1, "REV")]
-    replies = await store.pipeline([("HMGET", store.keys.agent(name), "slots", "skills") for name in names])
-    return {
-        name: (reply[1] or b"").decode().split()
-        for name, reply in zip(names, replies, strict=True)
-        if isinstance(reply, list) and int(reply[0] or 0)
-    }
+    replies = await store.pipeline([("HVALS", store.keys.agent_workers(name)) for name in names])
+    offers = {name: _parse(reply) for name, reply in zip(names, replies, strict=True) if isinstance(reply, list)}
+    return {name: offer for name, offer in offers.items() if offer is not None}
+
+
+async def _read_offer(store: Store, agent: str) -> _Offer | None:
+    return _parse(await store.execute("HVALS", store.keys.agent_workers(agent)))
+
+
+def _parse(rows: Sequence[bytes]) -> _Offer | None:
+    """Return the skills in the rows of an agent's workers: slots, backlog, skills. A worker that drains has 0 slots."""
+    live = [set(skills) for slots, _, *skills in (row.decode().split() for row in rows) if slots != "0"]
+    return _Offer(set.intersection(*live), set.union(*live)) if live else None
 
 
 def _meant(name: str, known: Collection[str]) -> str:

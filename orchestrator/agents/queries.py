@@ -126,7 +126,7 @@ async def _agents(store: Store, last_ms: Mapping[str, int]) -> list[AgentInfo]:
 
 
 async def uneven_agents(store: Store, limit: int) -> list[UnevenAgent]:
-    """Read the agents whose live workers have different skills, by name; looks at the `limit` with the latest heartbeats."""
+    """Read the agents whose live workers have different skills, of the `limit` agents with the latest heartbeats."""
     names = sorted(name.decode() for name in await store.execute("ZRANGE", store.keys.agents, 0, limit - 1, "REV"))
     replies = await store.pipeline([("HVALS", store.keys.agent_workers(name)) for name in names])
     found = []

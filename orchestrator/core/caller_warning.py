@@ -1,4 +1,4 @@
-"""Warns the code that calls the client."""
+"""Warnings to the code that calls the client."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import warnings
 from typing import Final
 
 _OURS: Final = ("orchestrator", "anyio", "asyncio", "concurrent", "threading")
+
+
+class NoAgentWarning(UserWarning):
+    """A task was submitted that no live agent takes; it waits until one does. Told once per skill and process."""
 
 
 def warn_caller(text: str, category: type[Warning]) -> None:

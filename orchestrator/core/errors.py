@@ -678,10 +678,6 @@ class NoAgent(SubmitRefused):
         self.skill, self.agent = skill, agent
 
 
-class NoAgentWarning(UserWarning):
-    """A task was submitted that no live agent takes; it waits until one does. Told once per skill and process."""
-
-
 class TaskError(OrchestratorError):
     """The task ended without a result."""
 

@@ -6,7 +6,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.agents import queries as registry
+from orchestrator.agents.presence import find_absence
 from orchestrator.core.errors import NotFound
+from orchestrator.core.queue_name import QueueName
 from orchestrator.doctor.findings import ok, problem, warning
 from orchestrator.tasks import queries as tasks
 from orchestrator.tasks.losses import read_losses
@@ -45,10 +47,21 @@ async def check_skills(context: CheckContext) -> list[DoctorFinding]:
         if now is not None and now.detail.cause in _STUCK:
             waiting = f"{_tasks(lengths[queue])} waiting in queue {queue}; the first, {task}"
             findings.append(warning("skills", f"{waiting}: {now.why}", _fix(now.detail)))
+        elif queue not in serving and (absence := await _absence(context.store, queue)):
+            # Something else comes first, such as a stop.
+            fix = "start a worker of an agent that has it: `orc worker run MODULE:AGENT`"
+            findings.append(warning("skills", f"{_tasks(lengths[queue])} waiting in queue {queue}: {absence}", fix))
     if not findings:
         seen = f"{_tasks(sum(lengths.values()))} waiting, each for a live agent" if lengths else "no task waits"
         findings.append(ok("skills", seen))
     return findings
+
+
+async def _absence(store: Store, queue: str) -> str | None:
+    name = QueueName.parse(queue)
+    if name.skill is not None:
+        return await find_absence(store, name.skill)
+    return f"agent {name.agent!r} has no live worker" if name.agent is not None else None
 
 
 def _fix(why: Why) -> str:

@@ -137,6 +137,8 @@ class Orchestrator:
     ) -> TaskHandle[Any]:
         """Submit one task. Concurrent calls share a round trip.
 
+        Warns with `NoAgentWarning`, once per skill and process, when no live agent has the skill.
+
         Args:
             skill: name of the skill, or the `Skill` itself.
             args: JSON object of its arguments, or a pydantic model.
@@ -145,6 +147,7 @@ class Orchestrator:
         Raises:
             InvalidInput: an argument is invalid; nothing was sent.
             KeyConflict, QueueFull, LaneBusy, Stopped: the server refused the task; nothing was stored.
+            NoAgent: `require_agent` is set, and no live agent has the skill; nothing was sent.
             NotDurable: the task was accepted, but its durability was not reached in time.
             ConfigError: the server cannot reach the durability; nothing was stored.
             PayloadStoreUnavailable: the arguments are large, and the payload store did not take them; nothing was sent.
@@ -159,6 +162,7 @@ class Orchestrator:
 
         Raises:
             InvalidInput: one is malformed; nothing was sent.
+            NoAgent: one has `require_agent`, and no live agent has its skill; nothing was sent.
             FormatMismatch: the pool no longer admits this version of the program.
             SubmitRefused: some were not accepted; `outcomes` has a handle or an exception for each, in order. That of a
                 task that may have arrived is a `ServerUnavailable` or a `ServerRefused` whose `outcome_unknown` is
@@ -386,7 +390,8 @@ class TaskHandle(Generic[T_co]):
             TaskFailed: it became a dead letter.
             TaskCancelled: it was cancelled.
             TaskExpired: it did not start in time, or its record is gone.
-            TimeoutError: it had not ended after `timeout`, or Redis did not answer.
+            TimeoutError: it had not ended after `timeout`, or Redis did not answer. The text tells what the task waits
+                for, except after a `timeout` of 0.
             StoreError: Redis refuses to tell; with a timeout of 0 also that it does not answer.
             InvalidInput: `timeout` is no duration.
         """
@@ -691,17 +696,21 @@ class Schedules:
         args: Arguments = None,
         *,
         replace: bool = False,
+        require_agent: bool = False,
         reason: str = "",
         actor: str | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> str:
         """Add a schedule. Returns "added", "replaced", or "same" if an equal schedule exists.
 
+        Warns with `NoAgentWarning` when no live agent has the skill.
+
         Args:
             name: name of the schedule.
             skill: name of the handler that its tasks run, or a `Skill`.
             args: arguments of the tasks.
             replace: replace an existing schedule, which keeps its history and stays paused if it is.
+            require_agent: refuse the schedule when no live agent has the skill.
             reason: text shown in the command record.
             actor: who makes the change.
             options: `cron` (five fields) with `zone` (UTC), or `every`; `overlap`, `catch_up`; and for its tasks
@@ -709,6 +718,7 @@ class Schedules:
 
         Raises:
             ScheduleExists: another schedule has this name, and `replace` is not set.
+            NoAgent: `require_agent` is set, and no live agent has the skill.
         """
 
     def pause(self, name: str, *, reason: str = "", actor: str | None = None) -> bool:

@@ -103,7 +103,7 @@ def _shadow_note(broken: BaseException | None) -> str:
 
 
 def _shadows(*, folders: bool = False) -> list[Path]:
-    """Return the modules on the path that have the name of our package; with `folders` also folders without a module."""
+    """Return the modules on the path that have the name of our package; with `folders` also plain folders."""
     names = (f"{OURS}.py", f"{OURS}/__init__.py", *([OURS] if folders else []))
     ours = _our_file()
     found = [Path(folder, name) for folder in sys.path for name in names if Path(folder, name).exists()]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.terminal.output import clean, say
-from orchestrator.core.errors import NoAgentWarning
+from orchestrator.core.caller_warning import NoAgentWarning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -137,7 +137,8 @@ async def test_nobody_works(team: LocalTeam, settings: Settings) -> None:
     assert await find_problems(settings) == {"workers": "problem", "skills": "warning"}
     found = await run_doctor(settings)
     assert "`orc worker run MODULE:AGENT`" in found["workers"].fix
-    assert "1 task waiting for the skill 'greet'" in found["skills"].found
+    assert "1 task waiting in queue skill:greet" in found["skills"].found
+    assert "no live agent has the skill 'greet'" in found["skills"].found
     await team.work(greeter())
 
     async def well() -> bool:

@@ -64,9 +64,11 @@ def test_every_option_is_sent(validator: SubmissionValidator, option: dict[str, 
 
 
 def test_all_options_are_tried() -> None:
-    """The test above leaves no option out; the client alone acts on `durability`."""
+    """The test above leaves no option out; the client alone acts on `durability` and `require_agent`."""
     (tried,) = [mark.args[1] for mark in test_every_option_is_sent.pytestmark]
-    assert sorted(next(iter(option)) for option in tried) == sorted(TASK_OPTIONS.keys() - {"durability"})
+    assert sorted(next(iter(option)) for option in tried) == sorted(
+        TASK_OPTIONS.keys() - {"durability", "require_agent"}
+    )
 
 
 def test_an_unknown_option_is_refused() -> None:
