@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from orchestrator.client.shared_config import SharedConfig as SharedConfig
     from orchestrator.control.receipts import Receipt as Receipt
     from orchestrator.control.receipts import Receipts as Receipts
+    from orchestrator.core.caller_warning import NoAgentWarning as NoAgentWarning
     from orchestrator.core.errors import AnswerRefused as AnswerRefused
     from orchestrator.core.errors import AskExpired as AskExpired
     from orchestrator.core.errors import BackupFailed as BackupFailed
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import LockLost as LockLost
     from orchestrator.core.errors import MemoryFull as MemoryFull
     from orchestrator.core.errors import NoAgent as NoAgent
-    from orchestrator.core.errors import NoAgentWarning as NoAgentWarning
     from orchestrator.core.errors import NotDurable as NotDurable
     from orchestrator.core.errors import NotFound as NotFound
     from orchestrator.core.errors import NotHeld as NotHeld

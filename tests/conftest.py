@@ -37,8 +37,8 @@ FAILED = pytest.StashKey[bool]()
 def pytest_configure(config: pytest.Config) -> None:
     """Let tests submit before their team starts, and the programs that they start hear Ctrl-C and hang-ups.
 
-    That holds also when the tests run behind `nohup` or `&`. What is ignored here would be ignored in the programs; what
-    has a handler here has its usual effect there.
+    That holds also when the tests run behind `nohup` or `&`. What is ignored here would be ignored in the programs;
+    what has a handler here has its usual effect there.
     """
     config.addinivalue_line("filterwarnings", "ignore:.*; tasks wait until `orc worker run")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 
@@ -16,6 +17,9 @@ def main() -> int:
     end_on_sigterm()  # before slow imports
     early = EarlyHangup()
     trace_crashes()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What a handler prints appears at once, also in a file or in the journal, and is not lost with the process.
+        sys.stdout.reconfigure(line_buffering=True)
     from orchestrator.core.errors import OrchestratorError
 
     parser = argparse.ArgumentParser(

@@ -84,25 +84,26 @@ class Schedules:
         services = self._services()
         check_name("schedule", name)
         plan = build_plan(_validator(services), skill, args, **options)
-        await self._look_for_agent(services, plan, required=require_agent)
+        absence = await self._absence(services, plan, required=require_agent)
         done = await schedule_store.add(services.store, name, plan, replace=replace, retry_for_s=_retry_for_s(services))
         if done is not schedule_store.AddStatus.SAME:
             action = "add" if done is schedule_store.AddStatus.ADDED else "replace"
             await self._record(action, name, f"{plan.skill}, {plan.when}", reason, actor)
+            if absence is not None:
+                warn_of_absence(absence)
         return done.value
 
-    async def _look_for_agent(self, services: Services, plan: Plan, *, required: bool) -> None:
+    async def _absence(self, services: Services, plan: Plan, *, required: bool) -> str | None:
+        """Return why no live agent takes the tasks of a plan, if none does; raise `NoAgent` if one is required."""
         store, agent = services.store, plan.options.get("agent")
         if required:
             await store.read_with_retry(
                 lambda: require_presence(store, plan.skill, agent), retry_for_s=_retry_for_s(services)
             )
-            return
-        absence: str | None = None
+            return None
         with suppress(StoreError):  # the addition reports it
-            absence = await find_absence(store, plan.skill, agent)
-        if absence is not None:
-            warn_of_absence(absence)
+            return await find_absence(store, plan.skill, agent)
+        return None
 
     async def pause(self, name: str, *, reason: str = "", actor: str | None = None) -> bool:
         """Stop a schedule from firing until `resume`. Returns False if it was paused before."""

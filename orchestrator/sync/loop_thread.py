@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, TypeVarTuple
 
 import anyio
 
+from orchestrator.core.caller_warning import caller_thread
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.event_loop import run_loop
 
@@ -44,7 +45,7 @@ class LoopThread:
         # Held for moments only. What was handed over under it before the end is also run, or cancelled, before the end.
         self._lock = threading.Lock()
         self._open = False
-        self._waiting: deque[tuple[Context, Future[Any], Callable[..., Awaitable[Any]], tuple[Any, ...]]] = deque()
+        self._waiting: deque[tuple[Context, int, Future[Any], Callable[..., Awaitable[Any]], tuple[Any, ...]]] = deque()
         self._thread = threading.Thread(target=self._run, name="orchestrator-client", daemon=True)
         self._started: Future[None] = Future()
         self._local = threading.local()
@@ -78,8 +79,8 @@ class LoopThread:
                 ending = not self._open
                 # In a task: where `sniffio` is installed, anyio refuses to start one from a bare callback of the loop.
                 while self._waiting:
-                    context, future, work, args = self._waiting.popleft()
-                    context.run(self._start, calls, future, work, args)
+                    context, caller, future, work, args = self._waiting.popleft()
+                    context.run(self._start, calls, caller, future, work, args)
                 if ending:
                     break
             calls.cancel_scope.cancel()
@@ -90,10 +91,12 @@ class LoopThread:
     def _start(
         self,
         calls: TaskGroup,
+        caller: int,
         future: Future[Any],
         work: Callable[..., Awaitable[Any]],
         args: tuple[Any, ...],
     ) -> None:
+        caller_thread.set(caller)
         calls.start_soon(self._make, future, work, args)
 
     @property
@@ -223,7 +226,7 @@ class LoopThread:
         with self._lock:
             if not self._open:
                 raise OrchestratorError(CLOSED)
-            self._waiting.append((copy_context(), future, work, args))
+            self._waiting.append((copy_context(), threading.get_ident(), future, work, args))
             self._loop.call_soon_threadsafe(self._notify)
 
     async def _make(self, future: Future[Any], work: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:

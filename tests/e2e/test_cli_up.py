@@ -138,16 +138,18 @@ def test_killed_part_comes_back(terminal: Terminal, part: str) -> None:
     ("app", "said"),
     [
         ("my_agents:nobody", "my_agents.py has no 'nobody'; it has agent"),
-        ("broken:agent", "cannot be imported: RuntimeError: on purpose"),
+        ("broken:agent", "broken cannot be imported: RuntimeError: on purpose\n  File "),
     ],
 )
-def test_wrong_app(terminal: Terminal, app: str, said: str) -> None:
-    """Agents that cannot be loaded end the program with exit code 78 and one clear line, before it starts anything."""
-    (terminal.folder / "broken.py").write_text("raise RuntimeError('on purpose')\n")
-    done = terminal.process("up", app)
+@pytest.mark.parametrize("command", ["up", "worker run"])
+def test_wrong_app(terminal: Terminal, command: str, app: str, said: str) -> None:
+    """Agents that cannot be loaded end the program with exit code 78 and the user's frames; it starts nothing."""
+    (terminal.folder / "broken.py").write_text("def fail(): raise RuntimeError('on purpose')\nfail()\n")
+    done = terminal.process(*command.split(), app)
     assert done.code == 78, done
+    assert done.err.startswith("error: ")
     assert said in done.err
-    assert done.err.count("\n") == 1, done
+    assert done.err.count(f"{terminal.folder}/broken.py") == 2 * ("broken" in app), done
     assert not (terminal.folder / "data").exists()
     assert not terminal.processes()
 

@@ -56,8 +56,12 @@ NIGHTLY = ("add", "nightly", "report", "--cron", "30 2 * * *", "--zone", "Europe
 async def test_add(orc: Orc) -> None:
     """It says when it fires; the same again is fine, another definition is refused unless --replace is said."""
     done = await orc(*NIGHTLY, "-a", "scope=all")
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, len(done.err.splitlines())) == (0, 1)
+    assert done.err.startswith("warning: no live agent has the skill 'report' (no worker is live); tasks wait until ")
     assert done.out.startswith("schedule nightly added; it fires in ")
+    unserved = await orc("add", "weekly", "report", "--every", "168h", "--require-agent")
+    assert (unserved.code, unserved.out) == (4, "")
+    assert unserved.err.startswith("error: no live agent has the skill 'report'")
     again = await orc(*NIGHTLY, '{"scope": "all"}')
     assert (again.code, "is unchanged" in again.out) == (0, True)
     other = await orc(*NIGHTLY, "-a", "scope=some")

@@ -380,6 +380,7 @@ def run_script(settings: Settings, body: str, *arguments: str) -> ActorProcess:
     assert settings.redis.url is not None
     start = "import os, signal, sys, threading, time\nfrom orchestrator.sync import Orchestrator\n"
     environ = {"ORC_REDIS__URL": settings.redis.url.get_secret_value(), "ORC_PREFIX": settings.prefix}
+    environ["PYTHONWARNINGS"] = "ignore"  # of submits for skills that no agent has
     return ActorProcess.python("-c", start + textwrap.dedent(body), *arguments, name="script", env=environ)
 
 
