@@ -3,8 +3,8 @@
 A task whose arguments fit no version would become a dead letter. The check compares names only, because the validators
 of handlers may accept values of any type, and it accepts what an old copy of the registry accepts: workers decide.
 
-A task of a skill that no live agent has waits, perhaps for ever: the caller is warned, once per skill and process. The
-registry is read for this when its copy is read anyway, so a usual submit costs nothing more.
+A task of a skill that no live agent has waits, perhaps without end: the caller is warned, once per skill and process.
+The registry is read for this when its copy is read anyway, so a usual submit costs nothing more.
 """
 
 from __future__ import annotations

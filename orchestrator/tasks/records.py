@@ -193,7 +193,7 @@ class TaskRecord:
 
     @property
     def reason(self) -> str:
-        """Why it is put off now, or ended without a result. Empty once another attempt has begun, or a result is there.
+        """The cause for which it is put off now, or ended without a result; empty once it has gone on or succeeded.
 
         `state` must have been read with it.
         """
@@ -201,7 +201,7 @@ class TaskRecord:
 
     @property
     def last_retry(self) -> str:
-        """What an earlier attempt said when it was put off, once that is no longer what the task waits for."""
+        """The reason that an earlier attempt gave when it was put off, once the task has gone on."""
         return "" if self.state in _EXPLAINED else self.stored_reason
 
     @property
