@@ -64,6 +64,13 @@ def temporary_settings(url: str, prefix: str, changed: Mapping[str, object] | No
     return load_settings(os.devnull, overrides, {"CREDENTIALS_DIRECTORY": os.devnull})
 
 
+class PoolClient(Orchestrator):
+    """A client without warnings of names that no agent has, because a test may submit before it starts its workers."""
+
+    def _warn_of_absence(self, absence: str) -> None:
+        """Tell nothing; the `TimeoutError` of a wait does."""
+
+
 class TemporaryPool:
     """Starts actors of a test, reads its tasks and advances its time; made by `open_temporary_pool`.
 
@@ -89,7 +96,7 @@ class TemporaryPool:
 
     async def client(self, settings: Settings | None = None) -> Orchestrator:
         """Open another client; the pool closes it."""
-        return await self._stack.enter_async_context(Orchestrator(settings=settings or self.settings))
+        return await self._stack.enter_async_context(PoolClient(settings=settings or self.settings))
 
     async def start(self, work: Callable[..., Coroutine[Any, Any, None]]) -> None:
         """Run an actor in a task of the pool, and wait until it has started."""
@@ -135,7 +142,7 @@ async def open_temporary_pool(settings: Settings, *, supervised: bool = True) ->
     """
     failure: BaseException | None = None
     async with open_services(settings, name="test") as services, AsyncExitStack() as stack:
-        orc = await stack.enter_async_context(Orchestrator(settings=settings))
+        orc = await stack.enter_async_context(PoolClient(settings=settings))
         try:
             async with anyio.create_task_group() as group:
                 pool = TemporaryPool(services, group=group, stack=stack, orc=orc)

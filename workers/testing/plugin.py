@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from orchestrator.workers.testing.teams import Teams
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Keep a submit before the start of its team a warning where the project turns warnings into errors."""
-    config.addinivalue_line("filterwarnings", "default:.*; tasks wait until `orc worker run")
-
-
 @pytest.fixture(scope="session")
 def orc_redis() -> Iterator[str]:
     """Start a Redis for this test process, without persistence, on a unix socket, and return its URL."""
