@@ -27,7 +27,7 @@ from orchestrator.core.settings import ENV_PREFIX, Leaf, Settings, leaves
 if TYPE_CHECKING:
     import os
 
-RESERVED_VARIABLES: Final = frozenset({"ORC_CONFIG", "ORC_DATA_DIR"})
+RESERVED_VARIABLES: Final = frozenset({"ORC_CONFIG", "ORC_DATA_DIR", "ORC_DATA_DIR_FOREIGN"})
 SYSTEM_FILE: Final = Path("/etc/orchestrator/orchestrator.toml")
 _MANY_TABLES: Final = 100
 _MOUNTED_FILE: Final = "secret file"

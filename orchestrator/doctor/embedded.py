@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import ConfigError
 from orchestrator.doctor.findings import ok, problem, warning
-from orchestrator.embedded.data_dir import DataDir
+from orchestrator.embedded.data_dir import FOREIGN_NAME, DataDir
 from orchestrator.embedded.server_binary import find_server_binary
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def check_data_dir(data_dir: Path | None) -> list[DoctorFinding]:
         found = data_dir.stat()
         if not stat.S_ISDIR(found.st_mode):
             return [problem("data-dir", f"{data_dir} is no directory", f"move it away, {elsewhere}")]
-        if found.st_uid != os.geteuid():
+        if found.st_uid != os.geteuid() and os.environ.get(FOREIGN_NAME) != "1":
             fix = f"`sudo chown -R $(id -u) {_quoted(data_dir)}`, {elsewhere}"
             return [problem("data-dir", f"{data_dir} belongs to user {found.st_uid}", fix)]
         if not os.access(data_dir, os.R_OK | os.W_OK | os.X_OK):

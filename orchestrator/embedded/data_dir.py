@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 NAME = ".orc"
 ENVIRONMENT_NAME = "ORC_DATA_DIR"
+FOREIGN_NAME = "ORC_DATA_DIR_FOREIGN"
+"""Set to 1, it accepts a data directory whoever owns it, such as a mounted volume."""
 POLL_S = 0.02
 
 SOCKET_PATH_MAX_BYTES = 107
@@ -85,8 +87,9 @@ def _data_dirs_above(start: Path) -> Iterator[Path]:
     for folder in (start, *start.parents):
         candidate = folder / NAME
         with contextlib.suppress(OSError):
-            # Skip directories of other users, for example in /tmp, which could lead to a foreign server.
-            if candidate.stat().st_uid == os.geteuid() and DataDir(candidate).users_lock.is_file():
+            # Skip directories and links of other users, for example in /tmp, which could lead to a foreign server.
+            ours = {candidate.stat().st_uid, candidate.lstat().st_uid} == {os.geteuid()}
+            if ours and DataDir(candidate).users_lock.is_file():
                 yield candidate
 
 
@@ -137,30 +140,57 @@ class DataDir:
         """Create the directory, private to the user and ignored by git; harmless when repeated.
 
         Raises:
-            ConfigError: it cannot be created or written, or contains other files.
+            ConfigError: it cannot be created or written, contains other files, or others could write into it.
         """
         try:
             try:
                 self.path.mkdir(mode=0o700, parents=True)
             except FileExistsError:
-                self._refuse_foreign_folder()
+                self._refuse_other_files()
+                self.check_private()
             if not os.access(self.path, os.W_OK | os.X_OK):
                 raise PermissionError(13, "it is not writable")
             if not self.users_lock.exists():
-                with contextlib.suppress(PermissionError):  # a writable volume of another owner is good enough
-                    self.path.chmod(0o700)
                 # The first file, because its presence marks a data directory.
                 os.close(_open_lock(self.users_lock, create=True))
             ignore = self.path / ".gitignore"
             if not ignore.exists():
-                ignore.write_text("*\n")
+                write_private(ignore, "*\n")
         except OSError as error:
             raise ConfigError(
                 f"the data directory {self.path} cannot be used: {error.strerror or error}; "
                 f"name another one with --data-dir or {ENVIRONMENT_NAME}"
             ) from error
 
-    def _refuse_foreign_folder(self) -> None:
+    def check_private(self) -> None:
+        """Check that the directory is the user's own, and close it to others.
+
+        Others who could write into it could plant the data of a server, or links in place of its files.
+
+        Raises:
+            ConfigError: it belongs to somebody else, or others could write into it and it is not empty.
+            OSError: it cannot be looked at.
+        """
+        if os.environ.get(FOREIGN_NAME) == "1":
+            return
+        elsewhere = f"name another directory with --data-dir or {ENVIRONMENT_NAME}"
+        owners = {self.path.stat().st_uid, self.path.lstat().st_uid} - {os.geteuid()}
+        if owners:
+            raise ConfigError(
+                f"the data directory {self.path} belongs to user {min(owners)}, who could put data and links there; "
+                f"{elsewhere}, or set {FOREIGN_NAME}=1 if you trust that user, as with a mounted volume"
+            )
+        mode = stat.S_IMODE(self.path.stat().st_mode)
+        if mode & 0o077:
+            self.path.chmod(0o700)
+        if mode & 0o022 and any(entry.name not in _IGNORED_NAMES for entry in self.path.iterdir()):
+            self.path.chmod(mode)
+            raise ConfigError(
+                f"the data directory {self.path} has mode {mode:04o}, so other users could have put data and links "
+                f"there; look at its files and `chmod 700` it, or {elsewhere}"
+            )
+
+    def _refuse_other_files(self) -> None:
         names = {entry.name for entry in self.path.iterdir()} - _IGNORED_NAMES
         if names and not self.users_lock.exists():
             raise ConfigError(
@@ -176,9 +206,12 @@ class DataDir:
         Waits while a guardian stops its server and holds the lock alone.
 
         Raises:
+            ConfigError: others could write into the directory.
             ServerUnavailable: the guardian kept the lock too long.
         """
         deadline_s = time.monotonic() + timeout_s
+        if self.users_lock.exists():
+            self.check_private()
         while True:
             try:
                 users_fd = _open_lock(self.users_lock, create=create)
@@ -271,7 +304,7 @@ class DataDir:
         """Replace the record atomically."""
         fields = asdict(record) | {"socket": os.fspath(record.socket), "binary": os.fspath(record.binary)}
         draft = self.record_file.with_suffix(".new")
-        draft.write_text(json.dumps(fields, indent=2) + "\n")
+        write_private(draft, json.dumps(fields, indent=2) + "\n")
         draft.replace(self.record_file)
 
     def remove_record(self, guardian_pid: int) -> None:
@@ -288,7 +321,7 @@ class DataDir:
         with contextlib.suppress(FileNotFoundError):
             if log.stat().st_size > _LOG_MAX_BYTES:
                 log.replace(log.with_name(log.name + ".1"))
-        return log.open("ab", buffering=0)
+        return open(log, "ab", buffering=0, opener=_open_no_link)
 
     # ------------------------------------------------------------------------------------------------------- its socket
 
@@ -344,8 +377,18 @@ def is_same_file(opened_fd: int, path: Path) -> bool:
         return False
 
 
+def write_private(path: Path, text: str) -> None:
+    """Write a file of the user's own; a link in its place is refused."""
+    with open(path, "w", encoding="utf-8", opener=_open_no_link) as file:
+        file.write(text)
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
 def _open_lock(path: Path, *, create: bool) -> int:
-    return os.open(path, (os.O_RDWR | os.O_CREAT if create else os.O_RDONLY) | os.O_CLOEXEC, 0o600)
+    return _open_no_link(os.fspath(path), os.O_RDWR | os.O_CREAT if create else os.O_RDONLY)
 
 
 def _socket_folders(environ: Mapping[str, str]) -> Iterator[Path]:

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 from orchestrator.core.errors import ConfigError, OrchestratorError, ServerUnavailable
 from orchestrator.core.parent_process import end_with_parent
 from orchestrator.embedded import probe
-from orchestrator.embedded.data_dir import DataDir, ServerRecord, is_same_file
+from orchestrator.embedded.data_dir import DataDir, ServerRecord, is_same_file, write_private
 from orchestrator.embedded.server_binary import INSTALL_HINT, ServerBinary, find_server_binary
 
 if TYPE_CHECKING:
@@ -360,7 +360,7 @@ def run_guardian(
         report: receives the progress of the start.
         ephemeral: remove the data directory after the last user.
     """
-    users_fd = os.open(place.users_lock, os.O_RDWR | os.O_CLOEXEC)
+    users_fd = os.open(place.users_lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         RedisGuardian(
             place,
@@ -390,7 +390,7 @@ def _fail(place: DataDir, failure: OrchestratorError, report: StartReport, users
     log_line(str(failure))
     if is_same_file(users_fd, place.users_lock):
         with contextlib.suppress(OSError):
-            place.failure_file.write_text(f"{failure}\n")
+            write_private(place.failure_file, f"{failure}\n")
     report.failed(failure)
     return failure.exit_code
 

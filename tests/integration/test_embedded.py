@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 import redis
@@ -651,6 +651,95 @@ def test_a_directory_of_another_user_is_not_found(tmp_path: Path) -> None:
     assert theirs is not None
     os.chown(theirs, 65534, 65534)
     assert find_data_dir(None, create=False, environ={}, cwd=tmp_path) is None
+
+
+NOBODY: Final = 65534
+
+
+@contextlib.contextmanager
+def as_nobody() -> Iterator[None]:
+    """Act as another user."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can act as another user")
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """A folder that every user can write into, such as /tmp."""
+    with tempfile.TemporaryDirectory(prefix="orct-", dir="/tmp") as folder:
+        Path(folder).chmod(0o777)
+        yield Path(folder)
+
+
+def plant(path: Path, precious: Path) -> None:
+    """Make what looks like a data directory, with links to a file of somebody else."""
+    path.mkdir()
+    (path / "users.lock").touch()
+    for name in ("guardian.log", "redis.log", "server.new", "last-failure.txt", ".gitignore"):
+        (path / name).symlink_to(precious)
+
+
+def test_a_directory_that_another_user_made_is_refused(
+    shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else's data is served, and no link is followed; who trusts the other user can say so."""
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    with as_nobody():
+        plant(shared_folder / ".orc", precious)
+    with pytest.raises(ConfigError, match=f"belongs to user {NOBODY}.*ORC_DATA_DIR_FOREIGN=1"):
+        find_data_dir(None, create=True, environ={}, cwd=shared_folder)
+    with pytest.raises(ConfigError, match=f"belongs to user {NOBODY}"):
+        attach(shared_folder / ".orc", start=True)
+    monkeypatch.setenv("ORC_DATA_DIR_FOREIGN", "1")
+    with pytest.raises((ConfigError, OSError)):
+        attach(shared_folder / ".orc", start=True)
+    assert precious.read_text() == "mine"
+
+
+def test_a_foreign_volume_is_used_if_asked(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty directory of another user serves as a data directory."""
+    with as_nobody():
+        (shared_folder / "volume").mkdir(mode=0o777)
+    monkeypatch.setenv("ORC_DATA_DIR_FOREIGN", "1")
+    with attach(shared_folder / "volume", start=True) as attached:
+        assert attached.url.startswith("unix://")
+    gone(shared_folder / "volume")
+
+
+def test_a_link_of_another_user_is_not_followed(shared_folder: Path, tmp_path: Path) -> None:
+    """It could lead to another data directory of the user."""
+    (tmp_path / "elsewhere").mkdir()
+    mine = find_data_dir(tmp_path / "elsewhere" / "data", create=True, environ={}, cwd=tmp_path)
+    assert mine is not None
+    tmp_path.chmod(0o755)
+    with as_nobody():
+        (shared_folder / ".orc").symlink_to(mine)
+    assert find_data_dir(None, create=False, environ={}, cwd=shared_folder) is None
+    with pytest.raises(ConfigError, match=f"belongs to user {NOBODY}"):
+        find_data_dir(None, create=True, environ={}, cwd=shared_folder)
+
+
+def test_a_directory_that_others_could_fill_is_refused(tmp_path: Path) -> None:
+    """One that is empty is closed; one with files may have planted ones."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty").chmod(0o777)
+    made = find_data_dir(tmp_path / "empty", create=True, environ={}, cwd=tmp_path)
+    assert made is not None
+    assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    made.chmod(0o777)
+    with pytest.raises(ConfigError, match=r"mode 0777.*chmod 700"):
+        attach(made, start=True)
+    assert stat.S_IMODE(made.stat().st_mode) == 0o777
+    made.chmod(0o755)
+    with attach(made, start=True):
+        assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    gone(made)
 
 
 def test_a_missing_or_old_server_program_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
