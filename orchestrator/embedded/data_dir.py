@@ -168,7 +168,7 @@ class DataDir:
         Others who could write into it could plant the data of a server, or links in place of its files.
 
         Raises:
-            ConfigError: it belongs to somebody else, or others could write into it and it is not empty.
+            ConfigError: it belongs to another user, or others could write into it and it is not empty.
             OSError: it cannot be looked at.
         """
         if os.environ.get(FOREIGN_NAME) == "1":

@@ -687,7 +687,7 @@ def plant(path: Path, precious: Path) -> None:
 def test_a_directory_that_another_user_made_is_refused(
     shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody else's data is served, and no link is followed; who trusts the other user can say so."""
+    """The data of another user is not served, and no link is followed; who trusts the other user can say so."""
     precious = tmp_path / "precious"
     precious.write_text("mine")
     with as_nobody():
