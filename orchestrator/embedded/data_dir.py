@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NAME = ".orc"
 ENVIRONMENT_NAME = "ORC_DATA_DIR"
 FOREIGN_NAME = "ORC_DATA_DIR_FOREIGN"
-"""Set to 1, it accepts a data directory whoever owns it, such as a mounted volume."""
+"""Set to 1, it accepts a data directory that another user owns, such as a mounted volume."""
 POLL_S = 0.02
 
 SOCKET_PATH_MAX_BYTES = 107
