@@ -158,6 +158,7 @@ if TYPE_CHECKING:
     from orchestrator.workers.agent import CallNext as CallNext
     from orchestrator.workers.agent import Middleware as Middleware
     from orchestrator.workers.context import TaskContext as TaskContext
+    from orchestrator.workers.retrying import Backoff as Backoff
     from orchestrator.workers.run import run as run
     from orchestrator.workers.signals import Asked as Asked
     from orchestrator.workers.signals import Reject as Reject

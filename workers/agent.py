@@ -12,7 +12,8 @@ from orchestrator.core.ids import check_name
 from orchestrator.core.rates import Rate, parse_rate
 from orchestrator.extraction.model import EXTRACT
 from orchestrator.locks.execution import LockMode  # noqa: TC001 - part of public signatures
-from orchestrator.workers.skill import PlainSkill, Skill, make_options, make_skill
+from orchestrator.workers.retrying import DelayOption, RetryOption  # noqa: TC001 - part of public signatures
+from orchestrator.workers.skill import MAX_SNOOZES, PlainSkill, Skill, make_options, make_skill
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -142,7 +143,10 @@ class Agent:
         timeout: float | timedelta | None = None,
         silence: float | timedelta | None = None,
         max_attempts: int = 3,
-        backoff: str | float = "exponential",
+        backoff: DelayOption = "exponential",
+        retry_on: RetryOption = None,
+        give_up_on: RetryOption = None,
+        max_snoozes: int | None = MAX_SNOOZES,
         max_deaths: int = 3,
         lock: LockMode = "task",
         process: bool = False,
@@ -158,7 +162,10 @@ class Agent:
         timeout: float | timedelta | None = None,
         silence: float | timedelta | None = None,
         max_attempts: int = 3,
-        backoff: str | float = "exponential",
+        backoff: DelayOption = "exponential",
+        retry_on: RetryOption = None,
+        give_up_on: RetryOption = None,
+        max_snoozes: int | None = MAX_SNOOZES,
         max_deaths: int = 3,
         lock: LockMode = "task",
         process: bool = False,
@@ -176,7 +183,13 @@ class Agent:
             silence: seconds or timedelta that an attempt may take between signs of life (`ctx.heartbeat`, `progress`,
                 `emit`, `extend`); None for no limit.
             max_attempts: failures after which the task becomes a dead letter.
-            backoff: `"exponential"` with full jitter, or a fixed number of seconds between attempts.
+            backoff: delays between attempts: `Backoff(base=…, cap=…)` with full jitter, `"exponential"` for that of the
+                settings, or a fixed number of seconds.
+            retry_on: exceptions that are retried, with their subclasses; others make the task a dead letter at once. A
+                mapping gives each its own delays. None retries all.
+            give_up_on: exceptions, with their subclasses, that make the task a dead letter at once.
+            max_snoozes: how often the handler may raise `Snooze`; the next one makes the task a dead letter. None for
+                no limit.
             max_deaths: worker deaths after which the task becomes a dead letter.
             lock: the scope that an attempt locks. `"task"`: no other attempt of its task changes shared state.
                 `"session"`: one task of the session runs at a time. `"agent"`: one task of the agent runs at a time, on
@@ -195,6 +208,9 @@ class Agent:
             max_attempts=max_attempts,
             max_deaths=max_deaths,
             backoff=backoff,
+            retry_on=retry_on,
+            give_up_on=give_up_on,
+            max_snoozes=max_snoozes,
             lock=lock,
             redact=redact,
         )
@@ -221,7 +237,7 @@ class Agent:
         embedder: Embedder | None = None,
         timeout: float | timedelta | None = None,
         max_attempts: int = 3,
-        backoff: str | float = "exponential",
+        backoff: DelayOption = "exponential",
         redact: bool = False,
     ) -> Skill[Any, Extraction]:
         """Register a skill that stores what an extractor finds in chats in the memory of this agent.

@@ -26,13 +26,12 @@ from orchestrator.core.payload import encode_json
 from orchestrator.core.redaction import HIDDEN, name_of
 from orchestrator.locks.execution import MODES, LockMode
 from orchestrator.workers.context import TaskContext
+from orchestrator.workers.retrying import DelayOption, RetryOption, RetryPolicy, make_policy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
     from pydantic_core import CoreSchema
-
-    from orchestrator.core.backoff import Backoff
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,6 +39,8 @@ T = TypeVar("T")
 RESULT_DEPTH: Final = 128
 """Deepest nesting of a result; pydantic reads at most 200 levels."""
 _SHORT_BYTES: Final = 2048
+MAX_SNOOZES: Final = 1000
+"""Default of `max_snoozes`: a task that is snoozed every minute lasts for most of a day."""
 
 MAY_FIT_LATER: Final = frozenset(
     {
@@ -73,7 +74,8 @@ class SkillOptions:
         silence_s: longest time between signs of life; None for no limit.
         max_attempts: failures after which the task becomes a dead letter.
         max_deaths: deaths of workers in which it was the only suspect, after which the task becomes a dead letter.
-        backoff: `exponential` (full jitter), or a fixed number of seconds.
+        retry: which failures are retried, and when.
+        max_snoozes: snoozes after which the next one makes the task a dead letter; None for no limit.
         lock: the scope that an attempt locks.
         redact: hide arguments, results, output and the texts of exceptions in logs, errors and displays.
     """
@@ -82,7 +84,8 @@ class SkillOptions:
     silence_s: float | None
     max_attempts: int
     max_deaths: int
-    backoff: str | float
+    retry: RetryPolicy
+    max_snoozes: int | None = MAX_SNOOZES
     lock: LockMode = "task"
     redact: bool = False
 
@@ -248,11 +251,6 @@ class Skill(Generic[P, T]):
         result: T = self._result.validate_json(data, by_alias=True, by_name=True)
         return result
 
-    def retry_after_ms(self, failures: int, backoff: Backoff) -> int:
-        """Return the delay after this many failures: the fixed one of the skill, or that of `backoff`."""
-        fixed = self.options.backoff
-        return round((backoff.delay_s(failures) if isinstance(fixed, str) else fixed) * 1000)
-
 
 class PlainSkill(Skill[P, T]):
     """A skill whose handler is a plain `def`: calling it returns the value."""
@@ -285,7 +283,10 @@ def make_options(
     silence: float | timedelta | None,
     max_attempts: int,
     max_deaths: int,
-    backoff: str | float,
+    backoff: DelayOption,
+    retry_on: RetryOption = None,
+    give_up_on: RetryOption = None,
+    max_snoozes: int | None = MAX_SNOOZES,
     lock: LockMode = "task",
     redact: bool = False,
 ) -> SkillOptions:
@@ -294,11 +295,10 @@ def make_options(
     Raises:
         InvalidInput: an option is invalid.
     """
-    for name, count in (("max_attempts", max_attempts), ("max_deaths", max_deaths)):
-        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 1000:
-            raise InvalidInput(f"{name} must be a whole number from 1 to 1000, not {count!r}")
-    if isinstance(backoff, str) and backoff != "exponential":
-        raise InvalidInput(f'backoff must be "exponential" or a number of seconds, not {backoff!r}')
+    _check_count("max_attempts", max_attempts, 1000)
+    _check_count("max_deaths", max_deaths, 1000)
+    if max_snoozes is not None:
+        _check_count("max_snoozes", max_snoozes, 1_000_000)
     if lock not in MODES:
         raise InvalidInput(f"lock must be one of {', '.join(MODES)}, not {lock!r}")
     return SkillOptions(
@@ -306,10 +306,16 @@ def make_options(
         silence_s=_limit_s("silence", silence),
         max_attempts=max_attempts,
         max_deaths=max_deaths,
-        backoff=backoff if isinstance(backoff, str) else to_seconds("backoff", backoff),
+        retry=make_policy(backoff, retry_on, give_up_on),
+        max_snoozes=max_snoozes,
         lock=lock,
         redact=redact,
     )
+
+
+def _check_count(name: str, count: object, most: int) -> None:
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= most:
+        raise InvalidInput(f"{name} must be a whole number from 1 to {most}, not {count!r}")
 
 
 def _surely_json(data: bytes) -> bool:

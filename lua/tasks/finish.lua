@@ -4,7 +4,8 @@
 -- verdicts: succeeded (payload = result; `envelope`, if given, takes the place of the stored one;
 --             with `rewrite`, a plain record is deleted and written again, so that a hash table becomes a listpack) | dead (payload = error) | cancelled
 --           | retry (payload = error; after delay_ms)
---           | snooze (after delay_ms or at at_ms; counts no attempt)
+--           | snooze (after delay_ms or at at_ms; counts no attempt; `number`: snoozes that the handler may raise, after which
+--             the next one ends the task as dead; -1 any number; 0: the worker put the task off)
 --           | requeue (at its original place; counts no attempt)
 --           | released (as requeue; returns the slots of rate limits too)
 --           | invalid (payload = error of the arguments, whose names are `names`, in the version `version` of the skill;
@@ -14,8 +15,8 @@
 -- status, per row: ok | already (the same verdict is stored; nothing changed) | stale (the attempt lost its task;
 -- nothing changed) | lost (`apart`: the record has no result of this generation; nothing changed)
 -- returns: for each row that is not ok its number and status; for each task that was not ready since its submit the number
--- of its row and the ms since when it was (0: unknown); for each invalid task that ended as dead the number of its row and
--- `dead`
+-- of its row and the ms since when it was (0: unknown); for each invalid or snoozed task that ended as dead the number of its
+-- row and `dead`
 -- repeat: returns already
 local pool       = KEYS[1]                   -- key: root of the pool's slot
 local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation agent entry verdict payload envelope rewrite delay_ms at_ms reason number version names began_ago_ms timed_out apart
@@ -67,11 +68,11 @@ local function read(task_key, has_result, rewrite)
     if redis.call('HEXISTS', task_key, 'args') == 1 then return found, {ran = false} end
   end
   local found = read_task(task_key, 'state', 'gen', 'queue', 'rank', 'ttl', 'idem', 'fails', 'deaths', 'by',
-    'cancel', 'out', 'lane', 'refused', 'skill', 'woken', 'ran', 'session', 'due', 'was', 'asks')
+    'cancel', 'out', 'lane', 'refused', 'skill', 'woken', 'ran', 'session', 'due', 'was', 'asks', 'snoozes')
   return found, {refused = found.refused, skill = found.skill, queue = found.queue, rank = found.rank, ttl = found.ttl,
     idem = found.idem, fails = found.fails, deaths = found.deaths, by = found.by, cancel = found.cancel,
     out = found.out, lane = found.lane, woken = found.woken, ran = found.ran,
-    session = found.session, ready_ms = found.asks and '0' or found.due or (found.was and '0')}
+    session = found.session, snoozes = found.snoozes, ready_ms = found.asks and '0' or found.due or (found.was and '0')}
 end
 
 -- Adds the version of a skill that refused the arguments of a task to its others. Returns whether the task waits for
@@ -111,6 +112,8 @@ local function leave_attempt(task_key, row, task)
   if verdict == 'retry' then
     fields[#fields + 1], fields[#fields + 2] = 'fails', tonumber(task.fails or 0) + 1
     fields[#fields + 1], fields[#fields + 2] = 'error:' .. attempt, row.payload
+  elseif verdict == 'snooze' and (row.number or 0) ~= 0 then
+    fields[#fields + 1], fields[#fields + 2] = 'snoozes', tonumber(task.snoozes or 0) + 1
   end
   if state == 'awaiting_input' then
     -- 0: no deadline. Overwrites the due time of an earlier wait.
@@ -176,6 +179,14 @@ local function judge(row, number)
     verdict = 'dead'
     answers[#answers + 1], answers[#answers + 2] = number, 'dead'
   end
+  local reason, trace = row.reason or '', row.payload
+  if verdict == 'snooze' and not task.cancel and (row.number or 0) > 0 and tonumber(task.snoozes or 0) >= row.number then
+    verdict = 'dead'
+    answers[#answers + 1], answers[#answers + 2] = number, 'dead'
+    local last = reason ~= '' and '; it said: ' .. reason or ''
+    reason = 'snoozed ' .. integer(row.number) .. ' times, and max_snoozes of its skill allows no more' .. last
+    trace = reason
+  end
   if again[verdict] and not task.cancel then
     leave_attempt(task_key, row, task)
     return 'ok'
@@ -195,14 +206,14 @@ local function judge(row, number)
   elseif verdict == 'dead' then
     local fails = tonumber(task.fails or 0) + 1
     local attempt = fails + tonumber(task.deaths or 0)
-    local fields = {'fails', fails, 'reason', row.reason or '', 'error:' .. attempt, row.payload}
-    note_attempt(task_key, row, task, fields, outcomes[row.verdict])
+    local fields = {'fails', fails, 'reason', reason, 'error:' .. attempt, trace}
+    note_attempt(task_key, row, task, fields, outcomes[row.verdict], reason)
     end_task(pool, ending, id, task, 'dead', lifetime(task.ttl, dead_ttl_s), fields)
     index_dead(pool, id, now_ms, dead_ttl_s)
   else
-    local reason = task.cancel or row.reason or ''
-    local fields = {'reason', reason}
-    note_attempt(task_key, row, task, fields, outcomes[verdict] and 'cancelled', reason)
+    local said = task.cancel or reason
+    local fields = {'reason', said}
+    note_attempt(task_key, row, task, fields, outcomes[verdict] and 'cancelled', said)
     end_task(pool, ending, id, task, 'cancelled', lifetime(task.ttl, nil, task.idem), fields)
   end
   return 'ok'

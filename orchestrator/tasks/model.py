@@ -152,6 +152,10 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
         return self.attempt - self.deaths - self.forgiven_failures
 
 
+UNLIMITED: Final = -1
+"""Of a snooze: the task may have any number of them."""
+
+
 class VerdictKind(StrEnum):
     """Outcome of an attempt; `lua/tasks/finish.lua` applies it."""
 
@@ -183,7 +187,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     at_ms: int = 0
     reason: str = ""
     number: int = 0
-    """Number of the question in its task, from 1."""
+    """Of a question: its number in the task, from 1. Of a snooze by the handler: how many the task may have."""
     version: str = ""
     """Of invalid arguments: digest of the version of the skill that refused them."""
     names: tuple[str, ...] = ()

@@ -216,6 +216,11 @@ class TaskRecord:
         return self._count("fails")
 
     @property
+    def snoozes(self) -> int:
+        """How often its handler raised `Snooze`."""
+        return self._count("snoozes")
+
+    @property
     def deaths(self) -> int:
         """Attempts whose worker died."""
         return self._count("deaths")

@@ -67,6 +67,7 @@ async def info(store: Store, id_: str) -> TaskInfo:
         parent=envelope.parent,
         lane=record.lane_name,
         attempts=found.fails + found.deaths + runs,
+        snoozes=record.snoozes,
         submitted_at=record.submitted_at,
         due_at=None if found.due_ms is None else from_instant_ms(found.due_ms),
         ended_at=record.ended_at,

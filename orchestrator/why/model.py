@@ -166,6 +166,7 @@ class TaskInfo:
         args: JSON bytes, like `result`, which is None before success; null when the task
             succeeded and its arguments were not kept (`results.keep_arguments`).
         attempts: failed attempts and deaths, plus the current or successful one.
+        snoozes: how often its handler raised `Snooze`; counts no attempt.
         progress: last report of the current or last attempt.
         errors: traceback text of each failed attempt, oldest first.
         deaths: evidence of each death: time, worker, cause.
@@ -213,3 +214,4 @@ class TaskInfo:
     stored_args: StoredValue | None = None
     stored_result: StoredValue | None = None
     last_retry: str = ""
+    snoozes: int = 0

@@ -48,6 +48,16 @@ async def wait_there() -> int:
     return os.getpid()
 
 
+class Hopeless(ValueError):
+    """A failure that another attempt would repeat."""
+
+
+@cruncher.skill(process=True, give_up_on=ValueError, backoff=0)
+def give_up() -> None:
+    """Raise what the skill gives up on."""
+    raise Hopeless("not again")
+
+
 @cruncher.skill(process=True, max_attempts=2, backoff=0)
 def crash(how: str, marker: str) -> str:
     """Crash in the first attempt, leaving a mark; succeed in the second."""

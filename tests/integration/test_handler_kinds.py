@@ -21,7 +21,7 @@ from orchestrator.tasks.model import TaskState
 from orchestrator.workers.runtime.calling import HandlerCaller
 from orchestrator.workers.runtime.process_starter import ProcessStarter
 from tests.helpers.local_team import TIMEOUT_S
-from tests.helpers.process_handlers import Point, cruncher, run_program, swap
+from tests.helpers.process_handlers import Point, cruncher, give_up, run_program, swap
 from tests.helpers.subprocesses import alive
 from tests.helpers.waiting import wait_for
 
@@ -371,3 +371,12 @@ async def test_a_process_handler_may_snooze(team: LocalTeam) -> None:
     await wait_for(scheduled, "the snooze", PROCESS_TIMEOUT_S)
     info = await handle.info()
     assert (info.attempts, info.reason) == (0, "tomorrow")
+
+
+async def test_a_policy_knows_the_exceptions_of_a_process(team: LocalTeam) -> None:
+    """By the names of their classes, also of a class above the one that was raised."""
+    await team.work(cruncher)
+    handle = await team.orc.submit(give_up)
+    with pytest.raises(TaskFailed, match="Hopeless: not again; not retried: give_up_on has ValueError") as failed:
+        await handle.result(PROCESS_TIMEOUT_S)
+    assert len(failed.value.errors) == 1

@@ -128,6 +128,45 @@ async def test_snooze_counts_no_attempt(team: LocalTeam, form: str) -> None:
     assert (await handle.info()).errors == ()
 
 
+async def test_a_task_that_snoozes_for_ever_is_a_dead_letter(team: LocalTeam) -> None:
+    """After `max_snoozes` of the skill, which the reason names; a retry by an operator counts from 0 again."""
+    agent, seen = Agent("sleepy"), []
+
+    @agent.skill(max_snoozes=3)
+    async def work() -> None:
+        seen.append(1)
+        raise Snooze(0, reason="the model is busy")
+
+    await team.work(agent)
+    handle = await team.orc.submit("work")
+    for runs in (4, 8):
+        with pytest.raises(TaskFailed, match=r"snoozed 3 times.*max_snoozes.*the model is busy") as failed:
+            await handle.result(TIMEOUT_S)
+        assert len(seen) == runs
+        info = await handle.info()
+        assert (info.state, info.snoozes) == (TaskState.DEAD, 3)
+        assert "max_snoozes" in failed.value.errors[-1]
+        if runs == 4:
+            await handle.retry()
+
+
+async def test_a_skill_may_allow_any_number_of_snoozes(team: LocalTeam) -> None:
+    """They are counted, and a success ends the task."""
+    agent, seen = Agent("sleepy"), []
+
+    @agent.skill(max_snoozes=None)
+    async def work() -> int:
+        seen.append(1)
+        if len(seen) < 30:
+            raise Snooze(0)
+        return len(seen)
+
+    await team.work(agent)
+    handle = await team.orc.submit("work")
+    assert await handle.result(TIMEOUT_S) == 30
+    assert (await handle.info()).snoozes == 29
+
+
 async def test_reject_is_a_dead_letter_at_once(team: LocalTeam) -> None:
     """However many attempts are left."""
     agent, runs = Agent("picky"), []

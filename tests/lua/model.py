@@ -87,6 +87,7 @@ class Task:
         emitted: generation and number of the last row that was emitted.
         progress: the latest, as it is stored.
         ran: how its attempts ended, if any did not succeed.
+        snoozes: how often its handler put it off.
     """
 
     id: str
@@ -119,6 +120,7 @@ class Task:
     emitted: tuple[int, int] = (0, 0)
     progress: str = ""
     ran: list[str] = field(default_factory=list)
+    snoozes: int = 0
 
 
 class Crew(NamedTuple):
@@ -536,11 +538,12 @@ class Model:
         if verdict.kind in _UNSTARTED:
             self._return_slots(agent, task)
         self._note_attempt(task, verdict.kind)
-        if verdict.kind in _AGAIN and not task.cancel:
+        spent = verdict.kind == VerdictKind.SNOOZE and not task.cancel and 0 < verdict.number <= task.snoozes
+        if verdict.kind in _AGAIN and not task.cancel and not spent:
             self._leave(task, verdict)
         elif verdict.kind == VerdictKind.SUCCEEDED:
             self._end(task, "succeeded")
-        elif verdict.kind == VerdictKind.DEAD or (verdict.kind == VerdictKind.INVALID and not task.cancel):
+        elif verdict.kind == VerdictKind.DEAD or spent or (verdict.kind == VerdictKind.INVALID and not task.cancel):
             # No version of a skill is registered here, so arguments that do not fit end the task.
             task.fails += 1
             self._end(task, "dead", counted=True)
@@ -565,6 +568,8 @@ class Model:
         due = max(self.now_ms + delay_ms if delay_ms else 0, verdict.at_ms)
         if verdict.kind == VerdictKind.RETRY:
             task.fails += 1
+        elif verdict.kind == VerdictKind.SNOOZE:
+            task.snoozes += verdict.number != 0
         if task.by and verdict.kind in _UNSTARTED:
             self.expiring.add(task.id)
         else:
@@ -670,7 +675,7 @@ class Model:
         task.state, task.score = "ready", task.row.rank + self.now_ms
         self._join(task)
         task.cancel, task.by, task.due, task.original_score, task.left = False, 0, 0, None, ""
-        task.blamed, task.group, task.alone = 0, None, None
+        task.blamed, task.group, task.alone, task.snoozes = 0, None, None, 0
         if not task.answers.get(task.asks):
             task.answers.pop(task.asks, None)
         self.expiring.discard(task.id)

@@ -53,6 +53,8 @@ TROUBLES = [
     *["take", "die_together", "finish_old", "cancel", "repeat", "promote"],
 ]
 
+MAX_SNOOZES = 2
+"""How many snoozes every task may have."""
 EVERY_MS = 5000
 OVERDUE_MS = LEASE_MS + 2 * min(5000, LEASE_MS // 3)
 """Nobody has renewed for so long: everybody takes such an entry back, `adopt` and `recover`."""
@@ -68,6 +70,7 @@ MUST_FIRE = [
         "submit, busy",
         "cancel",
         "deleted",
+        "snoozed too often",
         "requeued",
         "promote",
         "assign",
@@ -556,6 +559,9 @@ class Machine(RuleBasedStateMachine):
         for delivery, verdict in rows:
             worker.holds.pop(delivery.entry, None)
             fired[f"finish {verdict.kind.value}"] += 1
+            fired["snoozed too often"] += (
+                verdict.kind is VerdictKind.SNOOZE and self.model.tasks[delivery.task_id].snoozes == MAX_SNOOZES
+            )
 
         def step() -> None:
             assert self.pool.finish(*rows) == self.model.finish(rows)
@@ -567,6 +573,8 @@ class Machine(RuleBasedStateMachine):
         payload, number = b"r", 0
         if kind is VerdictKind.ASK:
             payload, number = pack_question(ASKED), self.model.tasks[delivery.task_id].asks + 1
+        elif kind is VerdictKind.SNOOZE:
+            number = MAX_SNOOZES
         version = "d1" if kind is VerdictKind.INVALID else ""
         return Verdict(kind, payload, delay_ms=delay_ms, at_ms=at_ms, reason="x", number=number, version=version)
 

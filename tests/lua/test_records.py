@@ -64,7 +64,7 @@ def test_fields_and_counters(pool: Pool) -> None:
     look()
     pool.end(delivery, VerdictKind.RETRY)
     delivery = pool.one()
-    pool.end(delivery, VerdictKind.SNOOZE)
+    pool.end(delivery, VerdictKind.SNOOZE, number=9)
     pool.put(row(start_by_ms=pool.now_ms))
     pool.promote()
     play(pool)

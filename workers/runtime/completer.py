@@ -135,6 +135,11 @@ class Completer:
                 waited_ms = self._timings.record(attempt, kind, ready_ms=finished.ready_ms.get(place))
                 if attempt.trace is not None and waited_ms is not None:
                     attempt.trace.record_wait(waited_ms)
+            if place in finished.dead and verdict.kind is VerdictKind.SNOOZE:
+                _log.error(
+                    "task_failed", task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt,
+                    reason=f"it raised Snooze once more than max_snoozes={verdict.number} of its skill allows",
+                )  # fmt: skip
             self._in_flight.drop(delivery)
             if status is FinishStatus.STALE:
                 _log.warning(

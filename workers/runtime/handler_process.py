@@ -33,6 +33,7 @@ from orchestrator.workers.runtime.verdicts import (
     ArgumentsInvalid,
     HandlerRaised,
     ValidationFailed,
+    class_names,
     describe,
     sole,
     traceback_of,
@@ -108,6 +109,7 @@ class HandlerReply(msgspec.Struct, frozen=True, array_like=True):
     text: str = ""
     delay_ms: int | None = None
     at_ms: int = 0
+    kinds: tuple[tuple[str, ...], ...] = ()
 
 
 def handler_in(module: types.ModuleType, qualname: str) -> Any:
@@ -154,7 +156,7 @@ def raise_failure(answer: HandlerReply) -> NoReturn:
             snooze = Snooze(0, reason=answer.text)
             snooze.delay_ms, snooze.at_ms = answer.delay_ms or 0, answer.at_ms
             raise snooze
-    raise HandlerRaised(answer.text, answer.data)
+    raise HandlerRaised(answer.text, answer.data, answer.kinds)
 
 
 # ---------------------------------------------------------------------------------------- in the process
@@ -224,7 +226,8 @@ def _answer(skill: Skill[Any, Any], values: dict[str, Any], request: Request) ->
         if isinstance(signal_ := sole(raised), AttemptSignal):
             return _signal_reply(signal_)
         redact = skill.options.redact
-        return HandlerReply("raised", data=traceback_of(raised, redact=redact), text=describe(raised, redact=redact))
+        text, trace = describe(raised, redact=redact), traceback_of(raised, redact=redact)
+        return HandlerReply("raised", data=trace, text=text, kinds=class_names(raised))
     try:
         return HandlerReply("returned", data=skill.dump_result(value, max_bytes=request.max_bytes))
     except InvalidInput as invalid:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import traceback
 from collections import OrderedDict
 from random import randint
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from orchestrator.core.errors import AskExpired, FormatMismatch, Occupied, ServerFull, ServerUnavailable
+from orchestrator.core.errors import AskExpired, FormatMismatch, Occupied, PayloadError, ServerFull, ServerUnavailable
 from orchestrator.core.log import get_logger
 from orchestrator.core.redaction import HIDDEN, name_of, traceback_without_texts
-from orchestrator.tasks.model import Delivery, Envelope, Verdict, VerdictKind
+from orchestrator.tasks.model import UNLIMITED, Delivery, Envelope, Verdict, VerdictKind
+from orchestrator.workers.retrying import name_of_class
 from orchestrator.workers.signals import Asked, Reject, Retry, Snooze
 
 if TYPE_CHECKING:
     from orchestrator.core.backoff import Backoff
     from orchestrator.workers.skill import Skill
+
+Kinds: TypeAlias = tuple[type, ...] | tuple[str, ...]
+"""The classes of one exception, the nearest first; names of classes, if it was raised in another process."""
 
 ERROR_BYTES: Final = 8192
 """Longest traceback; a longer one loses its middle, because its ends say most."""
@@ -94,11 +98,11 @@ class WorkerFailure(Exception):
 
 
 class HandlerRaised(Exception):
-    """A handler raised in its process; carries one line and the traceback as text."""
+    """A handler raised in its process; carries one line, the traceback as text, and the names of the classes."""
 
-    def __init__(self, line: str, trace: bytes) -> None:
+    def __init__(self, line: str, trace: bytes, kinds: tuple[tuple[str, ...], ...] = ()) -> None:
         super().__init__(line)
-        self.line, self.trace = line, trace
+        self.line, self.trace, self.kinds = line, trace, kinds
 
 
 def rejected(reason: str) -> Verdict:
@@ -142,7 +146,8 @@ def failed(
     redact = skill.options.redact
     if isinstance(failure, Snooze):
         reason = one_line(HIDDEN if redact and failure.reason else failure.reason)
-        return Verdict(VerdictKind.SNOOZE, delay_ms=failure.delay_ms, at_ms=failure.at_ms, reason=reason)
+        most = skill.options.max_snoozes or UNLIMITED
+        return Verdict(VerdictKind.SNOOZE, delay_ms=failure.delay_ms, at_ms=failure.at_ms, reason=reason, number=most)
     if isinstance(failure, Reject):
         return rejected(HIDDEN if redact else failure.reason)
     if isinstance(failure, ValidationFailed):
@@ -158,16 +163,30 @@ def failed(
     if outage.exempts(failure):
         # The pool failed, not the task, so no attempt is counted (protocol rule 25).
         return Verdict(VerdictKind.SNOOZE, delay_ms=round(backoff.delay_s(OUTAGE_BACKOFF_STEP) * 1000), reason=reason)
+    return _counted(raised, delivery, skill=skill, envelope=envelope, backoff=backoff)
+
+
+def _counted(
+    raised: BaseException, delivery: Delivery, *, skill: Skill[Any, Any], envelope: Envelope, backoff: Backoff
+) -> Verdict:
+    """Return the verdict of an attempt whose failure counts: by its number, and by the policy of the skill."""
+    failure, failures, redact = sole(raised), delivery.failures, skill.options.redact
+    reason, trace = describe(failure, redact=redact), traceback_of(raised, redact=redact)
     log = _log.bind(task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt)
-    failures = delivery.failures
+    policy, kinds = skill.options.retry, kinds_of(failure)
     if failures >= (envelope.max_attempts or skill.options.max_attempts):
         log.error("task_failed", reason=reason)
-        return Verdict(VerdictKind.DEAD, traceback_of(raised, redact=redact), reason=reason)
+        return Verdict(VerdictKind.DEAD, trace, reason=reason)
+    if refusal := next(filter(None, map(policy.refuses, kinds)), ""):
+        said = f"; not retried: {refusal}"
+        reason = reason[: REASON_CHARS - len(said)] + said
+        log.error("task_failed", reason=reason)
+        return Verdict(VerdictKind.DEAD, trace, reason=reason)
     delay_ms = failure.delay_ms if isinstance(failure, Retry) else None
     if delay_ms is None:
-        delay_ms = skill.retry_after_ms(failures, backoff)
+        delay_ms = max(policy.delay_ms(failures, one, backoff) for one in kinds or ((),))
     log.warning("attempt_failed", reason=reason, retry_in_ms=delay_ms)
-    return Verdict(VerdictKind.RETRY, traceback_of(raised, redact=redact), delay_ms=delay_ms, reason=reason)
+    return Verdict(VerdictKind.RETRY, trace, delay_ms=delay_ms, reason=reason)
 
 
 def has_asked(ended: object) -> bool:
@@ -175,6 +194,26 @@ def has_asked(ended: object) -> bool:
     if isinstance(ended, BaseExceptionGroup):
         return any(has_asked(one) for one in ended.exceptions)
     return isinstance(ended, Asked)
+
+
+def kinds_of(failure: BaseException) -> tuple[Kinds, ...]:
+    """Return the classes of an exception, of each one in a group; of none that the retry policy does not judge."""
+    failure = sole(failure)
+    if isinstance(failure, HandlerRaised):
+        return failure.kinds
+    if isinstance(failure, BaseExceptionGroup):
+        return tuple(kinds for one in failure.exceptions for kinds in kinds_of(one))
+    # The handler did not fail, or said itself what comes next.
+    if isinstance(failure, (Retry, WorkerFailure, PayloadError)):
+        return ()
+    return (type(failure).__mro__,)
+
+
+def class_names(failure: BaseException) -> tuple[tuple[str, ...], ...]:
+    """Return the names of the classes of an exception, as `HandlerRaised` has them."""
+    return tuple(
+        tuple(kind if isinstance(kind, str) else name_of_class(kind) for kind in kinds) for kinds in kinds_of(failure)
+    )
 
 
 def sole(failure: BaseException) -> BaseException:

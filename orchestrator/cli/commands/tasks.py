@@ -163,6 +163,7 @@ async def show(
         record["history"] = history.attempt_lines(found.history)
         record["children"] = history.child_ids(found)
         record["children_dropped"] = found.children_dropped or None
+        record["snoozes"] = found.snoozes or None
     named = ("why", "worker", "session", "tags", "key", "lane", "parent", "trace_id")
     optional = (
         *named,
@@ -176,6 +177,7 @@ async def show(
         "deaths",
         "requeues",
         "restored",
+        "snoozes",
     )
     output.show_record(
         common.output,

@@ -28,7 +28,6 @@ from pydantic import (
 )
 
 from orchestrator import Agent, Skill, TaskContext
-from orchestrator.core.backoff import Backoff
 from orchestrator.core.errors import InvalidInput
 from tests.helpers.cases import each_case
 from tests.helpers.json_values import alike, json_values
@@ -92,7 +91,7 @@ def test_the_decorator_works_bare_and_called() -> None:
     assert list(agent.skills) == ["first", "second.one"]
     assert (first.name, first.__doc__) == ("first", "Count.")
     options = other.options
-    assert (options.timeout_s, options.max_attempts, options.max_deaths, options.backoff) == (60.0, 7, 2, 1.5)
+    assert (options.timeout_s, options.max_attempts, options.max_deaths, options.retry.delays) == (60.0, 7, 2, 1.5)
 
 
 async def test_a_skill_can_be_called_like_its_handler() -> None:
@@ -470,23 +469,6 @@ def test_results_as_deep_as_allowed_can_be_read() -> None:
     assert skill.read_result(skill.dump_result(value, max_bytes=1000)) == value
     with pytest.raises(InvalidInput, match="deeper"):
         skill.dump_result([value], max_bytes=1000)
-
-
-# ------------------------------------------------------------------------------------------------------------- back-off
-
-
-def test_delays_grow_under_full_jitter_or_are_fixed() -> None:
-    """Exponential delays lie between nothing and a ceiling that doubles up to the cap; a number of seconds is fixed."""
-
-    async def work() -> None: ...
-
-    backoff = Backoff(base_s=1, cap_s=5)
-    exponential, fixed = skill_of(work), skill_of(work, backoff=0.25)
-    for failures, ceiling_ms in ((1, 1000), (2, 2000), (3, 4000), (4, 5000), (50, 5000)):
-        drawn = [exponential.retry_after_ms(failures, backoff) for _ in range(200)]
-        assert max(drawn) <= ceiling_ms
-        assert min(drawn) < ceiling_ms / 4 < 3 * ceiling_ms / 4 < max(drawn)
-        assert fixed.retry_after_ms(failures, backoff) == 250
 
 
 @each_case("value", [math.nan, -math.inf, [[math.inf]], {"a": [1, math.nan]}])
