@@ -37,14 +37,14 @@ class Backoff:
         if base_s is not None and cap_s is not None and base_s > cap_s:
             raise InvalidInput(f"base of Backoff must not be above its cap, got {base_s:g} s and {cap_s:g} s")
 
-    def with_defaults(self, defaults: core.Backoff) -> core.Backoff:
+    def with_defaults(self, defaults: core.ExponentialBackoff) -> core.ExponentialBackoff:
         """Return the delays; `defaults` has those of the settings."""
         base_s = defaults.base_s if self.base is None else to_seconds("base", self.base)
         cap_s = defaults.cap_s if self.cap is None else to_seconds("cap", self.cap)
         # One of them may be a setting, which must not make the other one invalid.
         if self.base is None:
             base_s = min(base_s, cap_s)
-        return core.Backoff(base_s=base_s, cap_s=max(base_s, cap_s))
+        return core.ExponentialBackoff(base_s=base_s, cap_s=max(base_s, cap_s))
 
 
 Delays: TypeAlias = Backoff | float
@@ -86,7 +86,9 @@ class RetryPolicy:
                 return ""
         return "" if self.retry_on is None else "retry_on has none of its types"
 
-    def delay_ms(self, failures: int, kinds: Iterable[type[BaseException] | str], defaults: core.Backoff) -> int:
+    def delay_ms(
+        self, failures: int, kinds: Iterable[type[BaseException] | str], defaults: core.ExponentialBackoff
+    ) -> int:
         """Return the delay after this many failures.
 
         Args:

@@ -18,7 +18,7 @@ QUICK_RETRIES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Backoff:
+class ExponentialBackoff:
     """Delays before the next attempt: the ceiling doubles from `base_s` to `cap_s`, and jitter picks a delay below it.
 
     Full jitter (from zero to the ceiling) spreads callers that failed together better than a fixed delay with noise.
@@ -77,7 +77,7 @@ class Pauses:
     """
 
     def __init__(self, *, cap_s: float = 1.0) -> None:
-        self._backoff = Backoff(base_s=0.02, cap_s=cap_s)
+        self._backoff = ExponentialBackoff(base_s=0.02, cap_s=cap_s)
         self._failures = 0
         self._quick = QuickRetries()
 

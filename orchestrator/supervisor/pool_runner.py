@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from orchestrator.core.backoff import Backoff
+from orchestrator.core.backoff import ExponentialBackoff
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.log import bind_context, get_logger
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 HEALTHY_AFTER_S: Final = 60.0
 """Time without a failure after which the next one starts a new back-off."""
-_BACKOFF: Final = Backoff(base_s=1.0, cap_s=30.0)
+_BACKOFF: Final = ExponentialBackoff(base_s=1.0, cap_s=30.0)
 _log = get_logger(__name__)
 
 

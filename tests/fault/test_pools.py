@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator import Orchestrator
 from orchestrator.agents import scripts as registry
-from orchestrator.core.backoff import Backoff
+from orchestrator.core.backoff import ExponentialBackoff
 from orchestrator.core.errors import ConfigError, FormatMismatch
 from orchestrator.core.formats import FORMAT
 from orchestrator.core.live_settings import LiveSettings
@@ -54,7 +54,7 @@ FAST = {"supervisor__leader_lease_s": 0.6, "supervisor__sweep_s": 0.1, "worker__
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pool that failed is tried again at once."""
-    monkeypatch.setattr(pool_runner, "_BACKOFF", Backoff(base_s=0.02, cap_s=0.05))
+    monkeypatch.setattr(pool_runner, "_BACKOFF", ExponentialBackoff(base_s=0.02, cap_s=0.05))
 
 
 def of_pool(settings: Settings, pool: str) -> Settings:

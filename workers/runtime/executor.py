@@ -17,7 +17,7 @@ import msgspec
 from anyio import to_thread
 from msgspec.structs import replace
 
-from orchestrator.core.backoff import Backoff, Pauses
+from orchestrator.core.backoff import ExponentialBackoff, Pauses
 from orchestrator.core.errors import (
     Fenced,
     InvalidInput,
@@ -505,7 +505,7 @@ class Executor:
             delivery,
             skill=attempt.skill,
             envelope=attempt.envelope,
-            backoff=Backoff(base_s=retry.base_s, cap_s=retry.cap_s),
+            backoff=ExponentialBackoff(base_s=retry.base_s, cap_s=retry.cap_s),
             outage=OutagePolicy(delivery.task_id, self._parts.services.keys.root, had_outage, self._outage_retries),
         )
 

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from orchestrator.core.backoff import Backoff
+from orchestrator.core.backoff import ExponentialBackoff
 from orchestrator.core.event_loop import run_loop
 from orchestrator.core.log import get_logger
 from orchestrator.core.parent_process import end_with_parent
@@ -47,7 +47,7 @@ class HealthProcess:
         self._pid: int | None = None
         self._failures = 0
         self._started_s = -math.inf
-        self._backoff = Backoff(base_s=0.5, cap_s=30.0)
+        self._backoff = ExponentialBackoff(base_s=0.5, cap_s=30.0)
         self.due_s = 0.0
         """When it starts; infinite while it runs."""
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from orchestrator.core.backoff import Backoff
+from orchestrator.core.backoff import ExponentialBackoff
 from orchestrator.core.errors import ConfigError, OrchestratorError, StoreError
 from orchestrator.core.event_loop import run_loop
 from orchestrator.core.hangup import Terminal, ignore_hangup
@@ -176,7 +176,7 @@ class Host:
         self._signals = 0
         self._kill_at_s: float | None = None
         self._status = 0
-        self._backoff = Backoff(base_s=0.05, cap_s=30.0)
+        self._backoff = ExponentialBackoff(base_s=0.05, cap_s=30.0)
 
     def run(self, early: EarlyHangup | None = None) -> int:
         """Run until all workers have ended.

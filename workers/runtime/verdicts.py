@@ -17,7 +17,7 @@ from orchestrator.workers.retrying import name_of_class
 from orchestrator.workers.signals import Asked, Reject, Retry, Snooze
 
 if TYPE_CHECKING:
-    from orchestrator.core.backoff import Backoff
+    from orchestrator.core.backoff import ExponentialBackoff
     from orchestrator.workers.skill import Skill
 
 Kinds: TypeAlias = tuple[type, ...] | tuple[str, ...]
@@ -129,7 +129,7 @@ def failed(
     *,
     skill: Skill[Any, Any],
     envelope: Envelope,
-    backoff: Backoff,
+    backoff: ExponentialBackoff,
     outage: OutagePolicy,
 ) -> Verdict:
     """Return the verdict of an attempt whose handler raised `failure`.
@@ -167,7 +167,12 @@ def failed(
 
 
 def _counted(
-    raised: BaseException, delivery: Delivery, *, skill: Skill[Any, Any], envelope: Envelope, backoff: Backoff
+    raised: BaseException,
+    delivery: Delivery,
+    *,
+    skill: Skill[Any, Any],
+    envelope: Envelope,
+    backoff: ExponentialBackoff,
 ) -> Verdict:
     """Return the verdict of an attempt whose failure counts: by its number, and by the policy of the skill."""
     failure, failures, redact = sole(raised), delivery.failures, skill.options.redact

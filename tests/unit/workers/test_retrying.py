@@ -14,7 +14,7 @@ from orchestrator.workers.runtime.verdicts import HandlerRaised, class_names, ki
 from orchestrator.workers.testing import run_skill
 from tests.helpers.cases import each_case
 
-DEFAULTS = core.Backoff(base_s=1, cap_s=300)
+DEFAULTS = core.ExponentialBackoff(base_s=1, cap_s=300)
 
 
 class RateLimited(ConnectionError):
@@ -101,8 +101,8 @@ def test_delays_grow_from_base_to_cap() -> None:
         drawn = [policy.delay_ms(failures, (), DEFAULTS) for _ in range(200)]
         assert max(drawn) <= ceiling_ms
         assert min(drawn) < ceiling_ms / 4 < 3 * ceiling_ms / 4 < max(drawn)
-    assert Backoff(cap=0.5).with_defaults(DEFAULTS) == core.Backoff(base_s=0.5, cap_s=0.5)
-    assert Backoff(base=400).with_defaults(DEFAULTS) == core.Backoff(base_s=400, cap_s=400)
+    assert Backoff(cap=0.5).with_defaults(DEFAULTS) == core.ExponentialBackoff(base_s=0.5, cap_s=0.5)
+    assert Backoff(base=400).with_defaults(DEFAULTS) == core.ExponentialBackoff(base_s=400, cap_s=400)
     assert Backoff().with_defaults(DEFAULTS) == DEFAULTS
     assert make_policy(0.25, None, None).delay_ms(9, (), DEFAULTS) == 250
 
