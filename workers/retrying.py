@@ -59,7 +59,7 @@ RetryOption: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How a skill retries failed attempts.
+    """Decides how a skill retries failed attempts.
 
     Of the classes of an exception, the nearest one that `retry_on` or `give_up_on` has decides.
 

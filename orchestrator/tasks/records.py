@@ -217,7 +217,7 @@ class TaskRecord:
 
     @property
     def snoozes(self) -> int:
-        """How often its handler raised `Snooze`."""
+        """Number of times that its handler raised `Snooze`."""
         return self._count("snoozes")
 
     @property
