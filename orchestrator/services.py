@@ -6,18 +6,16 @@ import math
 import time
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from orchestrator.chat.accounts import ChatAccounts
-from orchestrator.chat.cache import ChatCache
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ConfigError, ServerUnavailable
 from orchestrator.core.formats import label_connection
 from orchestrator.core.live_settings import LiveSettings
 from orchestrator.core.turns import SILENT_AFTER_S, LoopTurn, LoopTurns
-from orchestrator.embedded.attachment import Attachment, EmbeddedInfo
 from orchestrator.payloads.payloads import Payloads
 from orchestrator.store.failures import ReplyTooLarge
 from orchestrator.store.keys import PoolKeys
@@ -27,22 +25,24 @@ from orchestrator.store.scoped import bind_scope
 from orchestrator.store.server_info import ServerInfo
 from orchestrator.store.store import Endpoint, Store, SyncStore
 from orchestrator.tasks.values import ValueReader
-from orchestrator.vectors.cache import VectorCache, count_cache_loads, count_cached_bytes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
+    from orchestrator.chat.accounts import ChatAccounts
+    from orchestrator.chat.cache import ChatCache
     from orchestrator.core.formats import Floor
     from orchestrator.core.redis_url import RedisUrl
     from orchestrator.core.settings import Settings
+    from orchestrator.embedded.attachment import Attachment as Attachment  # noqa: PLC0414 - exported
+    from orchestrator.embedded.attachment import EmbeddedInfo as EmbeddedInfo  # noqa: PLC0414 - exported
     from orchestrator.store.capabilities import CapabilityProbe
+    from orchestrator.vectors.cache import VectorCache
 
 
 __all__ = [
     "START_PAUSE_S",
     "WAIT_REPORTED_EVERY_S",
-    "Attachment",
-    "EmbeddedInfo",
     "Endpoint",
     "LongRead",
     "PoolKeys",
@@ -74,16 +74,15 @@ START_PAUSE_S: Final = 1.0
 WAIT_REPORTED_EVERY_S: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Services:
     """The shared services of a client, a supervisor or a worker.
+
+    Those of chats and memories are made when they are used, because their modules take long to import.
 
     Attributes:
         live: the settings of the process, which a reload replaces.
         turns: the watched loops of the process.
-        chat_cache: what the process has read of chats.
-        chat_accounts: counts the chats that the process changes.
-        vector_cache: vectors that the process keeps to compare them.
         payloads: large arguments and results.
         values: reads arguments that are fields of their own.
     """
@@ -93,17 +92,34 @@ class Services:
     keys: PoolKeys
     store: Store
     turns: LoopTurns = field(default_factory=LoopTurns)
-    chat_cache: ChatCache = field(default_factory=ChatCache)
-    chat_accounts: ChatAccounts = field(init=False)
-    vector_cache: VectorCache = field(default_factory=VectorCache)
     payloads: Payloads = field(init=False)
     values: ValueReader = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin to count, and open the payload store."""
+        """Open the payload store."""
         object.__setattr__(self, "payloads", Payloads(self.live, self.store.require))
         object.__setattr__(self, "values", ValueReader(self.store))
-        object.__setattr__(self, "chat_accounts", ChatAccounts(self.store, self.live))
+
+    @cached_property
+    def chat_cache(self) -> ChatCache:
+        """Parts of chats that the process has read."""
+        from orchestrator.chat.cache import ChatCache
+
+        return ChatCache()
+
+    @cached_property
+    def chat_accounts(self) -> ChatAccounts:
+        """Counts the chats that the process changes."""
+        from orchestrator.chat.accounts import ChatAccounts
+
+        return ChatAccounts(self.store, self.live)
+
+    @cached_property
+    def vector_cache(self) -> VectorCache:
+        """Vectors that the process keeps to compare them."""
+        from orchestrator.vectors.cache import VectorCache
+
+        return VectorCache()
 
     @property
     def capabilities(self) -> CapabilityProbe:
@@ -281,7 +297,21 @@ def resolve_settings(
     return settings
 
 
-# --------------------------------------------------------------------------------------- what the command line needs
+def count_cached_bytes() -> int:
+    """Return the size of the vectors that this process keeps."""
+    from orchestrator.vectors import cache
+
+    return cache.count_cached_bytes()
+
+
+def count_cache_loads() -> int:
+    """Return how often this process has read the vectors of a memory."""
+    from orchestrator.vectors import cache
+
+    return cache.count_cache_loads()
+
+
+# ------------------------------------------------------------------------------------------------ for the command line
 
 
 def check_answers(settings: Settings) -> None:

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import anyio
 
-from orchestrator.control.commands import RecordLock, RecordSession, RecordTasks
-from orchestrator.control.sending import send
 from orchestrator.core.command_record import SAID_CHARS
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.log import get_logger
@@ -37,6 +35,8 @@ async def record_tasks(
     services: Services, action: TaskAction, ids: Sequence[str], *, reason: str, actor: str | None
 ) -> str:
     """Record tasks for which an action succeeded, and return why they were not recorded; empty if they were."""
+    from orchestrator.control.commands import RecordTasks  # long to import, and most programs record nothing
+
     for first in range(0, len(ids), CHUNK):
         command = RecordTasks(action=action, tasks=tuple(ids[first : first + CHUNK]))
         if problem := await _record(services, command, reason, actor):
@@ -46,6 +46,8 @@ async def record_tasks(
 
 async def record_lock(services: Services, scope: str, lock: LockInfo, reason: str, actor: str | None) -> str:
     """Record that a lock was taken from its holder, and return why it was not recorded; empty if it was."""
+    from orchestrator.control.commands import RecordLock
+
     command = RecordLock(lock=f"{scope} {lock.name}"[:1000], holder=lock.holder[:1000])
     return await _record(services, command, reason, actor)
 
@@ -54,10 +56,14 @@ async def record_session(
     services: Services, action: SessionAction, session: str, *, detail: str, reason: str, actor: str | None
 ) -> str:
     """Record an action on a session, and return why it was not recorded; empty if it was."""
+    from orchestrator.control.commands import RecordSession
+
     return await _record(services, RecordSession(action=action, session=session, detail=detail), reason, actor)
 
 
 async def _record(services: Services, command: RecordCommand, reason: str, actor: str | None) -> str:
+    from orchestrator.control.sending import send
+
     retry_for_s = services.settings.redis.command_timeout_s
     try:
         # The reason is stored with the task too, where it may be longer.

@@ -5,18 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 
 import anyio
 
-from orchestrator.agent_state.states import Agents
 from orchestrator.agents.presence import warn_of_absence
-from orchestrator.agents.skills import list_skills, read_skill
-from orchestrator.agents.stats import read_stats
-from orchestrator.boards.boards import Board, BoardView
-from orchestrator.chat.chat import Chat
-from orchestrator.chat.model import MAIN
 from orchestrator.client.action_records import ActionRecorder, record_lock
 from orchestrator.client.batcher import CHUNK_ROWS, Batcher, unanswered
 from orchestrator.client.completion import as_completed
@@ -27,9 +21,7 @@ from orchestrator.client.handle import TaskHandle
 from orchestrator.client.large_arguments import LargeArguments
 from orchestrator.client.loss_watch import LossWatch
 from orchestrator.client.replies import Replies
-from orchestrator.client.shared_config import SharedConfig
 from orchestrator.client.skill_versions import SkillVersions
-from orchestrator.client.tasks import Tasks
 from orchestrator.core.durability import DEFAULT
 from orchestrator.core.errors import (
     KeyConflict,
@@ -44,44 +36,44 @@ from orchestrator.core.errors import (
 )
 from orchestrator.core.ids import TaskIds, check_task_id
 from orchestrator.core.live_settings import LiveSettings
-from orchestrator.erasure.subjects import Subjects
-from orchestrator.extraction.model import EXTRACT
-from orchestrator.extraction.submitting import plan_extraction
-from orchestrator.limits.limits import Limits
-from orchestrator.locks.model import POOL, parse_scope
-from orchestrator.locks.named import Locks
-from orchestrator.locks.renewal import LockRenewer
-from orchestrator.locks.waiter import LockWaiter
-from orchestrator.memory.memory import Memory
-from orchestrator.memory.owner import MemoryOwner
 from orchestrator.services import Services, open_services, resolve_settings
-from orchestrator.simulations.simulation import Simulation
 from orchestrator.store.keys import ScopeKeys
 from orchestrator.store.scoped import bind_scope
-from orchestrator.tasks.scripts import wake
 from orchestrator.tasks.submission import Submission, SubmissionValidator
 from orchestrator.tracing.active import active, background_context
-from orchestrator.workspace.workspace import WorkspaceView
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager
     from datetime import date
 
+    from orchestrator.agent_state.states import Agents
     from orchestrator.agents.skills import SkillInfo, SkillSummary
     from orchestrator.agents.stats import AttemptStats, By
-    from orchestrator.chat.accounts import ChatUsage
+    from orchestrator.boards.boards import Board, BoardView
+    from orchestrator.chat.accounts import ChatAccounts, ChatUsage
+    from orchestrator.chat.chat import Chat
     from orchestrator.client.admin import Admin
+    from orchestrator.client.shared_config import SharedConfig
+    from orchestrator.client.tasks import Tasks
     from orchestrator.core.durability import Durability, Level
     from orchestrator.core.durations import Duration
     from orchestrator.core.formats import Floor
     from orchestrator.core.settings import Settings
+    from orchestrator.erasure.subjects import Subjects
     from orchestrator.extraction.model import Extraction
+    from orchestrator.limits.limits import Limits
+    from orchestrator.locks.named import Locks
+    from orchestrator.locks.renewal import LockRenewer
+    from orchestrator.locks.waiter import LockWaiter
+    from orchestrator.memory.memory import Memory
     from orchestrator.payloads.payloads import Packed
+    from orchestrator.simulations.simulation import Simulation
     from orchestrator.tasks.options import TaskOptions
     from orchestrator.tasks.scripts import SubmitAnswer, SubmitRow
     from orchestrator.tasks.submission import Arguments, Draft, NamedArguments, NamedSkill, Parent, TypedSkill
     from orchestrator.tracing.spans import SubmitSpan, Tracing
+    from orchestrator.workspace.workspace import WorkspaceView
 
 T = TypeVar("T")
 
@@ -173,10 +165,10 @@ class Orchestrator:
         self._replies = Replies(services, client=ids.node)
         self._following = Following(services)
         self._recorder = ActionRecorder(services)
-        self._renewer = LockRenewer()
-        self._waiter = LockWaiter(services.store, wake)
-        self._accounts = services.chat_accounts
-        async with anyio.create_task_group() as group:
+        for used_later in ("_renewer", "_waiter", "_accounts"):
+            self.__dict__.pop(used_later, None)  # of an earlier `open`
+        async with anyio.create_task_group() as self._group:
+            group = self._group
             group.start_soon(self._floor.run)
             group.start_soon(self._batcher.run)
             group.start_soon(self._durable.run)
@@ -184,14 +176,35 @@ class Orchestrator:
             group.start_soon(self._replies.run)
             group.start_soon(self._following.run)
             group.start_soon(self._recorder.run)
-            group.start_soon(self._renewer.run, services.store)
-            group.start_soon(self._accounts.run)
             if not opened.done():  # else its caller was cancelled and closes
                 opened.set_result(None)
             await anyio.sleep_forever()
 
     def _warn_of_absence(self, absence: str) -> None:
         warn_of_absence(absence)
+
+    # A program that only submits does not import the modules of locks, chats and memories.
+
+    @cached_property
+    def _renewer(self) -> LockRenewer:
+        from orchestrator.locks.renewal import LockRenewer
+
+        renewer = LockRenewer()
+        self._group.start_soon(renewer.run, self.services.store)
+        return renewer
+
+    @cached_property
+    def _waiter(self) -> LockWaiter:
+        from orchestrator.locks.waiter import LockWaiter
+        from orchestrator.tasks.scripts import wake
+
+        return LockWaiter(self.services.store, wake)
+
+    @cached_property
+    def _accounts(self) -> ChatAccounts:
+        accounts = self.services.chat_accounts
+        self._group.start_soon(accounts.run)
+        return accounts
 
     async def aclose(self) -> None:
         """Close the connections; tasks go on, results stay readable by their ids.
@@ -521,7 +534,7 @@ class Orchestrator:
 
         return Admin(self._here)
 
-    def locks(self, scope: str = POOL, *, owner: str | None = None) -> Locks:
+    def locks(self, scope: str = "pool", *, owner: str | None = None) -> Locks:
         """Named locks of a session, of an agent, or of the pool: `async with orc.locks("session:101").hold("doc"):`.
 
         Held locks are renewed until this client is closed.
@@ -533,10 +546,14 @@ class Orchestrator:
         Raises:
             InvalidInput: that is no scope.
         """
+        from orchestrator.locks.model import parse_scope
+
         keys = self._here().keys
         return self._locks(parse_scope(scope, prefix=keys.prefix, pool=keys.pool), owner)
 
     def _locks(self, scope: ScopeKeys, owner: str | None = None) -> Locks:
+        from orchestrator.locks.named import Locks
+
         services = self._here()
         return Locks(
             scope,
@@ -551,6 +568,8 @@ class Orchestrator:
     @property
     def limits(self) -> Limits:
         """Limits by name: may something happen now? Shared by all programs with the same prefix."""
+        from orchestrator.limits.limits import Limits
+
         services = self._here()
         settings = services.settings
         return Limits(services.store, prefix=settings.prefix, retry_for_s=settings.redis.command_timeout_s)
@@ -558,17 +577,23 @@ class Orchestrator:
     @property
     def agents(self) -> Agents:
         """Published states of agents, and the agents that are alive."""
+        from orchestrator.agent_state.states import Agents
+
         services = self._here()
         return Agents(services.store, services.settings, self._waiter)
 
     @property
     def subjects(self) -> Subjects:
         """People that texts are about: where the texts are, and their erasure."""
+        from orchestrator.erasure.subjects import Subjects
+
         services = self._here()
         return Subjects(services.store, services.settings, self._waiter, payloads=services.payloads)
 
     async def skills(self) -> list[SkillSummary]:
         """Return the skills of the live agents by name."""
+        from orchestrator.agents.skills import list_skills
+
         return await list_skills(self._here().store)
 
     async def skill(self, name: str) -> SkillInfo:
@@ -577,6 +602,8 @@ class Orchestrator:
         Raises:
             NotFound: no worker of the last week has it.
         """
+        from orchestrator.agents.skills import read_skill
+
         return await read_skill(self._here().store, name)
 
     async def stats(self, *, within: Duration = 3600, by: By = "both") -> list[AttemptStats]:
@@ -591,16 +618,22 @@ class Orchestrator:
         Raises:
             InvalidInput: `within` is 0 or above a day, or `by` is not known.
         """
+        from orchestrator.agents.stats import read_stats
+
         return await read_stats(self._here().store, within=within, by=by)
 
     @property
     def tasks(self) -> Tasks:
         """Lists of tasks: of a session, of a parent, of the pool; the sessions; the tasks that ended."""
+        from orchestrator.client.tasks import Tasks
+
         return Tasks(self._here())
 
     @property
     def config(self) -> SharedConfig:
         """Configuration values that are published while programs run; `orc.admin.publish_config` changes them."""
+        from orchestrator.client.shared_config import SharedConfig
+
         return SharedConfig(self._here())
 
     @overload
@@ -620,6 +653,8 @@ class Orchestrator:
         Raises:
             InvalidInput: that is no name or no date.
         """
+        from orchestrator.boards.boards import Board, BoardView
+
         services = self._here()
         retry_for_s = services.settings.redis.command_timeout_s
         if name is None:
@@ -636,6 +671,8 @@ class Orchestrator:
         Raises:
             InvalidInput: that is no session.
         """
+        from orchestrator.workspace.workspace import WorkspaceView
+
         services = self._here()
         scope = bind_scope(services.store, services.live, "session", session)
         return WorkspaceView(scope, locks=self._locks(scope.keys))
@@ -649,6 +686,8 @@ class Orchestrator:
         Raises:
             InvalidInput: that is no id.
         """
+        from orchestrator.simulations.simulation import Simulation
+
         services = self._here()
         return Simulation(services.store, services.live, simulation)
 
@@ -674,12 +713,15 @@ class Orchestrator:
         Raises:
             InvalidInput: none or several are given, or that is no name.
         """
+        from orchestrator.memory.memory import Memory
+        from orchestrator.memory.owner import MemoryOwner
+
         services = self._here()
         owner = MemoryOwner.of(agent, user=user, domain=domain, global_=global_)
         scope = bind_scope(services.store, services.live, *owner)
         return Memory(scope, waiter=self._waiter, vector_cache=services.vector_cache)
 
-    def chat(self, session: str, source: str = MAIN) -> Chat:
+    def chat(self, session: str, source: str = "main") -> Chat:
         """Return a chat of a session: `await orc.chat("s-1").append([{"role": "user", "content": "Hello"}])`.
 
         Changes take no lock and are made once per `op_id`; `under(lease)` returns a chat that presents a lock.
@@ -691,6 +733,8 @@ class Orchestrator:
         Raises:
             InvalidInput: that is no session or no source.
         """
+        from orchestrator.chat.chat import Chat
+
         services = self._here()
         scope = bind_scope(services.store, services.live, "session", session)
         return Chat(
@@ -702,7 +746,7 @@ class Orchestrator:
         )
 
     async def extract(
-        self, session: str, *, agent: str, source: str = MAIN, skill: str = EXTRACT, subject: str | None = None
+        self, session: str, *, agent: str, source: str = "main", skill: str = "extract", subject: str | None = None
     ) -> TaskHandle[Extraction] | None:
         """Submit a task that extracts the messages of a chat that the skill has not extracted, into the agent's memory.
 
@@ -722,6 +766,8 @@ class Orchestrator:
         Raises:
             InvalidInput, QueueFull, Stopped, ServerUnavailable: as `submit`.
         """
+        from orchestrator.extraction.submitting import plan_extraction
+
         task = await plan_extraction(self.chat(session, source), agent=agent, skill=skill, subject=subject)
         return None if task is None else await self.submit_one(task)
 

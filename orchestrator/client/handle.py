@@ -19,7 +19,6 @@ from orchestrator.tasks.losses import read_losses
 from orchestrator.tasks.model import CancelStatus, RequeueStatus, TaskState
 from orchestrator.tasks.output import as_chunk, as_event, check_place
 from orchestrator.tasks.queries import TaskOutcome
-from orchestrator.why import lookup
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -232,6 +231,8 @@ class TaskHandle(Generic[T_co]):
         Raises:
             NotFound: no such task, or its retention has passed.
         """
+        from orchestrator.why import lookup
+
         store = self._services.store
         return await store.read_with_retry(lambda: lookup.status(store, self.id), retry_for_s=self._retry_for_s)
 
@@ -241,6 +242,8 @@ class TaskHandle(Generic[T_co]):
         Raises:
             NotFound: no such task, or its retention has passed.
         """
+        from orchestrator.why import lookup
+
         store = self._services.store
         return await store.read_with_retry(lambda: lookup.info(store, self.id), retry_for_s=self._retry_for_s)
 

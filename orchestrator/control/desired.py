@@ -7,10 +7,9 @@ With a secret, only signed commands count: for a slot with an invalid signature,
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.control.commands import KINDS, Command, LogLevel, SetLogLevel, decode_command
 from orchestrator.core.command_record import Issued, SlotValue, pack_slot_value, read_slot_value
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.slots import LOG_LEVEL, STOP_ALL, VERIFIED, drain_slot, job_slot, parse_slot, stop_slot
@@ -18,6 +17,7 @@ from orchestrator.core.slots import LOG_LEVEL, STOP_ALL, VERIFIED, drain_slot, j
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from orchestrator.control.commands import Command, LogLevel
     from orchestrator.control.signing import Signer
 
 SKEW_MS: Final = 5000
@@ -26,11 +26,16 @@ KEPT_SLOTS: Final = 20_000
 """Size of the cache of parsed slots, because every change of one slot reads all of them."""
 COUNTED_DIGITS: Final = 15
 """Digits of the largest counter; the same number as in `lua/includes/desired.lua`."""
-_SORTS: Final = frozenset(
-    {parse_slot(slot).verb for kind in KINDS.values() for slot in kind.slots} | {"do", "verified"}
-)
-"""Prefixes of the slots that this version knows."""
 _INTERRUPTS: Final = frozenset("nb")
+
+
+@cache
+def _known_verbs() -> frozenset[str]:
+    """Return the prefixes of the slots that this version knows."""
+    # The models of the commands take long to import; a command line that finds no command does without.
+    from orchestrator.control.commands import KINDS
+
+    return frozenset({parse_slot(slot).verb for kind in KINDS.values() for slot in kind.slots} | {"do", "verified"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,8 @@ class ActiveCommand:
     @property
     def command(self) -> Command:
         """The decoded command."""
+        from orchestrator.control.commands import decode_command
+
         return decode_command(self.issued.command)
 
 
@@ -127,7 +134,11 @@ class Desired:
     def log_level(self) -> LogLevel | None:
         """The log level of all processes, or None if their settings decide."""
         found = self.active.get(LOG_LEVEL)
-        command = found.command if found else None
+        if found is None:
+            return None
+        from orchestrator.control.commands import SetLogLevel
+
+        command = found.command
         return command.level if isinstance(command, SetLogLevel) else None
 
 
@@ -159,7 +170,9 @@ def read_desired(reply: Sequence[bytes], signer: Signer, revisions: Sequence[byt
         noted = {}  # of a desired state that is lost
     pruned = noted.pop("pruned", 0)
     # What became of a slot is unknown if this version cannot read it.
-    noted = {slot: number for slot, number in noted.items() if slot not in doubtful and parse_slot(slot).verb in _SORTS}
+    if noted:
+        known = _known_verbs()
+        noted = {slot: each for slot, each in noted.items() if slot not in doubtful and parse_slot(slot).verb in known}
     return Desired(seq, epoch, active, tuple(jobs), config, frozenset(doubtful), noted, pruned)
 
 
@@ -185,6 +198,8 @@ def read_slot(slot: str, value: bytes | None, signer: Signer) -> SlotValue | Non
     """Return the value of a slot if it is well-formed, signed, and belongs to this slot; else None."""
     if value is None:
         return None
+    from orchestrator.control.commands import decode_command
+
     try:
         found = read_slot_value(value)
         if not signer.accepts(found.packed, found.signature):
@@ -200,7 +215,7 @@ def read_slot(slot: str, value: bytes | None, signer: Signer) -> SlotValue | Non
 
 def is_of_later_version(slot: str, value: bytes, signer: Signer) -> bool:
     """Return whether the slot holds a signed command of a newer version, which this version must keep."""
-    if parse_slot(slot).verb in _SORTS:
+    if parse_slot(slot).verb in _known_verbs():
         return False
     try:
         found = read_slot_value(value)

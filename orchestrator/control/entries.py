@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.control.commands import Command, decode_command
 from orchestrator.control.desired import SKEW_MS
 from orchestrator.core.command_record import Issued, SlotValue, unpack_issued
 from orchestrator.core.errors import InvalidInput
@@ -16,6 +15,7 @@ from orchestrator.core.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from orchestrator.control.commands import Command
     from orchestrator.control.signing import Signer
     from orchestrator.store.keys import PoolKeys
 
@@ -64,6 +64,8 @@ class ControlEntry:
 
 def read_entry(entry: str, fields: Sequence[bytes], signer: Signer) -> ControlEntry:
     """Parse and check an entry. `refuse_replays` finds repeated commands."""
+    from orchestrator.control.commands import decode_command
+
     found = dict(zip(fields[::2], fields[1::2], strict=False))
     packed, signature = found.get(b"c", b""), found.get(b"s", b"")
     received = ControlEntry(entry, None, None, packed, signature)

@@ -70,3 +70,11 @@ def instant_ms(name: str, value: datetime) -> int:
 def from_instant_ms(at_ms: int) -> datetime:
     """Convert milliseconds since 1970 to an aware UTC time."""
     return _EPOCH + timedelta(milliseconds=at_ms)
+
+
+def in_words(seconds: float) -> str:
+    """Format a duration in its largest unit, as all times that people read: `3 s`, `6 min`, `2 h`, `4 d`."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{int(max(0.0, seconds))} s"

@@ -31,6 +31,10 @@ _HIGH_MAX: Final = 0xFFF
 _LOW_MIN: Final = 0x8000
 _LOW_STEP: Final = 1 << SHARD_BITS
 _LOW_MAX: Final = 0xC000 - _LOW_STEP
+_SOME_ID: Final = "00000000-0000-7000-8000-000000000000"
+_SHOWN_ID: Final = "0190f6e5-4d2a-7c3b-9f10-2b6c8d4e1a55"
+_PREFIX_MIN: Final = 4
+TASK_ID_CHARS: Final = len(_SOME_ID)
 _DIGITS: Final = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 """In the order of their bytes, as Redis sorts."""
 _PAIRS: Final = tuple(first + second for first in _DIGITS for second in _DIGITS)
@@ -145,8 +149,20 @@ def check_task_id(value: str) -> str:
     """
     if isinstance(value, str) and _TASK_ID.fullmatch(value):
         return value
+    raise InvalidInput(f"{_shown(value)} is not a task id; copy it as it was printed, such as {_SHOWN_ID}")
+
+
+def check_task_prefix(value: str) -> str:
+    """Return `value` if a task id can begin with it.
+
+    Raises:
+        InvalidInput: none can, or it is shorter than 4 characters.
+    """
+    if len(value) >= _PREFIX_MIN and _TASK_ID.fullmatch(value + _SOME_ID[len(value) :]):
+        return value
     raise InvalidInput(
-        f"{_shown(value)} is not a task id; copy it as it was printed, such as 0190f6e5-4d2a-7c3b-9f10-2b6c8d4e1a55"
+        f"{_shown(value)} is not a task id; give the id, such as {_SHOWN_ID}, or its first characters, at least "
+        f"{_PREFIX_MIN}"
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from typing import TYPE_CHECKING, Final
 
-from redis import exceptions as redis_errors
+import redis.exceptions as redis_errors
 
 from orchestrator.core.errors import ServerFull, ServerRefused, ServerUnavailable, StoreError, TlsRefused
 from orchestrator.store.tls import ended_early, explain_refusal
@@ -52,6 +54,7 @@ class ReplyTooLarge(StoreError):
     """The reply exceeds the reader's limit and was discarded."""
 
 
+ADVICE: Final = "start it, or name the server with --url or ORC_REDIS__URL"
 _TRY_LATER: Final = {
     "LOADING": "is loading its data",
     "BUSY": "is busy with a long script",
@@ -80,26 +83,32 @@ def is_from_replica(error: BaseException) -> bool:
     return str(error).startswith(_REPLICA)
 
 
-def translate(error: BaseException, *, what: str, sent: bool) -> StoreError:
+def translate(error: BaseException, *, what: str, sent: bool, at: Address) -> StoreError:
     """Translate an exception of redis-py or an error reply.
 
     Args:
         error: the exception.
         what: the command or script, for the message.
         sent: whether the command may have reached the server.
+        at: address of the server, for the message.
     """
     for one in (error, error.__cause__):  # redis-py wraps a refused login at a unix socket
         if isinstance(one, redis_errors.AuthenticationError):
-            return ServerRefused(f"Redis refused the login ({_line(one)}); check user and password in redis.url")
+            return ServerRefused(
+                f"Redis at {at.public_url} refused the login ({_line(one)}); check user and password in redis.url "
+                "(ORC_REDIS__URL)"
+            )
     if refusal := explain_refusal(error):
         return TlsRefused(f"{what} was not run: {refusal}")
     if isinstance(error, redis_errors.BusyLoadingError):
         return ServerUnavailable(f"{what} was not run: Redis is loading its data; try again")
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
-        reason = _line(error)
+        reason = _cause(error)
         if ended_early(error):
             reason = "it ended the TLS connection; if it asks programs for a certificate, set redis.tls_cert"
-        return ServerUnavailable(f"{what}: no answer from Redis ({reason})", outcome_unknown=sent)
+        return ServerUnavailable(
+            f"no answer from Redis at {at.public_url} to {what} ({reason}); {ADVICE}", outcome_unknown=sent
+        )
     return _translate_reply(error, what)
 
 
@@ -134,6 +143,16 @@ def _redirected(redirect: re.Match[str], what: str) -> Redirected:
     return Redirected(
         f"{what} was not run: {where}; try again", slot=int(slot), host=host, port=int(port), asking=asking
     )
+
+
+def _cause(error: BaseException) -> str:
+    """Say why a connection failed: in the words of the operating system, if it gave the reason."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno is not None and seen.errno in errno.errorcode:
+            return os.strerror(seen.errno).lower()
+        seen = seen.__cause__ or seen.__context__
+    return _line(error)
 
 
 def _line(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import hiredis
-from redis.asyncio import ConnectionPool as AsyncConnectionPool
+from redis.asyncio.connection import ConnectionPool as AsyncConnectionPool
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
@@ -219,7 +219,7 @@ class Link:
     def to_error(self, what: str, reply: Any) -> Any:
         """Return a reply, with a `StoreError` in the place of an error reply, also inside the reply of EXEC."""
         if isinstance(reply, hiredis.ReplyError):
-            error = with_address(translate(reply, what=what, sent=True), self.address)
+            error = with_address(translate(reply, what=what, sent=True, at=self.address), self.address)
             if isinstance(error, CutOff):
                 self._doubt()
             return error
@@ -235,7 +235,7 @@ class Link:
         try:
             return await wire.send(packed, expected)
         except (OSError, RedisError) as error:
-            raise translate(error, what=str(what), sent=True) from error
+            raise translate(error, what=str(what), sent=True, at=self.address) from error
 
     async def _open(self, what: Argument) -> Wire:
         attempt = self._attempts
@@ -244,7 +244,7 @@ class Link:
                 return self._wire
             if self._attempts > attempt and self._refusal is not None:
                 # Another caller failed while this one waited: a crowd must not wait for one connection time-out each.
-                raise translate(self._refusal, what=str(what), sent=False) from self._refusal
+                raise translate(self._refusal, what=str(what), sent=False, at=self.address) from self._refusal
             self._attempts, self._refusal = self._attempts + 1, None
             if self._wire is not None:
                 await self._wire.wait_closed()
@@ -258,7 +258,7 @@ class Link:
             except (OSError, RedisError) as error:
                 self._refusal = error
                 self._doubt()
-                raise translate(error, what=str(what), sent=False) from error
+                raise translate(error, what=str(what), sent=False, at=self.address) from error
             if self._opened is not None:
                 self._opened()
             _Reconnects.count += self._was_open
@@ -388,7 +388,7 @@ class SyncLink:
         except (RedisError, OSError) as error:
             if not sent:
                 self._doubted(self.address)
-            raise translate(error, what=str(commands[len(replies)][0]), sent=sent) from error
+            raise translate(error, what=str(commands[len(replies)][0]), sent=sent, at=self.address) from error
         finally:
             if connection is not None:
                 if replica or not done:
@@ -399,7 +399,7 @@ class SyncLink:
         return replies
 
     def _to_error(self, what: str, reply: ResponseError) -> StoreError:
-        error = with_address(translate(reply, what=what, sent=True), self.address)
+        error = with_address(translate(reply, what=what, sent=True, at=self.address), self.address)
         if isinstance(error, CutOff):
             self._doubted(self.address)
         return error

@@ -48,6 +48,12 @@ class Address:
             return Address(f"redis://{login}{at}{place}/0")
         return Address(parts._replace(netloc=f"{login}{at}{place}").geturl())
 
+    @property
+    def public_url(self) -> str:
+        """The URL for messages: without login and options."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{self}{parts.path if parts.scheme != 'unix' else ''}"
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Address) and other.url == self.url
 

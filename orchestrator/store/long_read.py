@@ -72,7 +72,8 @@ class LongRead:
             connection.settimeout(0)
         except (RedisError, OSError) as error:
             self.close()
-            raise translate(error, what=self._what, sent=False) from error
+            assert self._address is not None
+            raise translate(error, what=self._what, sent=False, at=self._address) from error
         self.under_way = True
 
     def _open(self) -> socket.socket:
@@ -119,7 +120,8 @@ class LongRead:
             reply = self._reader.gets()
         except (OSError, hiredis.ProtocolError) as error:
             self.close()
-            raise translate(ConnectionError(str(error)), what=self._what, sent=True) from error
+            assert self._address is not None
+            raise translate(ConnectionError(str(error)), what=self._what, sent=True, at=self._address) from error
         if reply is _NOTHING:
             if ended:
                 self.close()
@@ -131,7 +133,7 @@ class LongRead:
         self.under_way = False
         if isinstance(reply, hiredis.ReplyError):
             assert self._address is not None
-            failure = with_address(translate(reply, what=self._what, sent=True), self._address)
+            failure = with_address(translate(reply, what=self._what, sent=True, at=self._address), self._address)
             if is_from_replica(reply) or isinstance(failure, CutOff):
                 self._locator.doubt(self._address)
                 self.close()

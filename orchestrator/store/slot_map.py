@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from orchestrator.core.errors import ConfigError, ServerRefused, ServerUnavailable
 from orchestrator.core.log import get_logger
-from orchestrator.store.failures import translate
+from orchestrator.store.failures import ADVICE, translate
 from orchestrator.store.links import make_sync_pool
 from orchestrator.store.locator import SLOTS, Address
 
@@ -135,7 +135,7 @@ class ClusterLocator:
             try:
                 shards = ask(node)
             except ServerUnavailable as failure:
-                failures.append(f"{node}: {failure}")
+                failures.append(f"{node}: {str(failure).removesuffix(f'; {ADVICE}')}")
             except ServerRefused as refused:
                 if _NO_CLUSTER in str(refused):
                     raise ConfigError(f"the server at {node} is not part of a cluster; use redis:// for it") from None
@@ -148,7 +148,7 @@ class ClusterLocator:
                     break
                 failures.append(f"{node}: it knows no node with slots")
         else:
-            raise ServerUnavailable(f"no node of the cluster answers ({'; '.join(failures)})")
+            raise ServerUnavailable(f"no node of the cluster answers ({'; '.join(failures)}); {ADVICE}")
         self._is_ready, self._read_s = True, time.monotonic()
 
     def _nodes(self) -> list[Address]:
@@ -194,7 +194,7 @@ def ask(node: Address) -> list[tuple[int, int, Address]]:
         connection.send_command(*_COMMAND)  # type: ignore[no-untyped-call]
         return parse_slots(connection.read_response(), node)
     except (RedisError, OSError) as error:
-        raise translate(error, what=" ".join(_COMMAND), sent=False) from error
+        raise translate(error, what=" ".join(_COMMAND), sent=False, at=node) from error
     finally:
         pool.disconnect()
 

@@ -176,7 +176,7 @@ class Orchestrator:
     def admin(self) -> Admin:
         """The control commands: stop, start, pause, limits, workers, ..."""
 
-    def locks(self, scope: str = ..., *, owner: str | None = None) -> Locks:
+    def locks(self, scope: str = "pool", *, owner: str | None = None) -> Locks:
         """Named locks of a session, of an agent, or of the pool: `with orc.locks("session:101").hold("doc"):`.
 
         Held locks are renewed until this client is closed.
@@ -285,7 +285,7 @@ class Orchestrator:
             InvalidInput: none or several are given, or that is no name.
         """
 
-    def chat(self, session: str, source: str = ...) -> Chat:
+    def chat(self, session: str, source: str = "main") -> Chat:
         """Return a chat of a session: `orc.chat("s-1").append([{"role": "user", "content": "Hello"}])`.
 
         Changes take no lock and are made once per `op_id`; `under(lease)` returns a chat that presents a lock.
@@ -299,7 +299,7 @@ class Orchestrator:
         """
 
     def extract(
-        self, session: str, *, agent: str, source: str = ..., skill: str = ..., subject: str | None = None
+        self, session: str, *, agent: str, source: str = "main", skill: str = "extract", subject: str | None = None
     ) -> TaskHandle[Extraction] | None:
         """Submit a task that extracts the messages of a chat that the skill has not extracted, into the agent's memory.
 

@@ -303,6 +303,12 @@ async def listing(store: Store, *, states: Collection[TaskState], limit: int) ->
     return rows
 
 
+async def ids_with_prefix(store: Store, prefix: str, *, limit: int) -> list[str]:
+    """Return the ids with a prefix among the open tasks, the latest ends and the dead letters, `limit` of each."""
+    found = [*await waiting(store, limit), *await ended(store, limit), *await dead(store, limit)]
+    return list(dict.fromkeys(id_ for id_, _ in found if id_.startswith(prefix)))
+
+
 async def queue_lengths(store: Store) -> dict[str, int]:
     """Count the tasks in each queue that is not empty, in `scheduled` and in `awaiting_input`.
 

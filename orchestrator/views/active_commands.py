@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.control.commands import SetLimit, SetLogLevel
 from orchestrator.control.records import desired
 from orchestrator.control.signing import signer_of
 from orchestrator.core.durations import from_instant_ms
@@ -67,6 +66,8 @@ def of_slots(found: Desired, *slots: str) -> tuple[ActiveCommandView, ...]:
 
 def view(one: ActiveCommand) -> ActiveCommandView:
     """Return the view of an active command."""
+    from orchestrator.control.commands import SetLimit, SetLogLevel
+
     slot = parse_slot(one.slot)
     command = one.command if slot.verb in {"limit", "log"} else None
     rate = command.rate if isinstance(command, SetLimit) else None

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from orchestrator.agents import queries
 from orchestrator.core.slots import STOP_ALL, pause_slot, stop_slot
 from orchestrator.tasks.queries import server_ms
 from orchestrator.views.active_commands import of_slots, read_desired
+from orchestrator.views.paging import LIMIT
 
 if TYPE_CHECKING:
     from orchestrator.agents.model import AgentInfo
     from orchestrator.control.desired import Desired
     from orchestrator.services import Services
     from orchestrator.views.active_commands import ActiveCommandView
-
-LIMIT: Final = 1000
-"""Agents, workers or queues that a view returns unless the caller asks for more."""
 
 
 @dataclass(frozen=True, slots=True)

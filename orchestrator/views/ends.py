@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from orchestrator.store.following import END
 from orchestrator.tasks import ends
 from orchestrator.tasks.ends import EndFilter
-from orchestrator.views.agents import LIMIT
+from orchestrator.views.paging import LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.ids import check_task_id, encode_foreign
 from orchestrator.tasks import families
-from orchestrator.views.agents import LIMIT
+from orchestrator.views.paging import LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Collection

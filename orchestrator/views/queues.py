@@ -10,10 +10,11 @@ from orchestrator.core.queue_name import QueueName
 from orchestrator.core.slots import STOP_ALL, drain_slot, parse_slot, pause_slot, stop_slot
 from orchestrator.tasks import queries as tasks
 from orchestrator.views.active_commands import of_slots, read_desired
-from orchestrator.views.agents import LIMIT
-from orchestrator.why import lookup
+from orchestrator.views.paging import LIMIT
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from orchestrator.services import Services
     from orchestrator.views.active_commands import ActiveCommandView
     from orchestrator.why.model import TaskStatus
@@ -58,6 +59,14 @@ class QueueList:
     total: int
 
 
+async def _heads(services: Services, queues: Sequence[str]) -> Mapping[str, tuple[str, TaskStatus]]:
+    if not queues:
+        return {}
+    from orchestrator.why import lookup
+
+    return await lookup.heads(services.store, queues)
+
+
 async def list_queues(services: Services, *, limit: int = LIMIT) -> QueueList:
     """Read the queues that hold tasks, are paused or drained; at most `limit`."""
     now = await read_desired(services)
@@ -65,7 +74,7 @@ async def list_queues(services: Services, *, limit: int = LIMIT) -> QueueList:
     ordered = [slot.name for slot in map(parse_slot, now.active) if slot.kind == "queue"]
     lengths |= {queue: 0 for queue in ordered if queue not in lengths}
     serving = await agents.serving(services.store) if lengths else {}
-    heads = await lookup.heads(services.store, [queue for queue, count in lengths.items() if count][:HEADS])
+    heads = await _heads(services, [queue for queue, count in lengths.items() if count][:HEADS])
 
     def view(queue: str, count: int) -> QueueView:
         head, status = heads.get(queue, (None, None))

@@ -15,10 +15,10 @@ from orchestrator.locks.model import LockInfo  # noqa: TC001 - public dataclasse
 from orchestrator.store.scoped import bind_scope
 from orchestrator.tasks import families
 from orchestrator.tasks.records import read_each
-from orchestrator.views.agents import LIMIT
 from orchestrator.views.chat import ChatView, list_chats
 from orchestrator.views.families import list_session_tasks
 from orchestrator.views.memory import count_records
+from orchestrator.views.paging import LIMIT
 from orchestrator.workspace.model import WorkspaceSize  # noqa: TC001 - public dataclasses keep their types resolvable
 from orchestrator.workspace.queries import read_size
 

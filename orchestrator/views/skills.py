@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from orchestrator.agents import skills
 from orchestrator.core.slots import STOP_ALL, pause_slot, stop_slot
 from orchestrator.views.active_commands import of_slots, read_desired
-from orchestrator.views.agents import LIMIT
+from orchestrator.views.paging import LIMIT
 
 if TYPE_CHECKING:
     from orchestrator.agents.skills import SkillInfo, SkillSummary

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.agents import stats
-from orchestrator.views.agents import LIMIT
+from orchestrator.views.paging import LIMIT
 
 if TYPE_CHECKING:
     from orchestrator.agents.stats import AttemptStats, By

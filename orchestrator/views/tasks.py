@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from orchestrator.core.durations import from_instant_ms
-from orchestrator.core.errors import NotFound
-from orchestrator.core.ids import check_task_id
+from orchestrator.core.errors import InvalidInput, NotFound
+from orchestrator.core.ids import TASK_ID_CHARS, check_task_id, check_task_prefix
 from orchestrator.core.redaction import hidden_json
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.selecting import DEFAULT_LIMIT, ErrorGroup, TaskPage, group_by_error, read_page, select
 from orchestrator.views.redaction import is_redacted, without_data
-from orchestrator.why import lookup
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -30,6 +29,10 @@ if TYPE_CHECKING:
 DEAD: Final = frozenset({TaskState.DEAD})
 MOST_LOOKED: Final = 200_000
 """Tasks that one list of a command looks at; its cursor goes on behind them."""
+LOOKED_AT: Final = 10_000
+"""Tasks of each kind among which the beginning of an id is looked up."""
+NAMED: Final = 5
+"""Ids that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,31 @@ async def list_matching(
             return TaskPage(tuple(rows.values()), after, looked)
 
 
+async def find_task(services: Services, typed: str) -> str:
+    """Return a whole task id as it is; for the beginning of one, the only id that begins with it.
+
+    Raises:
+        InvalidInput: not the form of a task id, or several ids begin with it.
+        NotFound: none does.
+    """
+    if len(check_task_prefix(typed)) == TASK_ID_CHARS:
+        return typed
+    store = services.store
+    found = await store.read_with_retry(
+        lambda: queries.ids_with_prefix(store, typed, limit=LOOKED_AT),
+        retry_for_s=services.settings.redis.command_timeout_s,
+    )
+    if not found:
+        raise NotFound(
+            f"no id begins with {typed} among the open tasks, the dead letters and the {LOOKED_AT} latest ends; give "
+            "the whole id, or see `orc tasks list`"
+        )
+    if len(found) > 1:
+        named = ", ".join([*sorted(found)[:NAMED], *(["…"] if len(found) > NAMED else [])])
+        raise InvalidInput(f"{len(found)} task ids begin with {typed}: {named}; give more of the id")
+    return found[0]
+
+
 async def read_task(services: Services, id_: str, *, reveal: bool = False) -> TaskInfo:
     """Read everything about a task; of a redacted skill, the sizes of arguments and result unless `reveal` is true.
 
@@ -141,6 +169,8 @@ async def read_task(services: Services, id_: str, *, reveal: bool = False) -> Ta
         InvalidInput: not the form of a task id.
         NotFound: no such task, or its retention has passed.
     """
+    from orchestrator.why import lookup
+
     info = await lookup.info(services.store, check_task_id(id_))
     return info if reveal or not await is_redacted(services, info.skill) else without_data(info)
 
@@ -160,6 +190,8 @@ async def load_values(services: Services, info: TaskInfo) -> TaskInfo:
 
 async def read_task_status(services: Services, id_: str) -> TaskStatus:
     """Read the state of a task and what it waits for. Raises as `read_task`."""
+    from orchestrator.why import lookup
+
     return await lookup.status(services.store, check_task_id(id_))
 
 
@@ -182,6 +214,8 @@ async def export_dead_letter(services: Services, id_: str, *, reveal: bool = Fal
 
     `reveal` as of `read_task`.
     """
+    from orchestrator.why import lookup
+
     record = await lookup.export_task(services.store, check_task_id(id_))
     if record is None or record["state"] != TaskState.DEAD:
         return None

@@ -9,7 +9,7 @@ from orchestrator.agents import queries
 from orchestrator.core.errors import InvalidInput, NotFound
 from orchestrator.core.slots import drain_slot
 from orchestrator.views.active_commands import of_slots, read_desired
-from orchestrator.views.agents import LIMIT
+from orchestrator.views.paging import LIMIT
 
 if TYPE_CHECKING:
     from orchestrator.agents.model import WorkerInfo

@@ -126,7 +126,7 @@ def test_commands_exist(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     for words in commands(page):
         assert not program().run(["--help"] if words[0].startswith("-") else [words[0], "--help"])
         shown = capsys.readouterr().out
-        if len(words) > 1 and re.search(rf"^  {re.escape(words[1])}: ", shown, re.MULTILINE):
+        if len(words) > 1 and re.search(rf"^  {re.escape(words[1])}  ", shown, re.MULTILINE):
             assert not program().run([*words[:2], "--help"])
             shown = capsys.readouterr().out
         used = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]

@@ -69,7 +69,7 @@ def test_server_of_your_own(tmp_path: Path, line: str) -> None:
         assert "authenticated" in answers(f"redis://{where}")
         url = f"redis://operator:pw-operator@{where}"
         terminal = Terminal(tmp_path, ORC_REDIS__URL=url, ORC_PREFIX="my:prod:pool", ORC_CONTROL__SECRET="x" * 32)
-        done = terminal.orc("doctor")
+        done = terminal.orc("doctor", "--all")
         assert "problem " not in done.out, done.out
         assert "has the rights of its role" in done.out
         assert "NOPERM" not in terminal.orc("status").err

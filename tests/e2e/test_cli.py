@@ -62,8 +62,8 @@ def test_usage_error(terminal: Terminal) -> None:
     """What cannot be meant is refused with one line and exit code 2."""
     done = terminal.process("tasks", "sbmit")
     assert (done.code, done.out) == (2, "")
-    assert done.err == 'error: unknown command "sbmit". Did you mean "submit"? — see --help\n'
-    assert terminal.orc("xyzzy").err == 'error: unknown command "xyzzy" — see --help\n'
+    assert done.err == "error: unknown command 'sbmit'; did you mean `orc tasks submit`?\n"
+    assert terminal.orc("xyzzy").err == "error: unknown command 'xyzzy'; `orc --help` lists the commands\n"
 
 
 @pytest.mark.parametrize("typed", ["status", "tasks submit x", "redis info"])

@@ -27,9 +27,10 @@ def test_a_team_at_work(terminal: Terminal) -> None:
     with terminal.start("up", "my_agents:agent") as up:
         up.wait_output("worker_started", timeout_s=20)
         up.wait_output("leadership_acquired", timeout_s=20)
-        done = terminal.process("doctor", "--strict")
+        done = terminal.process("doctor", "--strict", "--all")
         assert (done.code, done.err) == (0, "no problems found\n"), done
         assert "ok       supervisor" in done.out
+        assert terminal.orc("doctor").out == ""
         assert "\x1b" not in done.out
         rows = terminal.orc("doctor", "-o", "json").json()["items"]
         # Without a payload store no payload can be an orphan.
@@ -46,7 +47,8 @@ def test_nobody_answers(terminal: Terminal) -> None:
     assert done.code == 69
     assert "problem  redis-reach" in done.out
     assert "→ start it with `orc up" in done.out
-    assert "ok       python" in done.out
+    assert "ok  " not in done.out
+    assert "ok       python" in terminal.orc("doctor", "--all").out
     assert done.err == "1 problem\n"
     assert not (terminal.folder / "data").exists()
 

@@ -313,7 +313,7 @@ def test_watch_ends_with_the_task(terminal: Terminal) -> None:
     assert terminal.orc("tasks", "watch", never_spoke, "--after", silent.json()["id"]).out == ""
     unserved = submit(terminal, "nobody_can")
     terminal.orc("tasks", "cancel", unserved)
-    assert f"{unserved} is cancelled — " in terminal.orc("tasks", "watch", unserved).err
+    assert f"{unserved} is cancelled; " in terminal.orc("tasks", "watch", unserved).err
     assert terminal.orc("tasks", "watch", UNKNOWN_ID).code == 3
     assert terminal.orc("tasks", "watch", UNKNOWN_ID, "--after", "soon").code == 2
 

@@ -103,7 +103,7 @@ async def test_refused(team: LocalTeam, orc: Callable[..., Awaitable[Done]], han
     assert "does not exist" in unknown.err
     early = await orc("tasks", "answer", handle.id, "1", "--question", "2")
     assert early.code == 4
-    assert "has not asked question 2 — it waits with question 1" in early.err
+    assert "has not asked question 2; it waits with question 1" in early.err
     assert (await handle.status()).state is TaskState.AWAITING_INPUT
 
 

@@ -178,7 +178,7 @@ async def test_wait(team: LocalTeam, orc: Orc, ed: Ed, worker: Worker) -> None:
     assert done.code == 5
     assert f"{worker.id}" in done.out
     assert re.fullmatch(
-        rf"error: not done within 0.2 s: {worker.id} — the command is active all the same, "
+        rf"error: not done within 0.2 s: {worker.id}; the command is active all the same, "
         rf"see `orc control show {ID}`\n",
         done.err,
     )
@@ -193,7 +193,7 @@ async def test_who_has_not_answered(team: LocalTeam, orc: Orc, worker: Worker) -
     done = await orc("stop", "--timeout", "300ms")
     assert done.code == 5
     assert re.fullmatch(
-        rf"error: not answered within 0.3 s: {silent} — the command is active all the same, "
+        rf"error: not answered within 0.3 s: {silent}; the command is active all the same, "
         rf"see `orc control show {ID}`\n",
         done.err,
     )
@@ -391,7 +391,7 @@ async def test_agents_pause_and_resume(team: LocalTeam, orc: Orc, worker: Worker
     (order,) = (await orc("agents", "show", "ed", "-o", "json")).json()["active_commands"]
     assert (order["slot"], order["state"], order["reason"]) == ("pause:agent:ed", "paused", "slow")
     status = (await orc("status")).out
-    assert re.search(r"^pause:agent:ed +paused +\d+s ago +\S+@\S+ +slow$", status, re.MULTILINE)
+    assert re.search(r"^pause:agent:ed +paused +\d+ s ago +\S+@\S+ +slow$", status, re.MULTILINE)
     assert (await orc("agents", "resume", "ed")).code == 0
     assert "ACTIVE COMMANDS" not in (await orc("agents", "list")).out
     await runs(team)
@@ -406,7 +406,7 @@ async def test_agents_limit(team: LocalTeam, orc: Orc) -> None:
     assert (await orc("agents", "show", "quick", "-o", "json")).json()["limits"] == {"rate": "1000/s"}
     refused = await orc("agents", "limit", "free", "7/min")
     assert (refused.code, refused.out) == (4, "")
-    assert refused.err == "error: agent 'free' has no limit of its own — give it a rate in its declaration\n"
+    assert refused.err == "error: agent 'free' has no limit of its own; give it a rate in its declaration\n"
     later = await orc("agents", "limit", "later", "7/min")
     assert later.code == 0
     assert later.err.startswith("no agent 'later' is known now")
@@ -471,7 +471,7 @@ async def test_workers_show(team: LocalTeam, orc: Orc, worker: Worker) -> None:
     unknown = await orc("workers", "show", "nobody")
     assert (unknown.code, unknown.err) == (
         3,
-        "error: no live worker has the id 'nobody' — `orc workers list` shows them\n",
+        "error: no live worker has the id 'nobody'; `orc workers list` shows them\n",
     )
     await deaf(team, f"{prefix}:other")
     several = await orc("workers", "drain", prefix)

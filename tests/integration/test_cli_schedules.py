@@ -67,7 +67,7 @@ async def test_add(orc: Orc) -> None:
     other = await orc(*NIGHTLY, "-a", "scope=some")
     assert (other.code, other.out) == (4, "")
     assert other.err == (
-        "error: schedule 'nightly' exists and has another definition ('report', 30 2 * * * Europe/Berlin) — "
+        "error: schedule 'nightly' exists and has another definition ('report', 30 2 * * * Europe/Berlin); "
         "replace it, or use another name\n"
     )
     replaced = await orc(*NIGHTLY, "-a", "scope=some", "--replace", "--reason", "less")

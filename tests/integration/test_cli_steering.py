@@ -314,7 +314,7 @@ async def test_delete_asks(team: LocalTeam, orc: Orc) -> None:
     handle = await team.orc.submit("nobody_can")
     await handle.cancel()
     done = await orc("delete", handle.id, UNKNOWN_ID)
-    said = "error: cannot ask for confirmation to delete 2 tasks without a terminal — add --yes to confirm\n"
+    said = "error: cannot ask for confirmation to delete 2 tasks without a terminal; add --yes to confirm\n"
     assert done == Done(4, "", said)
     assert await _is(handle, TaskState.CANCELLED)
 

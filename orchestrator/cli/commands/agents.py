@@ -27,7 +27,6 @@ commands = noun(
     "orc agents show editor -o json",
     'orc agents pause editor --reason "too many errors"',
 )
-app = commands.app
 
 COLUMNS = ("name", "workers", "slots", "inbox", "limits", "last_seen_at", "skills")
 

@@ -204,6 +204,3 @@ def _path(text: str) -> Path:
     from pathlib import Path
 
     return Path(text).expanduser()
-
-
-backup_app, restore_app = backup_commands.app, restore_commands.app

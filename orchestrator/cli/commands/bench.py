@@ -45,7 +45,6 @@ commands = Commands(
     "orc bench --payload 10kB",
     "orc bench --url redis://localhost:6379/0",
 )
-app = commands.app
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 commands = Commands(
     "chat", "orc chat show 101", 'orc chat append 101 "Where is my parcel?"', "orc chat export 101 > chat-101.json"
 )
-app = commands.app
 
 Session = Annotated[str, positional("SESSION", help="Id of the session.")]
 Source = Annotated[str, option("--source", metavar="NAME", help="Source of the chat [main].")]

@@ -16,12 +16,12 @@ commands = Commands(
     "orc completion fish > ~/.config/fish/completions/orc.fish",
     "source <(orc completion bash)",
 )
-app = commands.app
 
 
 @commands.itself
 def completion(shell: Annotated[Shell, positional("bash|zsh|fish", help="The shell.")], /) -> None:
     """Print a shell completion script for commands, options and their values."""
     from orchestrator.cli.app import program
+    from orchestrator.cli.terminal.shell_scripts import completion_script
 
-    output.write(program().completion(shell))
+    output.write(completion_script(program(), shell))

@@ -20,7 +20,6 @@ commands = noun(
     "orc config validate orchestrator.toml",
     'orc config publish routing.model \'"large"\' --reason "the small one is down"',
 )
-app = commands.app
 
 
 @commands.command("show", "orc config show --sources", "orc config show -o json")

@@ -19,7 +19,6 @@ commands = noun(
     "orc control list",
     "orc control show 0192f0c1-…",
 )
-app = commands.app
 
 
 @commands.command(

@@ -23,7 +23,6 @@ commands = Commands(
     "orc dead list --group error",
     'orc dead retry --skill send --reason-contains TimeoutError --reason "the mail server is back"',
 )
-app = commands.app
 
 
 @commands.command(
@@ -61,11 +60,12 @@ async def list_(
 @commands.command("show", "orc dead show 0192f0c1-…", "orc dead show 0192f0c1-… -o json | jq -r '.errors[-1]'")
 async def show(task: TaskId, /, *, reveal: Reveal = False, common: Globals = DEFAULTS) -> None:
     """Show a dead letter: reason, arguments, the traceback of each attempt, deaths and retries."""
-    from orchestrator.core.ids import check_task_id
-    from orchestrator.views.tasks import read_dead_letter
+    from orchestrator.core.ids import check_task_prefix
+    from orchestrator.views.tasks import find_task, read_dead_letter
 
-    check_task_id(task)
+    check_task_prefix(task)
     async with common.services() as services:
+        task = await find_task(services, task)
         found = await read_dead_letter(services, task)
         if await may_show(services, task, found.info.skill, reveal=reveal) and reveal:
             found = await read_dead_letter(services, task, reveal=True)
@@ -136,7 +136,7 @@ async def export(
     Args:
         to: A new file, in place of standard output.
     """
-    from orchestrator.cli.commands.task_bulk import checked
+    from orchestrator.cli.commands.task_bulk import checked, full_ids
     from orchestrator.cli.terminal.failures import DONE, NOT_FOUND, joint_exit_code
     from orchestrator.views.tasks import DEAD, export_dead_letter, select_tasks
 
@@ -152,7 +152,7 @@ async def export(
             ids = found.ids
             if found.more:
                 output.say(f"these are the newest {filtering.limit}; raise --limit for more")
-        for id_ in ids:
+        for id_ in await full_ids(services, ids):
             record = await export_dead_letter(services, id_)
             if reveal and record is not None and await may_show(services, id_, record["skill"], reveal=True):
                 record = await export_dead_letter(services, id_, reveal=True)

@@ -35,7 +35,6 @@ TIMEOUT_S: Final = 20.0
 """How long each process may take to end; a worker host kills its workers before that."""
 
 commands = Commands("demo", "orc demo", "orc demo src --out audit")
-app = commands.app
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ commands = Commands(
     'orc erase customer-17 --asked-by "ticket 2041" --sqlite /var/lib/orc/copies.db --yes',
     'orc erase customer-17 --asked-by "ticket 2041" --dry-run',
 )
-app = commands.app
 SHOWN: Final = 500
 """Places that a call reads."""
 

@@ -24,7 +24,6 @@ commands = Commands(
     "orc events --agent editor --limit 200 -o json",
     "orc events --follow -o jsonl",
 )
-app = commands.app
 
 
 @commands.itself

@@ -26,7 +26,6 @@ commands = Commands(
     "orc keys rebuild --scope agent:ada",
     "orc keys report",
 )
-app = commands.app
 
 REPORTED: Final = ("scope", "kind", "keys", "bytes", "lifetimes", "immortal", "biggest_bytes", "biggest", "oldest")
 OF_SCOPES: Final = ("scope", "keys", "bytes", "alarm")

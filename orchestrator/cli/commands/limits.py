@@ -15,7 +15,6 @@ commands = noun(
     'orc limits set model:gpt 30/min --reason "half of the quota"',
     "orc limits reset model:gpt",
 )
-app = commands.app
 
 
 @commands.command("list", "orc limits list", "orc limits list -o json")

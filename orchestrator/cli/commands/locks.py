@@ -18,7 +18,6 @@ commands = Commands(
     "orc locks list",
     "orc locks list session:101",
 )
-app = commands.app
 
 Scope = Annotated[str, positional("SCOPE", help="session:ID, agent:NAME, user:ID, domain:NAME, global or pool.")]
 COLUMNS: Final = ("name", "holder", "fence", "left_ms", "waiting")

@@ -30,7 +30,6 @@ commands = Commands(
     "orc memory show ada ID",
     "orc memory list --user customer-17",
 )
-app = commands.app
 
 Agent = Annotated[str | None, positional("AGENT", help="Name of the agent.")]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Final
 
-from orchestrator.cli.terminal.active_commands import active_commands, show_affected
+from orchestrator.cli.terminal.active_commands import show_affected
 from orchestrator.cli.terminal.command_options import USUAL, CommandOptions
 from orchestrator.cli.terminal.confirm import ask, ask_for_name
 from orchestrator.cli.terminal.declared import noun
@@ -12,12 +12,10 @@ from orchestrator.cli.terminal.inputs import check_limit
 from orchestrator.cli.terminal.options import DEFAULTS, DryRun, Globals, Yes
 from orchestrator.cli.terminal.output import say_rest
 from orchestrator.cli.terminal.parsing import option, positional
+from orchestrator.cli.terminal.queue_rows import COLUMNS, queue_row
 from orchestrator.cli.terminal.selections import Selecting, carry_out, find, show_dry_run
 from orchestrator.cli.terminal.source import viewed
 from orchestrator.core.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from orchestrator.views.queues import QueueView
 
 commands = noun(
     "queues",
@@ -25,9 +23,7 @@ commands = noun(
     "orc queues list -o json",
     'orc queues pause skill:summarize --reason "the model is down"',
 )
-app = commands.app
 
-COLUMNS: Final = ("queue", "tasks", "agents", "why")
 NAME_ABOVE: Final = 20
 """Above this number of tasks, the confirmation of a purge is the name of the queue."""
 
@@ -49,20 +45,6 @@ async def list_(*, limit: Annotated[int, option("--limit", metavar="N")] = 1000,
     rows = [queue_row(view) for view in found.queues]
     show_affected(common.output, rows, COLUMNS, key="queue", empty="no tasks wait")
     say_rest(len(rows), found.total)
-
-
-def queue_row(view: QueueView) -> dict[str, Any]:
-    """Return the row of a queue for a list."""
-    return {
-        "queue": view.queue,
-        "tasks": view.tasks,
-        "agents": view.agents,
-        "serving": view.serving,
-        "head": view.head,
-        "cause": view.status and view.status.detail.cause,
-        "why": view.status and view.status.why,
-        "active_commands": active_commands(view.active_commands),
-    }
 
 
 @commands.command(

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from orchestrator.services import Attachment
 
 commands = Commands("redis", "orc redis run", "orc redis info")
-app = commands.app
 
 
 @commands.command("run", "orc redis run", "orc redis run --data-dir /var/lib/orchestrator")

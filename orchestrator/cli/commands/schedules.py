@@ -35,7 +35,6 @@ commands = noun(
     "orc schedules list",
     "orc schedules next",
 )
-app = commands.app
 
 COLUMNS: Final = ("name", "when", "skill", "next", "last", "state")
 Name = Annotated[str, positional("NAME", help="Name of the schedule.")]

@@ -17,7 +17,6 @@ commands = Commands(
     "orc service install --dry-run",
     "orc service status",
 )
-app = commands.app
 
 
 @commands.command("print", "orc service print supervisor", "orc service print worker > orchestrator-worker@.service")

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from orchestrator.views.sessions import SessionView
 
 commands = Commands("sessions", "orc sessions list", "orc sessions show chat-7", "orc sessions delete chat-7")
-app = commands.app
 
 Session = Annotated[str, positional("SESSION", help="Id of the session.")]
 CHAT_COLUMNS: Final = (

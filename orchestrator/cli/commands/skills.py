@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from orchestrator.agents.skills import SkillVersionInfo
 
 commands = Commands("skills", "orc skills list", "orc skills show write")
-app = commands.app
 
 
 @commands.command("list", "orc skills list", "orc skills list -o json")

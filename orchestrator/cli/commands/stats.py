@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from orchestrator.agents.timings import Durations
 
 commands = Commands("stats", "orc stats", "orc stats --by agent --within 15m", "orc stats -o json")
-app = commands.app
 
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 OUTCOMES: Final = ("succeeded", "failed", "dead")

@@ -11,6 +11,7 @@ from orchestrator.cli.terminal.failures import NOBODY_ANSWERED, error_line
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import Commands
 from orchestrator.cli.terminal.source import viewed
+from orchestrator.core.durations import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,13 +27,12 @@ commands = Commands(
     "orc status",
     "orc status -o json",
 )
-app = commands.app
 
 
 @commands.itself
 async def status(*, common: Globals = DEFAULTS) -> int:
     """Show server, supervisor, agents, workers and queues on one screen."""
-    from orchestrator.cli.commands.queues import queue_row
+    from orchestrator.cli.terminal.queue_rows import queue_row
     from orchestrator.views.backlog import read_backlog
     from orchestrator.views.status import read_status
 
@@ -64,7 +64,7 @@ async def status(*, common: Globals = DEFAULTS) -> int:
 def _print_screen(
     found: PoolStatus, backlog: Backlog, commands: list[dict[str, Any]], queues: list[dict[str, Any]]
 ) -> None:
-    from orchestrator.cli.commands.queues import COLUMNS
+    from orchestrator.cli.terminal.queue_rows import COLUMNS
 
     facts = [
         *_server_facts(found),
@@ -92,7 +92,7 @@ def _server_facts(found: PoolStatus) -> list[tuple[str, str]]:
     facts = []
     for address, server in [("", found.server), *found.other_servers.items()]:
         kept = "append-only file" if server.append_only else "not persisted"
-        text = f"{server.name}, up {output.span(server.uptime_s)}, {_megabytes(server.memory_bytes)}, {kept}"
+        text = f"{server.name}, up {in_words(server.uptime_s)}, {_megabytes(server.memory_bytes)}, {kept}"
         facts.append(("other", f"{address}: {text}") if address else ("server", text))
     return facts
 

@@ -40,4 +40,3 @@ stop_commands = Commands("stop", *examples_of(Stop))
 stop_commands.itself(declared(Stop))
 start_commands = Commands("start", *examples_of(Start))
 start_commands.itself(declared(Start, around=report_other_stops))
-stop_app, start_app = stop_commands.app, start_commands.app

@@ -13,7 +13,6 @@ commands = Commands(
     "orc supervisor run",
     "orc supervisor run --config /etc/orchestrator/orchestrator.toml",
 )
-app = commands.app
 
 
 @commands.command(

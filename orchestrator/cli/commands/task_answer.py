@@ -43,10 +43,12 @@ async def answer(
     Args:
         question: Number of the question, from 1 [the latest].
     """
-    from orchestrator.core.ids import check_task_id
+    from orchestrator.core.ids import check_task_prefix
+    from orchestrator.views.tasks import find_task
 
-    check_task_id(task)
+    check_task_prefix(task)
     async with common.services() as services:
+        task = await find_task(services, task)
         given = await _answer(services, task, value, question)
     if common.output == "table":
         before = "already had this answer" if given.status == "already" else "was answered"

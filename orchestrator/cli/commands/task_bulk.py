@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.cli.terminal.options import Globals
     from orchestrator.cli.terminal.selections import Selecting
     from orchestrator.client.action_records import TaskAction
+    from orchestrator.services import Services
     from orchestrator.tasks import model
 
 UNKNOWN: Final = "does not exist, or its retention has passed"
@@ -34,14 +35,26 @@ class Row:
 
 
 def checked(tasks: Sequence[str]) -> list[str]:
-    """Return the ids without duplicates.
+    """Return the ids and beginnings of ids without duplicates.
 
     Raises:
-        InvalidInput: an id is malformed.
+        InvalidInput: one is malformed.
     """
-    from orchestrator.core.ids import check_task_id
+    from orchestrator.core.ids import check_task_prefix
 
-    return [check_task_id(task) for task in dict.fromkeys(tasks)]
+    return [check_task_prefix(task) for task in dict.fromkeys(tasks)]
+
+
+async def full_ids(services: Services, typed: Sequence[str]) -> list[str]:
+    """Return the whole ids without duplicates.
+
+    Raises:
+        InvalidInput: several ids begin with one of them.
+        NotFound: no id begins with one of them.
+    """
+    from orchestrator.views.tasks import find_task
+
+    return list(dict.fromkeys([await find_task(services, task) for task in typed]))
 
 
 def show_rows(rows: Sequence[Row], common: Globals) -> int:
@@ -81,6 +94,7 @@ async def _retry_by_ids(ids: Sequence[str], options: CommandOptions, common: Glo
     from orchestrator.client import task_actions
 
     async with common.services() as services:
+        ids = await full_ids(services, ids)
         done = await task_actions.retry_tasks(services, ids, reason=options.reason)
     say_unrecorded("retry", done.unrecorded)
     return show_rows([_requeued(id_, *done.tasks[id_]) for id_ in ids], common)
@@ -130,6 +144,7 @@ async def _delete(ids: Sequence[str], options: CommandOptions, common: Globals) 
     from orchestrator.client import task_actions
 
     async with common.services() as services:
+        ids = await full_ids(services, ids)
         done = await task_actions.delete_tasks(services, ids, reason=options.reason)
     say_unrecorded("delete", done.unrecorded)
     return show_rows([_deleted(id_, *done.tasks[id_]) for id_ in ids], common)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from orchestrator.cli.commands.task_bulk import UNKNOWN, Row, say_unrecorded, show_rows
+from orchestrator.cli.commands.task_bulk import UNKNOWN, Row, full_ids, say_unrecorded, show_rows
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.command_options import USUAL, CommandOptions
 from orchestrator.cli.terminal.failures import NOT_FOUND, TIMED_OUT
@@ -49,11 +49,12 @@ def add_to(commands: Commands) -> None:
 
 async def why(task: TaskId, /, *, common: Globals = DEFAULTS) -> None:
     """Show what a task waits for and, if something must be done, what to do."""
-    from orchestrator.core.ids import check_task_id
-    from orchestrator.views.tasks import read_task_status
+    from orchestrator.core.ids import check_task_prefix
+    from orchestrator.views.tasks import find_task, read_task_status
 
-    check_task_id(task)
+    check_task_prefix(task)
     async with common.services() as services:
+        task = await find_task(services, task)
         found = await read_task_status(services, task)
     if common.output == "table":
         output.write(f"{output.clean(f'{found.state}: {found.why}')}\n")
@@ -111,6 +112,7 @@ async def _cancel(ids: Sequence[str], reason: str, wait: bool, timeout: str | No
     from orchestrator.client import task_actions
 
     async with common.services() as services:
+        ids = await full_ids(services, ids)
         done = await task_actions.cancel_tasks(services, ids, reason=reason)
     say_unrecorded("cancel", done.unrecorded)
     rows = [_cancelled(id_, *done.tasks[id_]) for id_ in ids]

@@ -40,7 +40,6 @@ commands = Commands(
     "orc tasks submit greet -a name=Ada --wait",
     "orc tasks list --state dead",
 )
-app = commands.app
 
 
 @commands.command(
@@ -112,24 +111,32 @@ async def list_(
 
     Args:
         state: Only tasks in this state; may be repeated.
-        parent: Only children of this task, in the order of their submits.
+        parent: Only children of this task (its id or the beginning of it), in the order of their submits.
         after: Go on behind a list of the same filter, which printed the cursor.
         limit: How many [50].
     """
     inputs.check_limit(limit, 10_000)
+    from orchestrator.core.ids import check_task_prefix
     from orchestrator.tasks.model import TaskState
-    from orchestrator.views.tasks import list_matching, list_tasks
+    from orchestrator.views.tasks import find_task, list_matching, list_tasks
 
-    wanted = conditions.wanted(state, parent=parent)
+    wanted = conditions.wanted(state)  # checked before a server is asked, like the parent
+    if parent is not None:
+        check_task_prefix(parent)
     cursor, looked = None, 0
     async with viewed(common) as services:
         if conditions == NO_CONDITIONS and parent is None and after is None:
             rows = list(await list_tasks(services, states={TaskState(one) for one in state}, limit=limit))
         else:
+            if parent is not None:
+                wanted = conditions.wanted(state, parent=await find_task(services, parent))
             page = await list_matching(services, wanted, after=after, limit=limit)
             rows, cursor, looked = list(page.tasks), page.cursor, page.looked
     columns = ("id", "state", "skill", "priority", "session", "submitted_at")
-    output.show_list(common.output, [asdict(row) for row in rows], columns, key="id", empty="no tasks")
+    shown = [asdict(row) for row in rows]
+    if common.output == "table":
+        shown = [{**row, "priority": output.priority(row["priority"])} for row in shown]
+    output.show_list(common.output, shown, columns, key="id", empty="no tasks")
     if cursor is not None:
         output.say(f"{looked} tasks were looked at; go on with --after {cursor}")
     elif looked == 0 and len(rows) == limit:
@@ -158,6 +165,7 @@ async def show(
             del record[name]["packed"]
     record["questions"] = task_answer.question_rows(found.questions, table=common.output == "table")
     if common.output == "table":
+        record["priority"] = output.priority(found.priority)
         if found.args == b"null" and found.stored_args is None:
             record["args"] = "not kept after the success (results.keep_arguments)"
         record["history"] = history.attempt_lines(found.history)
@@ -191,6 +199,7 @@ async def show(
 async def result(task: TaskId, /, *, reveal: Reveal = False, common: Globals = DEFAULTS) -> None:
     """Print the result of a task: the JSON that its handler returned, byte for byte."""
     found, shown = await _info(task, common, reveal=reveal, load=True)
+    task = found.id
     if found.state == "succeeded":
         if not shown:
             from orchestrator.cli.terminal.failures import CommandAborted
@@ -220,11 +229,12 @@ async def wait(
     if not tasks:
         raise InvalidInput("no tasks given; give ids (`orc tasks list -o id` prints them)")
     timeout_s = inputs.duration_s("--timeout", timeout)
+    from orchestrator.cli.commands.task_bulk import checked, full_ids
     from orchestrator.cli.terminal.failures import joint_exit_code
     from orchestrator.cli.terminal.waiting import wait_for_all, wait_through_outages
 
     async with common.client() as orc:
-        handles = [orc.task(task) for task in dict.fromkeys(tasks)]
+        handles = [orc.task(task) for task in await full_ids(orc.services, checked(tasks))]
         async with wait_through_outages(orc, of=handles[0] if len(handles) == 1 else None):
             ends = await wait_for_all(handles, timeout_s)
     rows = [
@@ -260,7 +270,8 @@ async def watch(
     from orchestrator.tasks.output import check_place
 
     check_place(after)
-    _, shown = await _info(task, common, reveal=reveal)
+    info, shown = await _info(task, common, reveal=reveal)
+    task = info.id
     async with common.client() as orc:
         handle = orc.task(task)
         status = await handle.status()
@@ -285,11 +296,12 @@ task_answer.add_to(commands)
 
 async def _info(task: str, common: Globals, *, reveal: bool, load: bool = False) -> tuple[TaskInfo, bool]:
     """Return the task, and whether its data is shown; `load` gets large values from the payload store."""
-    from orchestrator.core.ids import check_task_id
-    from orchestrator.views.tasks import load_values, read_task
+    from orchestrator.core.ids import check_task_prefix
+    from orchestrator.views.tasks import find_task, load_values, read_task
 
-    check_task_id(task)  # before a server is asked
+    check_task_prefix(task)  # before a server is asked
     async with common.services() as services:
+        task = await find_task(services, task)
         found = await read_task(services, task)
         shown = await may_show(services, task, found.skill, reveal=reveal)
         if shown and reveal:

@@ -40,7 +40,6 @@ commands = Commands(
     "orc up my_agents:agent --pool mail --pool billing",
     "ORC_REDIS__URL=redis://localhost:6379/0 orc up my_agents:agent",
 )
-app = commands.app
 
 
 @commands.itself

@@ -18,7 +18,6 @@ commands = Commands(
     "orc upgrade status",
     "orc upgrade finish",
 )
-app = commands.app
 
 COLUMNS: Final = ("kind", "id", "version", "format", "pool")
 UNKNOWN: Final = "clients and standby supervisors of older versions are unknown: the Redis user may not run CLIENT LIST"

@@ -11,7 +11,6 @@ from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import Commands
 
 commands = Commands("version", "orc version", "orc version -o json")
-app = commands.app
 
 
 @commands.itself

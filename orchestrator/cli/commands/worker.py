@@ -24,7 +24,6 @@ commands = Commands(
     "orc worker run my_agents:agent my_agents:other --processes 4",
     "orc worker run --group writers",
 )
-app = commands.app
 
 
 @commands.command(

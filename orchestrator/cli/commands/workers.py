@@ -22,7 +22,6 @@ commands = noun(
     "orc workers list -o json",
     "orc workers drain host-7:4711 --wait",
 )
-app = commands.app
 
 COLUMNS = ("id", "host", "pid", "version", "last_seen_at", "agents")
 

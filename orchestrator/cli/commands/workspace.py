@@ -18,7 +18,6 @@ commands = Commands(
     "orc workspace get 101",
     "orc workspace events 101 --follow",
 )
-app = commands.app
 
 BEGINNING: Final = "0-0"
 Session = Annotated[str, positional("SESSION", help="Id of the session.")]

@@ -1,4 +1,4 @@
-"""Exit codes and error lines: `error: what happened — what to do`."""
+"""Exit codes and error lines: `error: what happened; what to do`."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def report(failure: BaseException) -> int:
 def error_line(message: str) -> str:
     """Format an error; further lines, as of several invalid settings, are indented."""
     first, *more = [clean(line) for line in message.splitlines()] or [""]
-    return "\n".join([f"error: {first.replace('; ', ' — ', 1)}", *(f"  {line}" for line in more)])
+    return "\n".join([f"error: {first}", *(f"  {line}" for line in more)])
 
 
 def _cause(failure: BaseException) -> BaseException:

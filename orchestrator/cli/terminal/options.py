@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path  # noqa: TC003 - read when arguments are parsed
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from orchestrator.cli.terminal.parsing import global_options, option, positional
+from orchestrator.cli.terminal.arguments import global_options, option, positional
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Form: TypeAlias = Literal["table", "json", "jsonl", "id"]
 
 
-TaskId: TypeAlias = Annotated[str, positional("ID", help="Id of the task.")]
+TaskId: TypeAlias = Annotated[str, positional("ID", help="Id of the task, or the beginning of it.")]
 DryRun: TypeAlias = Annotated[bool, option("--dry-run", help="Print the ids that match and change nothing.")]
 Yes: TypeAlias = Annotated[bool, option("--yes", help="Do not ask for confirmation.")]
 Reason: TypeAlias = Annotated[str, option("--reason", metavar="TEXT", help="Reason; kept with the command.")]

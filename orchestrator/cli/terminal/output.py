@@ -8,11 +8,13 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from orchestrator.core.durations import in_words
 from orchestrator.core.errors import OrchestratorError
 
 if TYPE_CHECKING:
@@ -30,6 +32,13 @@ _COLOURS: Final = {
     "cancelled": "33",
     "expired": "33",
 }
+
+_BETWEEN: Final = "  "
+CELL_MIN: Final = 6
+"""Characters that a cell keeps when a table is cut to the width of the terminal."""
+ID_CHARS: Final = 36
+_IDS: Final = frozenset({"ID", "EXAMPLE", "NEWEST", "TASK"})
+"""Columns of ids."""
 
 
 class OutputClosed(Exception):
@@ -178,19 +187,37 @@ def result_line(data: bytes) -> bytes:
 
 
 def table(rows: Sequence[Sequence[str]], heads: Sequence[str]) -> str:
-    """Format a table; the last column is not padded."""
+    """Format a table; on a terminal its longest cells are cut so that each line fits. The last column is not padded."""
     titles = [head.replace("_", " ").upper() for head in heads]
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    if is_terminal(sys.stdout):
+        widths = _fitting(widths, titles, shutil.get_terminal_size().columns)
     lines = [_line(titles, widths, dress=lambda text: paint(text, "1"))]
     lines += [_line(row, widths, dress=state) for row in rows]
     return "".join(lines)
 
 
+def _fitting(widths: Sequence[int], titles: Sequence[str], columns: int) -> list[int]:
+    """Return narrower columns: the widest one gives way first, an id last, because it is copied from the table."""
+    fitting = list(widths)
+    least = [max(len(title), ID_CHARS if title in _IDS else CELL_MIN) for title in titles]
+    for may_cut in (least, [max(len(title), CELL_MIN) for title in titles]):
+        while (too_wide := sum(fitting) + len(_BETWEEN) * (len(fitting) - 1) - columns) > 0:
+            room = [max(0, width - each) for width, each in zip(fitting, may_cut, strict=True)]
+            widest = max(range(len(fitting)), key=lambda at: (room[at] > 0, fitting[at]))
+            if not room[widest]:
+                break
+            others = [width for at, width in enumerate(fitting) if at != widest and room[at]]
+            step = max(1, fitting[widest] - max(others, default=0))
+            fitting[widest] -= min(step, too_wide, room[widest])
+    return fitting
+
+
 def _line(cells: Sequence[str], widths: Sequence[int], *, dress: Any) -> str:
     last = len(cells) - 1
-    return (
-        "  ".join(dress(cell if i == last else cell.ljust(widths[i])) for i, cell in enumerate(cells)).rstrip() + "\n"
-    )
+    cut = [cell if len(cell) <= width else f"{cell[: width - 1]}…" for cell, width in zip(cells, widths, strict=True)]
+    dressed = [dress(cell if at == last else cell.ljust(widths[at])) for at, cell in enumerate(cut)]
+    return _BETWEEN.join(dressed).rstrip() + "\n"
 
 
 def paint(text: str, code: str) -> str:
@@ -227,20 +254,19 @@ def clean_lines(text: str) -> str:
 
 
 def ago(moment: datetime | None) -> str:
-    """Format a time relative to now in its largest unit: `5s ago`, `in 2h`."""
+    """Format a time relative to now in its largest unit: `5 s ago`, `in 2 h`."""
     if moment is None:
         return "-"
     seconds = (datetime.now(UTC) - moment).total_seconds()
     # The clock of the server may be up to a second ahead.
-    return f"in {span(-seconds)}" if seconds < -1 else f"{span(max(0.0, seconds))} ago"
+    return f"in {in_words(-seconds)}" if seconds < -1 else f"{in_words(seconds)} ago"
 
 
-def span(seconds: float) -> str:
-    """Format a duration in its largest unit: `3s`, `5m`, `2h`, `4d`."""
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
-        if seconds >= size:
-            return f"{int(seconds // size)}{unit}"
-    return f"{int(seconds)}s"
+def priority(level: int) -> str:
+    """Return the name of a priority, or its number if it has none."""
+    from orchestrator.tasks.options import PRIORITIES
+
+    return next((name for name, each in PRIORITIES.items() if each == level), str(level))
 
 
 def _field(name: str, value: Any, width: int) -> str:

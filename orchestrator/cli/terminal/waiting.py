@@ -85,7 +85,7 @@ async def _watch(orc: Orchestrator, of: TaskHandle[Any] | None) -> None:
                     "the tasks are kept, wait again with `orc tasks wait`"
                 ) from None
             if not reported:
-                say("Redis does not answer; still waiting")
+                say(f"still waiting: {silent}")
                 reported = True
 
 

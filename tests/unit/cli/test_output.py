@@ -49,7 +49,7 @@ def test_json_keeps_user_digits() -> None:
 
 @each_case(
     ("offset_s", "text"),
-    [(0, "0s ago"), (59.5, "59s ago"), (61, "1m ago"), (7200, "2h ago"), (200_000, "2d ago"), (-90, "in 1m")],
+    [(0, "0 s ago"), (59.5, "59 s ago"), (61, "1 min ago"), (7200, "2 h ago"), (200_000, "2 d ago"), (-90, "in 1 min")],
 )
 def test_ago(offset_s: float, text: str) -> None:
     """Times are told in their largest unit."""
@@ -88,8 +88,8 @@ def test_exit_codes(failure: BaseException, code: int, capsys: pytest.CaptureFix
 
 
 def test_error_line() -> None:
-    """An error reads what — what to try; further lines are indented; nothing in it commands a terminal."""
-    assert error_line("no such thing; look again; and again") == "error: no such thing — look again; and again"
+    """An error is told as it is, with its semicolons; further lines are indented; nothing in it commands a terminal."""
+    assert error_line("no such thing; look again; and again") == "error: no such thing; look again; and again"
     assert error_line("two are wrong\na = 1\nb = 2") == "error: two are wrong\n  a = 1\n  b = 2"
     assert "\x1b" not in error_line(HOSTILE)
 

@@ -48,7 +48,7 @@ def test_no_text_shows_the_login() -> None:
 )
 def test_redirects(text: str, wanted: tuple[int, str, int, bool]) -> None:
     """Both answers are told as not run; a caller that does not follow them may try again."""
-    error = translate(Exception(text), what="GET", sent=True)
+    error = translate(Exception(text), what="GET", sent=True, at=Address("redis://h:1/0"))
     assert isinstance(error, Redirected)
     assert (error.slot, error.host, error.port, error.asking) == wanted
     assert isinstance(error, ServerUnavailable)
