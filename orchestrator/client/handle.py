@@ -161,6 +161,8 @@ class TaskHandle(Generic[T_co]):
     async def _whereabouts(self, timeout_s: float | None) -> str:
         """Return what the task waits for, as a sentence; empty after a wait of 0 s, which asks Redis once."""
         if timeout_s:
+            from orchestrator.why import lookup
+
             with anyio.move_on_after(WHY_S), suppress(OrchestratorError):
                 now = await lookup.status(self._services.store, self.id)
                 if not now.state.final:
