@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _TEXT_MAX: Final = 80
 
 
-class _Offer(NamedTuple):
+class _CommandWords(NamedTuple):
     """Words that can follow those of one command, with their texts; options, and the values of each."""
 
     words: dict[str, str]
@@ -33,21 +33,21 @@ def completion_script(program: Commands, shell: Literal["bash", "zsh", "fish"]) 
     return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](dict(_offers("", program)))
 
 
-def _offers(path: str, commands: Commands) -> Iterator[tuple[str, _Offer]]:
+def _offers(path: str, commands: Commands) -> Iterator[tuple[str, _CommandWords]]:
     loaded = {name: commands.load(name) for name in commands.lazies}
     words = dict(commands.lazies) | {name: describe(leaf.function)[0][0] for name, leaf in commands.leaves.items()}
-    yield path, _Offer(words, {}, {}, frozenset()) if commands.own is None else _offer(commands.own)
+    yield path, _CommandWords(words, {}, {}, frozenset()) if commands.own is None else _offer(commands.own)
     for name, each in loaded.items():
         yield from _offers(f"{path}/{name}", each)
     for name, leaf in commands.leaves.items():
         yield f"{path}/{name}", _offer(leaf)
 
 
-def _offer(leaf: CommandFunction) -> _Offer:
+def _offer(leaf: CommandFunction) -> _CommandWords:
     texts = {name.split(" ")[0].rstrip(","): text for section in sections(leaf) for name, text in section.rows}
     named = [each for each in leaf.arguments if each.names]
     words = {choice: "" for each in leaf.arguments if not each.names for choice in each.choices}
-    return _Offer(
+    return _CommandWords(
         words,
         {name: texts.get(each.names[-1], "") for each in named for name in each.names},
         {name: each.choices for each in named for name in each.names if each.choices},
@@ -63,7 +63,7 @@ def _short(text: str) -> str:
     return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 1].rstrip()}…"
 
 
-def _cases(offers: dict[str, _Offer], indent: str) -> list[str]:
+def _cases(offers: dict[str, _CommandWords], indent: str) -> list[str]:
     """Return the lines of a `case` that set `found` to the values of the option before the word."""
     lines: list[str] = []
     for path, offer in offers.items():
@@ -75,7 +75,7 @@ def _cases(offers: dict[str, _Offer], indent: str) -> list[str]:
 # ---------------------------------------------------------------------------------------------------------------- bash
 
 
-def _bash(offers: dict[str, _Offer]) -> str:
+def _bash(offers: dict[str, _CommandWords]) -> str:
     paths = "|".join(path for path in offers if path)
     lines = [
         "_orc() {",
@@ -108,7 +108,7 @@ def _bash(offers: dict[str, _Offer]) -> str:
 # ----------------------------------------------------------------------------------------------------------------- zsh
 
 
-def _zsh(offers: dict[str, _Offer]) -> str:
+def _zsh(offers: dict[str, _CommandWords]) -> str:
     paths = "|".join(path for path in offers if path)
     lines = [
         "#compdef orc orchestrator",
@@ -149,7 +149,7 @@ def _described(words: dict[str, str]) -> str:
 # ---------------------------------------------------------------------------------------------------------------- fish
 
 
-def _fish(offers: dict[str, _Offer]) -> str:
+def _fish(offers: dict[str, _CommandWords]) -> str:
     lines = [
         f"set -g __orc_paths {' '.join(path for path in offers if path)}",
         "function __orc_at",
