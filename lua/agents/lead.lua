@@ -33,9 +33,9 @@ local stored_last, request, submitted = 0, 0, 0
 local counts = has_type(types, durability_key, 'hash') and has_type(types, totals_key, 'hash')
   and has_type(types, requests_key, 'hash')
 if counts then
-  local latest = tonumber(redis.call('HGET', durability_key, 'lease_requests') or 0)
-  stored_last = tonumber(redis.call('HGET', requests_key, id) or latest)
-  submitted = tonumber(redis.call('HGET', totals_key, 'submitted') or 0)
+  local latest = tonumber(redis.call('HGET', durability_key, 'lease_requests') or 0) or 0
+  stored_last = tonumber(redis.call('HGET', requests_key, id) or latest) or latest
+  submitted = tonumber(redis.call('HGET', totals_key, 'submitted') or 0) or 0
   request = math.max(latest, last) + 1
   if last > stored_last then
     -- One supervisor reports a loss: the others now compare with a shared number that is above theirs.

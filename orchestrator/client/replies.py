@@ -276,7 +276,7 @@ class Replies:
         unread: list[str] = []
         apart: list[tuple[str, bytes]] = []
         for raw_id, value in zip(fields[::2], fields[1::2], strict=True):
-            id_, letter = raw_id.decode(), value[:1]
+            id_, letter = raw_id.decode(errors="replace"), value[:1]
             if self._known(id_) is None:
                 continue
             if letter == b"s" and is_apart(value[1:]):

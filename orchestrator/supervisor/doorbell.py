@@ -96,7 +96,7 @@ class Doorbell:
                     self._notify_all()
                 if entries:
                     cursor = entries[-1][0].decode()
-                named = [self._names(*[text.decode() for text in fields[1::2]]) for _, fields in entries]
+                named = [self._names(*fields[1::2]) for _, fields in entries]
                 if self._pass_on(set[str]().union(*named), covered):
                     # A notified loop sends its call before the next read.
                     await checkpoint()
@@ -144,9 +144,10 @@ class Doorbell:
                 self._notify_all()
 
     @staticmethod
-    def _names(what: str, agents: str = "") -> set[str]:
-        # An entry that names agents is about these only.
-        return {str(QueueName.of_agent(agent)) for agent in agents.split()} or {what}
+    def _names(what: bytes, agents: bytes = b"", *_: bytes) -> set[str]:
+        # An entry that names agents is about these only. No program of the project writes further fields.
+        named = agents.decode(errors="replace").split()
+        return {str(QueueName.of_agent(agent)) for agent in named} or {what.decode(errors="replace")}
 
     def _notify_all(self) -> None:
         self._assigner.notify(EVERYTHING)

@@ -166,12 +166,25 @@ def test_full_counts_parked(pool: Pool) -> None:
 
 def test_fails_in_the_middle(pool: Pool) -> None:
     """A command that fails after the first write leaves the task, and the error says that this may be."""
-    pool.execute("SET", f"{pool.keys.root}:stats:TOTAL", "not ours", "EX", 60)
+    pool.execute("SET", pool.keys.doorbell, "not ours", "EX", 60)
     task = row()
     with pytest.raises(ServerRefused, match="WRONGTYPE") as refused:
         pool.submit(task)
     assert refused.value.outcome_unknown
     assert pool.state(task.id) == "ready"
+
+
+@pytest.mark.parametrize("damage", [("HSET", "submitted", "nan"), ("SET", "not ours", "EX", 60)])
+def test_a_damaged_counter_refuses_no_task(pool: Pool, damage: tuple[str | int, ...]) -> None:
+    """One that holds no number begins anew; a key that is no hash is left to the repair."""
+    pool.put(row())
+    totals = f"{pool.keys.root}:stats:TOTAL"
+    pool.execute("DEL", totals)
+    pool.execute(damage[0], totals, *damage[1:])
+    task = row()
+    assert pool.submit(task)[0][0] == "created"
+    if damage[0] == "HSET":
+        assert pool.execute("HGET", totals, "submitted") == b"1"
 
 
 def test_known_tasks_pass_a_full_queue(pool: Pool) -> None:
