@@ -247,6 +247,11 @@ _TABLE: Final = (
         "Start a worker of such an agent.",
     ),
     Topic(
+        "lifespans",
+        "The lifespan of an agent failed in the last two minutes, so its workers do not start.",
+        "Correct the lifespan, or what it needs; the log of the worker host has the traceback.",
+    ),
+    Topic(
         "agent-skills",
         "Live workers of one agent have different skills, so tasks of the skills that some lack wait.",
         "Give agents with other skills other names; during an upgrade, wait for its end.",

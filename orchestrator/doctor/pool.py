@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.agents import queries as registry
+from orchestrator.agents.failed_starts import failed_starts
 from orchestrator.agents.presence import find_absence
 from orchestrator.core.errors import NotFound
 from orchestrator.core.queue_name import QueueName
@@ -74,6 +75,8 @@ def _fix(why: Why) -> str:
             return f"start a version of {why.agent!r} that has it; see `orc agents show {why.agent}`"
         case Cause.LIMIT_UNDEFINED:
             return f"define the limit {why.limit!r} in the settings of the workers"
+    if why.reason:
+        return "correct the lifespan, or what it needs; the log of the worker host has the traceback"
     who = f"agent {why.agent!r}" if why.agent else "an agent that has it"
     return f"start a worker of {who}: `orc worker run MODULE:AGENT`"
 
@@ -92,6 +95,13 @@ async def check_agents(context: CheckContext) -> list[DoctorFinding]:
             )
         )
     return findings or [ok("agent-skills", "all live workers of an agent have the same skills")]
+
+
+async def check_starts(context: CheckContext) -> list[DoctorFinding]:
+    """Report agents whose lifespans fail, so that their workers do not start."""
+    fix = "correct the lifespan, or what it needs; the log of the worker host has the traceback"
+    found = [warning("lifespans", one.text, fix) for one in await failed_starts(context.store)]
+    return found or [ok("lifespans", "no lifespan failed lately")]
 
 
 async def check_parked(context: CheckContext) -> list[DoctorFinding]:

@@ -80,6 +80,7 @@ _POOL: Final = (
     ("active-commands", active_commands.check_active_commands),
     ("workers", pool.check_workers),
     ("skills", pool.check_skills),
+    ("lifespans", pool.check_starts),
     ("agent-skills", pool.check_agents),
     ("parked", pool.check_parked),
     ("parents", parents.check_parents),

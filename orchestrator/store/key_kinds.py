@@ -545,6 +545,13 @@ POOL_KEYS: Final = (
         backup=Backup.UNTIL,
         loss=Loss.CHECKPOINTED,
     ),
+    KeyKind(
+        "failed_starts",
+        "hash",
+        "per agent whose lifespan failed: number of failures in a row, ms of the last one, skills, error, as JSON",
+        "10 minutes after the last failure",
+        loss=Loss.PASSING,
+    ),
     KeyKind("leader", "string", "id of the leading supervisor", "`supervisor.leader_lease_s`", loss=Loss.RENEWED),
     KeyKind(
         "leader:format",

@@ -122,6 +122,11 @@ class PoolKeys:
         return f"{self.root}:limits"
 
     @property
+    def failed_starts(self) -> str:
+        """Key of the agents whose lifespans failed."""
+        return f"{self.root}:failed_starts"
+
+    @property
     def agents(self) -> str:
         """Key of the known agents."""
         return f"{self.root}:agents"

@@ -167,8 +167,9 @@ def _no_addressee(found: Findings) -> Why | None:
     else:
         seen = _ago(agent.seen_ms, found)
         cause, text = Cause.AGENT_DOWN, f"agent {agent.name!r} has no live worker, it was seen {seen}"
-    text, seen_at = f"{text}; {START_ONE}", _instant(agent.seen_ms)
-    return Why(cause=cause, text=text, agent=agent.name, queue=found.queue, seen=seen_at)
+    text, seen_at = f"{text}; {found.failed_start or START_ONE}", _instant(agent.seen_ms)
+    reason = found.failed_start or None
+    return Why(cause=cause, text=text, agent=agent.name, queue=found.queue, seen=seen_at, reason=reason)
 
 
 def _no_skill(found: Findings) -> Why | None:
@@ -198,8 +199,10 @@ def _no_skill(found: Findings) -> Why | None:
         )
     draining = ", ".join(repr(agent.name) for agent in found.agents)
     still = f" ({draining} has, but takes nothing new)" if draining else ""
-    text = f"parked: no live agent has the skill {found.skill!r}{still}; {START_ONE} that has"
-    return Why(cause=Cause.NO_AGENT, text=text, skill=found.skill, queue=found.queue)
+    advice = found.failed_start or f"{START_ONE} that has"
+    text = f"parked: no live agent has the skill {found.skill!r}{still}; {advice}"
+    reason = found.failed_start or None
+    return Why(cause=Cause.NO_AGENT, text=text, skill=found.skill, queue=found.queue, reason=reason)
 
 
 def _outdated(found: Findings) -> Why | None:

@@ -176,6 +176,7 @@ class Findings:
         missing: number of tasks that its attempt waits for and that have not ended.
         missing_tasks: up to ten of them.
         active: the stops and pauses that apply to it, by slot.
+        failed_start: why workers that could run it do not start; empty if they do, or that is not known.
     """
 
     id: str
@@ -212,6 +213,7 @@ class Findings:
     missing: int = 0
     missing_tasks: tuple[str, ...] = ()
     active: Mapping[str, ActiveCommandFacts] = field(default_factory=dict)
+    failed_start: str = ""
 
     @property
     def now_ms(self) -> int:

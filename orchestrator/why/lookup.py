@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import msgspec
 
+from orchestrator.agents.failed_starts import failed_starts
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import NotFound, StoreError
 from orchestrator.payloads.reference import is_reference, name_of, unpack_reference
@@ -33,7 +34,7 @@ MAX_READS: Final = 3
 
 
 async def status(store: Store, id_: str) -> TaskStatus:
-    """Read the state of a task and what it waits for, in one round trip.
+    """Read the state of a task and what it waits for, in one round trip; in two if no agent could run it.
 
     Raises:
         NotFound: no such task, or its retention has passed.
@@ -122,6 +123,10 @@ async def _find(store: Store, id_: str) -> Findings:
     found = await store.call(scripts.why(store.keys, id_=id_))
     if found is None:
         raise _unknown(id_)
+    if found.state is TaskState.READY and not any(agent.slots for agent in found.agents):
+        failed = [one for one in await failed_starts(store) if found.addressed in {None, one.agent}]
+        text = next((one.text for one in failed if found.skill in one.skills), "")
+        return replace(found, failed_start=text) if text else found
     return found
 
 

@@ -72,7 +72,8 @@ class Why:
         attempts_left: failures until it is a dead letter, if its agent is known.
         deaths: workers that died with it; RECOVERING counts only those of which it was the only suspect, and with
             `max_deaths` of these it is a dead letter.
-        reason: of the failure, snooze, refusal, death, cancellation or end.
+        reason: of the failure, snooze, refusal, death, cancellation or end; or the failure of the lifespan of an agent
+            that could run it.
         number: number of its question, from 1.
         question: its question.
         options: allowed answers as JSON values, or empty for any answer.

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
 
 from orchestrator import Agent, Retry, TaskContext
 from orchestrator.agents.presence import find_absence
@@ -13,6 +17,8 @@ from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from orchestrator.client.handle import TaskHandle
     from orchestrator.core.settings import Settings
     from tests.helpers.local_team import LocalTeam
@@ -67,6 +73,44 @@ async def test_agents_of_one_name_with_other_skills(team: LocalTeam, settings: S
     await handle.result(TIMEOUT_S)
     findings = {finding.code: finding for finding in (await run_server_checks(settings)).findings}
     assert {findings[code].severity for code in ("skills", "agent-skills")} == {"ok"}
+
+
+async def test_a_lifespan_that_fails_in_a_loop(team: LocalTeam, settings: Settings) -> None:
+    """The doctor and `why` name the failure, how often, and where; once the agent has started they do not."""
+    works = False
+
+    @asynccontextmanager
+    async def lifespan(_: Agent) -> AsyncIterator[None]:
+        if not works:
+            raise RuntimeError("no database")
+        yield
+
+    agent = Agent("editor", lifespan=lifespan)
+
+    @agent.skill
+    async def write() -> None: ...
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no database"):
+            await team.work(agent)
+    told = (
+        "the lifespan of agent 'editor' failed 2 times in a row, so its workers do not start: RuntimeError: no database"
+    )
+    for handle in (await team.orc.submit("write"), await team.orc.submit("write", agent="editor")):
+        status = await handle.status()
+        assert told in status.why
+        assert "orc worker run" not in status.why
+        assert Path(__file__).name in status.why
+    other = await team.orc.submit("read")
+    assert "orc worker run" in (await other.status()).why
+    findings = [finding for finding in (await run_server_checks(settings)).findings if told in finding.found]
+    assert {finding.code for finding in findings} == {"lifespans", "skills"}
+    assert {finding.fix.partition(",")[0] for finding in findings} == {"correct the lifespan"}
+    works = True
+    await team.work(agent)
+    await handle.result(TIMEOUT_S)
+    findings = [finding for finding in (await run_server_checks(settings)).findings if finding.code == "lifespans"]
+    assert [finding.severity for finding in findings] == ["ok"]
 
 
 async def test_the_status_tells_present_tasks_from_counters(team: LocalTeam) -> None:

@@ -11,13 +11,15 @@ import asyncio
 import os
 import signal
 import socket
-from contextlib import AsyncExitStack, nullcontext
+import traceback
+from contextlib import AsyncExitStack, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
 from orchestrator.agents import scripts as registry
+from orchestrator.agents.failed_starts import forget_failed_starts, record_failed_start
 from orchestrator.core.errors import ConfigError, FormatMismatch, ServerUnavailable, StoreError
 from orchestrator.core.formats import FORMAT, program_version
 from orchestrator.core.hangup import Terminal
@@ -39,6 +41,7 @@ from orchestrator.workers.runtime.inbox_reader import InboxReader
 from orchestrator.workers.runtime.parts import make_parts
 from orchestrator.workers.runtime.suspect_taker import SuspectTaker
 from orchestrator.workers.runtime.throughput import Throughput
+from orchestrator.workers.runtime.verdicts import describe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -244,7 +247,11 @@ class Worker:
                     executor = self._executors[agent.name]
                     entered.push_async_callback(executor.caller.close)
                     if agent.lifespan is not None:
-                        executor.state = await entered.enter_async_context(agent.lifespan(agent))
+                        try:
+                            executor.state = await entered.enter_async_context(agent.lifespan(agent))
+                        except Exception as broken:
+                            await self._report_failed_start(agent, broken)
+                            raise
                 await self._enter_registry()
             if not self._in_registry:
                 _log.info("worker_stopped", unfinished=0)
@@ -252,6 +259,14 @@ class Worker:
                 await self._run()
         if self._refusal is not None:
             raise self._refusal
+
+    async def _report_failed_start(self, agent: Agent, broken: Exception) -> None:
+        """Let `orc doctor` and `orc tasks why` tell why the worker does not start; the caller logs the exception."""
+        frames = traceback.extract_tb(broken.__traceback__)
+        where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+        with suppress(StoreError), anyio.move_on_after(ANNOUNCE_TIMEOUT_S):
+            error = f"{describe(broken)}{where}"
+            await record_failed_start(self._services.store, agent.name, list(agent.skills), error)
 
     async def _enter_registry(self) -> None:
         """Read the desired state and register, when Redis answers."""
@@ -264,6 +279,8 @@ class Worker:
                     self._apply_commands()
                     begun = True
                     await self._register()
+                    if started := [agent.name for agent in self._agents if agent.lifespan is not None]:
+                        await forget_failed_starts(self._services.store, started)
                     self._in_registry = True
                     if self._watchdog is not None:
                         self._watchdog.mark_registered(sum(agent.concurrency for agent in self._agents))
