@@ -280,7 +280,8 @@ class Worker:
                     begun = True
                     await self._register()
                     if started := [agent.name for agent in self._agents if agent.lifespan is not None]:
-                        await forget_failed_starts(self._services.store, started)
+                        with suppress(StoreError):  # the record expires
+                            await forget_failed_starts(self._services.store, started)
                     self._in_registry = True
                     if self._watchdog is not None:
                         self._watchdog.mark_registered(sum(agent.concurrency for agent in self._agents))
