@@ -11,13 +11,13 @@ from anyio.lowlevel import checkpoint
 
 from orchestrator.core.errors import ServerRefused, ServerUnavailable, StoreError
 from orchestrator.core.formats import Feature
-from orchestrator.core.group_commit import GroupCommit, split_to_fit
+from orchestrator.core.group_commit import MAX_BYTES, GroupCommit, split_to_fit
 from orchestrator.tasks import scripts
 from orchestrator.tasks.scripts import CREATED, UnusualRow
 from orchestrator.tasks.values import ROW_BYTES, call_bytes, split_row, write_commands
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
     from typing import Any
 
     from anyio.abc import TaskGroup
@@ -49,6 +49,9 @@ class Batcher:
     async def send(self, rows: Sequence[SubmitRow]) -> list[SubmitAnswer]:
         """Send up to 500 rows now; repeat while Redis does not answer. A row that has arrived is not stored twice."""
         answers = await self._send_once(rows)
+        if all_created(answers):
+            self._losses.note_all([row.id for row in rows])
+            return answers
         await send_crowded(answers, lambda places: self._send_once([rows[place] for place in places]))
         self._losses.note_all([row.id for row, answer in zip(rows, answers, strict=True) if answer is CREATED])
         return answers
@@ -57,6 +60,13 @@ class Batcher:
         """Return what a row counts of the bytes of a call."""
         size = len(row.envelope)
         return call_bytes(size) if size > ROW_BYTES and self._writes_apart() else size
+
+    def split(self, rows: Sequence[SubmitRow]) -> Iterable[Sequence[SubmitRow]]:
+        """Cut rows into parts that fit into a call each."""
+        lengths = [len(row.envelope) for row in rows]
+        if max(lengths, default=0) <= ROW_BYTES and sum(lengths) <= MAX_BYTES:
+            return (rows,)
+        return split_to_fit(rows, self.call_bytes)
 
     def _writes_apart(self) -> bool:
         return self._services.store.floor.admits(Feature.VALUES_APART)
@@ -100,7 +110,7 @@ class Sending:
 
     async def send(self, rows: Sequence[SubmitRow]) -> None:
         """Send the next chunk when there is room; none after a failure."""
-        for part in split_to_fit(rows, self._batcher.call_bytes):
+        for part in self._batcher.split(rows):
             # Two chunks in flight may overtake each other, so rows with a lane are sent alone.
             room = 2 if any(isinstance(row, UnusualRow) and row.lane for row in part) else 1
             for _ in range(room):
@@ -129,6 +139,11 @@ class Sending:
     def outcomes(self) -> Iterator[SubmitAnswer | StoreError]:
         """Yield the outcome of each row, in order; call it after the block."""
         return chain.from_iterable(self._outcomes)
+
+
+def all_created(answers: Sequence[SubmitAnswer | StoreError]) -> bool:
+    """Return whether every row is a new task, as nearly always."""
+    return answers.count(CREATED) == len(answers)
 
 
 async def send_crowded(answers: list[Answer], send: Callable[[Sequence[int]], Awaitable[Sequence[Answer]]]) -> None:

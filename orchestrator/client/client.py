@@ -12,12 +12,12 @@ import anyio
 
 from orchestrator.agents.presence import warn_of_absence
 from orchestrator.client.action_records import ActionRecorder, record_lock
-from orchestrator.client.batcher import CHUNK_ROWS, Batcher, unanswered
+from orchestrator.client.batcher import CHUNK_ROWS, Batcher, all_created, unanswered
 from orchestrator.client.completion import as_completed
 from orchestrator.client.durable_submits import DurableSubmits
 from orchestrator.client.floor_watch import FloorWatch
 from orchestrator.client.following import Following
-from orchestrator.client.handle import TaskHandle
+from orchestrator.client.handle import HandleParts, TaskHandle
 from orchestrator.client.large_arguments import LargeArguments
 from orchestrator.client.loss_watch import LossWatch
 from orchestrator.client.replies import Replies
@@ -43,7 +43,7 @@ from orchestrator.tasks.submission import Submission, SubmissionValidator
 from orchestrator.tracing.active import active, background_context
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager
     from datetime import date
 
@@ -165,6 +165,7 @@ class Orchestrator:
         self._replies = Replies(services, client=ids.node)
         self._following = Following(services)
         self._recorder = ActionRecorder(services)
+        self._handle_parts = HandleParts(services, self._replies, self._following, self._recorder)
         for used_later in ("_renewer", "_waiter", "_accounts"):
             self.__dict__.pop(used_later, None)  # of an earlier `open`
         async with anyio.create_task_group() as self._group:
@@ -325,7 +326,8 @@ class Orchestrator:
             await self._versions.check(doubt)
         row = self._validator.number(draft)
         # Known before it is sent: its reply may be read before the answer to the submit.
-        handle = self._handle(row.id, own=True, skill=task.skill)
+        handle: TaskHandle[Any] = TaskHandle(row.id, self._handle_parts, _reader_of(task.skill))
+        self._replies.track_own((handle,))
         level, durability = task.options.get("durability") or services.settings.queue.durability, None
         try:
             if packed is not None:
@@ -400,21 +402,21 @@ class Orchestrator:
         drafts, large = await self._checked(listed, parent, doubts, trace)
         for doubt in doubts:
             await self._versions.check(doubt)
-        levels = [task.options.get("durability") or services.settings.queue.durability for task in listed]
+        usual = services.settings.queue.durability
+        levels = [task.options.get("durability") or usual if task.options else usual for task in listed]
         if levels.count(DEFAULT) < len(levels):
             return await self._submit_durably(services, listed, drafts, levels, large)
         handles: list[TaskHandle[Any]] = []
         async with self._batcher.sending() as sending:
             for start in range(0, len(drafts), CHUNK_ROWS):
-                rows = [self._validator.number(draft) for draft in drafts[start : start + CHUNK_ROWS]]
-                handles += [
-                    self._handle(row.id, own=True, skill=task.skill)
-                    for row, task in zip(rows, listed[start : start + CHUNK_ROWS], strict=True)
-                ]
+                rows = self._validator.number_all(drafts[start : start + CHUNK_ROWS])
+                handles += self._own_handles(rows, listed[start : start + CHUNK_ROWS])
                 await self._large.put_all([(row.id, packed) for row, packed in zip(rows, large[start:], strict=False)])
                 await sending.send(rows)
         answers = list(sending.outcomes())
         await self._large.settle_all(handles, large, answers)
+        if all_created(answers):
+            return handles
         return self._all_accepted(self._outcomes(services, listed, handles, answers))
 
     async def _checked(
@@ -434,9 +436,9 @@ class Orchestrator:
         levels: Sequence[Level],
         large: Sequence[Packed | None],
     ) -> list[TaskHandle[Any]]:
-        rows = [self._validator.number(draft) for draft in drafts]
+        rows = self._validator.number_all(drafts)
         await self._large.put_all([(row.id, packed) for row, packed in zip(rows, large, strict=False)])
-        handles = [self._handle(row.id, own=True, skill=task.skill) for row, task in zip(rows, listed, strict=True)]
+        handles = self._own_handles(rows, listed)
         answered = await self._durable.send_all(levels, rows)
         await self._large.settle_all(handles, large, [answer for answer, _ in answered])
         outcomes = self._outcomes(services, listed, handles, [answer for answer, _ in answered])
@@ -495,9 +497,7 @@ class Orchestrator:
                 return handle
             case "duplicate":
                 # This row, sent twice because a reply was lost, or an earlier task with this key.
-                return (
-                    handle if answer.detail == handle.id else self._handle(answer.detail, own=False, skill=task.skill)
-                )
+                return handle if answer.detail == handle.id else self._handle(answer.detail, task.skill)
             case "conflict":
                 raise KeyConflict(task.options.get("key") or "", answer.detail)
             case "full":
@@ -512,18 +512,19 @@ class Orchestrator:
                 )
         raise OrchestratorError(f"submit answered {answer.status!r} for task {handle.id}")
 
-    def _handle(self, id_: str, *, own: bool, skill: object = None) -> TaskHandle[Any]:
-        services = self.services
-        read = None if isinstance(skill, str) else getattr(skill, "read_result", None)
-        handle: TaskHandle[Any] = TaskHandle(
-            id_,
-            services=services,
-            replies=self._replies,
-            following=self._following,
-            recorder=self._recorder,
-            read=read,
-        )
-        return self._replies.track(handle, own=own)
+    def _own_handles(self, rows: Sequence[SubmitRow], tasks: Sequence[Submission]) -> list[TaskHandle[Any]]:
+        """Make the handles of tasks that are about to be submitted."""
+        parts = self._handle_parts
+        handles: list[TaskHandle[Any]] = [
+            TaskHandle(row.id, parts, _reader_of(task.skill)) for row, task in zip(rows, tasks, strict=True)
+        ]
+        self._replies.track_own(handles)
+        return handles
+
+    def _handle(self, id_: str, skill: object = None) -> TaskHandle[Any]:
+        _ = self.services  # raises unless the client is open
+        handle: TaskHandle[Any] = TaskHandle(id_, self._handle_parts, _reader_of(skill))
+        return self._replies.track(handle)
 
     # ------------------------------------------------------------------------------------------------ read, steer
 
@@ -789,7 +790,7 @@ class Orchestrator:
         Raises:
             InvalidInput: that is not the form of a task id.
         """
-        return self._handle(check_task_id(id_), own=False)
+        return self._handle(check_task_id(id_))
 
     def as_completed(
         self, handles: Iterable[TaskHandle[T]], *, timeout: Duration | None = None
@@ -811,3 +812,7 @@ class Orchestrator:
         """
         self._here()
         return as_completed(self._replies, handles, timeout=timeout)
+
+
+def _reader_of(skill: object) -> Callable[[bytes], Any] | None:
+    return None if isinstance(skill, str) else getattr(skill, "read_result", None)

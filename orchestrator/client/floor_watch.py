@@ -35,7 +35,8 @@ class FloorWatch:
         Raises:
             FormatMismatch: the pool no longer admits this version.
         """
-        self._submitted.set()
+        if not self._submitted.is_set():
+            self._submitted.set()
         if self._watches and self._store.floor.shuts_out:
             raise self._store.floor.refusal()
 

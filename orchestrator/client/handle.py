@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 import anyio
 from anyio import to_thread
@@ -42,6 +42,15 @@ WHY_S: Final = 0.5
 """How long `result` asks, after its timeout, what the task waits for."""
 
 
+class HandleParts(NamedTuple):
+    """What all handles of one client use."""
+
+    services: Services
+    replies: Replies
+    following: Following
+    recorder: ActionRecorder
+
+
 class TaskHandle(Generic[T_co]):
     """A task, by its id. Cheap; valid as long as the client that made it is open.
 
@@ -50,25 +59,12 @@ class TaskHandle(Generic[T_co]):
         outcome: how it ended, once that is known here.
     """
 
-    __slots__ = (
-        "__weakref__", "_durability", "_following", "_read", "_recorder", "_replies", "_services", "_told", "id",
-        "outcome",
-    )  # fmt: skip
+    __slots__ = ("__weakref__", "_durability", "_parts", "_read", "_told", "id", "outcome")
 
-    def __init__(
-        self,
-        id_: str,
-        *,
-        services: Services,
-        replies: Replies,
-        following: Following,
-        recorder: ActionRecorder,
-        read: Callable[[bytes], T_co] | None = None,
-    ) -> None:
+    def __init__(self, id_: str, parts: HandleParts, read: Callable[[bytes], T_co] | None = None) -> None:
         self.id: str = id_
         self.outcome: TaskOutcome | None = None
-        self._services, self._replies, self._following, self._read = services, replies, following, read
-        self._recorder = recorder
+        self._parts, self._read = parts, read
         self._told = False
 
     def __repr__(self) -> str:
@@ -86,15 +82,7 @@ class TaskHandle(Generic[T_co]):
 
     def waiting_in(self, until_ended: UntilEnded) -> TaskHandle[T_co]:
         """Return a handle of the same task whose waits run inside `until_ended`; for the workers."""
-        return WaitingHandle(
-            self,
-            until_ended,
-            services=self._services,
-            replies=self._replies,
-            following=self._following,
-            recorder=self._recorder,
-            read=self._read,
-        )
+        return WaitingHandle(self, until_ended, self._parts, self._read)
 
     @overload
     async def result(self, timeout: Duration | None = None) -> T_co: ...
@@ -125,7 +113,7 @@ class TaskHandle(Generic[T_co]):
         data = await self.stored_result(timeout)
         if is_reference(data):
             # Large: loading it may take long, and decoding it too.
-            data = await self._services.payloads.load(self.id, data)
+            data = await self._parts.services.payloads.load(self.id, data)
             return await to_thread.run_sync(self._decode, data, as_)
         return self._decode(data, as_)
 
@@ -143,14 +131,14 @@ class TaskHandle(Generic[T_co]):
             if self._told:
                 await self._ask_whether_requeued()
             if self.outcome is None:
-                await self._replies.poll([self.id])
+                await self._parts.replies.poll([self.id])
         else:
             with anyio.move_on_after(timeout_s):
                 await self._await_end()
         if self.outcome is not None and self.outcome.state is None:
             await self._explain_absence()
         if self.outcome is None:
-            failure = self._replies.last_failure
+            failure = self._parts.replies.last_failure
             raise TimeoutError(
                 f"task {self.id} has not ended after {timeout_s:g} s; it goes on, ask again"
                 f"{await self._whereabouts(timeout_s)}"
@@ -164,14 +152,14 @@ class TaskHandle(Generic[T_co]):
             from orchestrator.why import lookup
 
             with anyio.move_on_after(WHY_S), suppress(OrchestratorError):
-                now = await lookup.status(self._services.store, self.id)
+                now = await lookup.status(self._parts.services.store, self.id)
                 if not now.state.final:
                     return f". It is {now.state}: {now.why}"
         return ""
 
     async def _explain_absence(self) -> None:
         with suppress(OrchestratorError):
-            lost = await read_losses(self._services.store)
+            lost = await read_losses(self._parts.services.store)
             if lost is not None and lost.may_have(self.id):
                 noticed = lost.noticed_at.isoformat(timespec="seconds")
                 reason = (
@@ -187,12 +175,12 @@ class TaskHandle(Generic[T_co]):
             await self._wait()
 
     async def _wait(self) -> None:
-        await self._replies.wait(self)
+        await self._parts.replies.wait(self)
 
     async def _ask_whether_requeued(self) -> None:
         # Without an answer the end stands that was seen.
         with suppress(OrchestratorError):
-            found = (await queries.outcomes(self._services.store, [self.id])).get(self.id)
+            found = (await queries.outcomes(self._parts.services.store, [self.id])).get(self.id)
             if found is None:
                 self.outcome, self._told = None, False
             elif isinstance(found, TaskOutcome) and found.state is not None:
@@ -235,7 +223,7 @@ class TaskHandle(Generic[T_co]):
         """
         from orchestrator.why import lookup
 
-        store = self._services.store
+        store = self._parts.services.store
         return await store.read_with_retry(lambda: lookup.status(store, self.id), retry_for_s=self._retry_for_s)
 
     async def info(self) -> TaskInfo:
@@ -246,7 +234,7 @@ class TaskHandle(Generic[T_co]):
         """
         from orchestrator.why import lookup
 
-        store = self._services.store
+        store = self._parts.services.store
         return await store.read_with_retry(lambda: lookup.info(store, self.id), retry_for_s=self._retry_for_s)
 
     def output(self, after: str | None = None) -> AsyncGenerator[OutputChunk]:
@@ -287,7 +275,7 @@ class TaskHandle(Generic[T_co]):
                 yield as_event(entry)
 
     def _entries(self, after: Place) -> AsyncGenerator[StreamEntry]:
-        return self._following.entries(self.id, after)
+        return self._parts.following.entries(self.id, after)
 
     async def cancel(self, reason: str = "", *, actor: str | None = None) -> CancelStatus:
         """Cancel it: a waiting task ends at once, a running one is told to stop. `orc control list` shows it.
@@ -303,10 +291,10 @@ class TaskHandle(Generic[T_co]):
             InvalidInput: `actor` has more than 500 characters, or a text is not valid; nothing was changed.
         """
         check_said(actor, reason, cut=True)
-        call = scripts.cancel(self._services.keys, ids=[self.id], reason=reason)
-        ((status, _),) = await self._services.store.call(call, retry_for_s=self._retry_for_s)
+        call = scripts.cancel(self._parts.services.keys, ids=[self.id], reason=reason)
+        ((status, _),) = await self._parts.services.store.call(call, retry_for_s=self._retry_for_s)
         if status in {CancelStatus.ENDED, CancelStatus.SIGNALLED}:
-            self._recorder.add("cancel", self.id, reason=reason, actor=actor)
+            self._parts.recorder.add("cancel", self.id, reason=reason, actor=actor)
         return status
 
     async def answer(self, value: Any, *, question: int | None = None, actor: str | None = None) -> AnswerStatus:
@@ -329,7 +317,7 @@ class TaskHandle(Generic[T_co]):
         """
         from orchestrator.client.answering import answer
 
-        return (await answer(self._services, self.id, value, number=question, actor=actor)).status
+        return (await answer(self._parts.services, self.id, value, number=question, actor=actor)).status
 
     async def retry(self, reason: str = "", *, actor: str | None = None) -> RequeueStatus:
         """Let it run again after it has ended without a result: the same task, with its id, key and history.
@@ -352,22 +340,22 @@ class TaskHandle(Generic[T_co]):
         check_said(actor, reason, cut=True)
         actor = actor or this_actor()
         call = scripts.retry(
-            self._services.keys,
+            self._parts.services.keys,
             ids=[self.id],
             token=new_token(),
             said=f"{actor}: {reason}" if reason else actor,
-            max_wait_s=round(self._services.settings.queue.max_wait_s),
+            max_wait_s=round(self._parts.services.settings.queue.max_wait_s),
         )
-        ((status, _),) = await self._services.store.call(call, retry_for_s=self._retry_for_s)
+        ((status, _),) = await self._parts.services.store.call(call, retry_for_s=self._retry_for_s)
         if status is RequeueStatus.REQUEUED:
-            self._recorder.add("retry", self.id, reason=reason, actor=actor)
+            self._parts.recorder.add("retry", self.id, reason=reason, actor=actor)
         if status in {RequeueStatus.REQUEUED, RequeueStatus.ALREADY}:
             self.outcome, self._told = None, False
         return status
 
     @property
     def _retry_for_s(self) -> float:
-        return self._services.settings.redis.command_timeout_s
+        return self._parts.services.settings.redis.command_timeout_s
 
 
 class WaitingHandle(TaskHandle[T_co]):
@@ -383,18 +371,12 @@ class WaitingHandle(TaskHandle[T_co]):
         self,
         shared: TaskHandle[T_co],
         until_ended: UntilEnded,
-        *,
-        services: Services,
-        replies: Replies,
-        following: Following,
-        recorder: ActionRecorder,
+        parts: HandleParts,
         read: Callable[[bytes], T_co] | None,
     ) -> None:
         self.shared, self._until_ended = shared, until_ended
         known = shared.outcome
-        super().__init__(
-            shared.id, services=services, replies=replies, following=following, recorder=recorder, read=read
-        )
+        super().__init__(shared.id, parts, read)
         shared.outcome = known
         if shared.durability is not None:
             self.note_durability(shared.durability)
@@ -410,7 +392,7 @@ class WaitingHandle(TaskHandle[T_co]):
 
     async def _wait(self) -> None:
         async with self._until_ended([self.id]):
-            await self._replies.wait(self)
+            await self._parts.replies.wait(self)
 
     def _entries(self, after: Place) -> AsyncGenerator[StreamEntry]:
-        return self._following.entries(self.id, after, lambda: self._until_ended([self.id]))
+        return self._parts.following.entries(self.id, after, lambda: self._until_ended([self.id]))

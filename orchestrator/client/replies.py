@@ -25,7 +25,7 @@ from orchestrator.tasks.queries import TaskOutcome
 from orchestrator.tasks.values import is_apart, read_values
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from orchestrator.services import Services
 
@@ -119,18 +119,15 @@ class Replies:
 
     # --------------------------------------------------------------------------------------------------- handles
 
-    def track(self, handle: H, *, own: bool) -> H:
-        """Track a handle; returns the existing handle of the same task, if any.
-
-        Args:
-            handle: a new one.
-            own: this client is about to submit the task, so its id is new and its reply comes here.
-        """
-        if own:
-            if len(self._own) >= self._sweep_at:
-                self._sweep()
+    def track_own(self, handles: Iterable[Awaited]) -> None:
+        """Track handles of tasks that this client is about to submit: their ids are new, their replies come here."""
+        if len(self._own) >= self._sweep_at:
+            self._sweep()
+        for handle in handles:
             self._own[handle.id] = ref(handle)
-            return handle
+
+    def track(self, handle: H) -> H:
+        """Track a new handle of any task; returns the existing handle of the same task, if any."""
         known = self._known(handle.id)
         if known is None:
             self._foreign[handle.id] = known = handle

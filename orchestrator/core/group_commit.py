@@ -61,7 +61,7 @@ class GroupCommit(Generic[Row, Answer]):
     ) -> None:
         self._owner, self._send, self._size, self._max_waiting_bytes = owner, send, size, max_waiting_bytes
         self._max_rows, self._max_bytes, self._sends_lone = max_rows, max_bytes, sends_lone
-        self._waiting: deque[tuple[Row, asyncio.Future[Answer] | None]] = deque()
+        self._waiting: deque[tuple[Row, asyncio.Future[Answer] | None, int]] = deque()
         self._waiting_bytes = 0
         self._busy = self._closed = False
         self._load, self._call_s, self._last_rows = 1.0, 0.0, 1
@@ -81,8 +81,7 @@ class GroupCommit(Generic[Row, Answer]):
                 self._busy = True
                 self._wake.set()
             answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-            self._waiting.append((row, answer))
-            self._waiting_bytes += self._size(row)
+            self._queue(row, answer)
             return await answer
         self._busy = True
         try:
@@ -95,11 +94,15 @@ class GroupCommit(Generic[Row, Answer]):
 
     def put(self, row: Row) -> None:
         """Queue a row whose answer `send` handles itself; `send` must not fail."""
-        self._waiting.append((row, None))
-        self._waiting_bytes += self._size(row)
+        self._queue(row, None)
         if not self._busy:
             self._busy = True
             self._wake.set()
+
+    def _queue(self, row: Row, answer: asyncio.Future[Answer] | None) -> None:
+        size = self._size(row)
+        self._waiting.append((row, answer, size))
+        self._waiting_bytes += size
 
     async def wait_for_room(self) -> None:
         """Wait while too many bytes are queued, as in an outage."""
@@ -170,8 +173,7 @@ class GroupCommit(Generic[Row, Answer]):
         batch: list[tuple[Row, asyncio.Future[Answer] | None]] = []
         total = 0
         while self._waiting and len(batch) < self._max_rows:
-            row, answer = self._waiting[0]
-            size = self._size(row)
+            row, answer, size = self._waiting[0]
             if batch and total + size > self._max_bytes:
                 break
             self._waiting.popleft()

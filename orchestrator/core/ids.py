@@ -72,6 +72,19 @@ class TaskIds:
                 self._begin(self._last_ms + 1)
             return f"{self._head}{self._low:x}{self._tail}"
 
+    def take(self, count: int) -> list[str]:
+        """Return as many ids as `next` would return now, one after another."""
+        taken: list[str] = []
+        while len(taken) < count:
+            # `next` brings the clock and a new counter; the rest of this counter is taken at once.
+            taken.append(self.next())
+            with self._lock:
+                head, tail, first = self._head, self._tail, self._low + _LOW_STEP
+                last = min(_LOW_MAX, self._low + (count - len(taken)) * _LOW_STEP)
+                taken += [f"{head}{low:x}{tail}" for low in range(first, last + 1, _LOW_STEP)]
+                self._low = last
+        return taken
+
     def _begin(self, ms: int) -> None:
         # Both parts begin in their lower half, so that a busy millisecond has room to count up.
         random_bits = int.from_bytes(os.urandom(3), "big")

@@ -48,6 +48,13 @@ def encode_json(what: str, value: Any, *, max_bytes: int, max_depth: int) -> byt
 
 def _is_plain(value: Any, max_depth: int, max_items: int) -> bool:
     """Return whether a value has JSON types only, is finite and not too deep. Fast, because nearly all values are."""
+    if type(value) is dict:
+        # Most arguments and results are flat, so they get one loop without lists.
+        for name, child in value.items():
+            if type(name) is not str or type(child) not in _SCALARS:
+                break
+        else:
+            return max_depth > 0 and len(value) <= max_items
     level = [] if type(value) in _SCALARS else [value]
     seen = 0
     while level:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from struct import Struct
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -15,6 +16,9 @@ T_co = TypeVar("T_co", covariant=True)
 Argument: TypeAlias = str | bytes | int
 Arguments: TypeAlias = Mapping[str, Argument]
 _encoder = msgspec.msgpack.Encoder()
+_text_head = Struct(">BI").pack
+_TEXT_32 = 0xDB
+"""How MessagePack begins a text whose length has 32 bits."""
 
 
 def pack_rows(rows: Iterable[Sequence[object] | msgspec.Struct]) -> bytes:
@@ -24,7 +28,7 @@ def pack_rows(rows: Iterable[Sequence[object] | msgspec.Struct]) -> bytes:
 
 def opaque(data: bytes) -> msgspec.Raw:
     """Wrap payload bytes for `pack_rows` as text, because the decoder inside Redis lacks the binary type."""
-    return msgspec.Raw(b"\xdb" + len(data).to_bytes(4, "big") + data)
+    return msgspec.Raw(_text_head(_TEXT_32, len(data)) + data)
 
 
 @dataclass(frozen=True, slots=True)

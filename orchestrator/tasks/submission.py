@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, Unpack, runtime_checkable
 
@@ -138,7 +138,7 @@ class SubmissionValidator:
     """
 
     def __init__(self, settings: Settings | LiveSettings, *, ids: TaskIds) -> None:
-        self._live, self._new_id = LiveSettings.of(settings), ids.next
+        self._live, self._ids, self._new_id = LiveSettings.of(settings), ids, ids.next
         self._titles: dict[str, str] = {}
         self.accepts: Callable[[str, Collection[str], str | None], bool] = lambda *_: True
         self._use(self._live.current)
@@ -171,6 +171,13 @@ class SubmissionValidator:
         if isinstance(draft, tuple):
             return SubmitRow(self._new_id(), opaque(encode_plain(draft)))
         return replace(draft, id=self._new_id())
+
+    def number_all(self, drafts: Sequence[Draft]) -> list[SubmitRow]:
+        """Give checked submissions their ids, as `number` does."""
+        return [
+            SubmitRow(id_, opaque(encode_plain(draft))) if isinstance(draft, tuple) else replace(draft, id=id_)
+            for id_, draft in zip(self._ids.take(len(drafts)), drafts, strict=True)
+        ]
 
     def check(
         self,
