@@ -132,7 +132,7 @@ class BlockingHandle(Blocking):
         # A type of the caller may run any code.
         data = handle._result_data()  # noqa: SLF001
         if is_reference(data):
-            data = self._thread.call(handle._services.payloads.load, handle.id, data)  # noqa: SLF001
+            data = self._thread.call(handle._parts.services.payloads.load, handle.id, data)  # noqa: SLF001
         return handle._decode(data, as_)  # noqa: SLF001
 
 

@@ -50,6 +50,21 @@ def test_task_ids_grow_although_the_clock_goes_back(monkeypatch: pytest.MonkeyPa
     assert made == sorted(set(made))
 
 
+@each_case("count, high", [(0, 0), (3, 0), (1000, 5), (300, 0xFFE)], ids=["none", "few", "counters", "milliseconds"])
+def test_ids_taken_together_are_those_that_follow(count: int, high: int) -> None:
+    """Ids of one call are those that `next` gives one by one, also when a counter or a millisecond is used up."""
+    together, alone = ids.TaskIds(listens=True), ids.TaskIds(listens=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time_ns", lambda: 1_700_000_000_000_000_000)
+        patch.setattr(os, "urandom", bytes)
+        for source in (together, alone):
+            source._format_head(1_700_000_000_000, high, ids._LOW_MIN)
+        taken = [*together.take(count), together.next()]
+        expected = [alone.next() for _ in range(count + 1)]
+    assert [id_[:23] for id_ in taken] == [id_[:23] for id_ in expected]
+    assert taken == sorted(set(taken))
+
+
 def test_task_ids_go_on_when_a_millisecond_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """A millisecond whose numbers are used up lends from the next one instead of wrapping."""
     source = ids.TaskIds(listens=True)

@@ -132,6 +132,8 @@ def test_keys_that_are_no_texts_are_refused(key: Any) -> None:
     """JSON would turn such a key into a text, so it is refused, also deep inside."""
     with pytest.raises(InvalidInput, match="not a text"):
         encode({"a": [{key: 1}]})
+    with pytest.raises(InvalidInput, match="not a text"):
+        encode({"a": 1, key: 1})
 
 
 @each_case("value", [{1, 2}, b"bytes", datetime.now(UTC), Decimal(1), object(), 1j, range(3), iter(())])
@@ -139,6 +141,8 @@ def test_other_types_are_refused_by_name(value: Any) -> None:
     """The refusal names the type that JSON cannot hold."""
     with pytest.raises(InvalidInput, match=type(value).__name__):
         encode({"a": [value]})
+    with pytest.raises(InvalidInput, match=type(value).__name__):
+        encode({"a": value})
 
 
 def nested(levels: int) -> Any:
@@ -154,6 +158,9 @@ def test_depth_is_allowed_up_to_the_cap() -> None:
     assert decode_json(encode(nested(64))) == nested(64)
     with pytest.raises(InvalidInput, match="deeper than 64"):
         encode(nested(65))
+    assert encode({"a": 1}, max_depth=1) == b'{"a":1}'
+    with pytest.raises(InvalidInput, match="deeper than 0"):
+        encode({"a": 1}, max_depth=0)
 
 
 def test_a_bottomless_value_is_refused() -> None:
