@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from orchestrator.client.client import Orchestrator
-from orchestrator.client.handle import TaskHandle
+from orchestrator.client.handle import HandleParts, TaskHandle
 from orchestrator.core.errors import KeyConflict, OrchestratorError, TaskCancelled, TaskError, TaskExpired, TaskFailed
 from orchestrator.core.ids import TaskIds
 from orchestrator.core.payload import decode_json
@@ -110,7 +110,7 @@ class ScriptedHandle(TaskHandle[Any]):
     def __init__(self, id_: str, client: ScriptedClient, task: Submission, *, skill: object) -> None:
         nothing: Any = self  # It implements its own reply and event sources.
         read = getattr(skill, "read_result", None)
-        super().__init__(id_, services=client.services, replies=nothing, following=nothing, recorder=nothing, read=read)
+        super().__init__(id_, HandleParts(client.services, nothing, nothing, nothing), read)
         self._client, self._task = client, task
         self._late: TimeoutError | None = None
 
