@@ -43,7 +43,7 @@ WHY_S: Final = 0.5
 
 
 class HandleParts(NamedTuple):
-    """What all handles of one client use."""
+    """Parts of a client that its handles use."""
 
     services: Services
     replies: Replies
