@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.control.commands import JSON, KINDS, Command
+from orchestrator.control.commands import JSON, KINDS, Command, given_fields
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -29,7 +29,7 @@ def rendered(source: str) -> str:
 
 
 def _method(model: type[Command]) -> str:
-    fields = {name: field for name, field in model.model_fields.items() if name != "kind"}
+    fields = given_fields(model)
     required = [f"{name}: {_annotation(field)}" for name, field in fields.items() if field.is_required()]
     options = [
         f"{name}: {_annotation(field)} = {field.default!r}" for name, field in fields.items() if not field.is_required()
@@ -48,7 +48,7 @@ def _annotation(field: FieldInfo) -> str:
     if _is_json(field):
         return "Any"
     if field.is_required():
-        return "str"
+        return "float" if field.annotation is float else "str"
     return "bool" if field.annotation is bool else "str | None"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.control.commands import KINDS
+from orchestrator.control.commands import KINDS, given_fields
 
 if TYPE_CHECKING:
     from orchestrator.control.commands import Command
@@ -22,7 +22,7 @@ def commands_table() -> str:
 
 
 def _row(model: type[Command]) -> str:
-    names = [name for name in model.model_fields if name != "kind"]
+    names = list(given_fields(model))
     required = [name for name in names if model.model_fields[name].is_required()]
     optional = [name for name in names if name not in required]
     typed = [

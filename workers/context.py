@@ -21,6 +21,7 @@ from orchestrator.tasks.model import Progress
 from orchestrator.tasks.submission import Parent, Submission
 from orchestrator.tracing.active import active
 from orchestrator.workers.asking import NO_DEFAULT
+from orchestrator.workers.pausing import PausableLimit, pause_agent
 from orchestrator.workers.signals import Asked
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.submission import Arguments, NamedSkill, TypedSkill
     from orchestrator.workers.asking import Asking, PendingQuestion
     from orchestrator.workers.once import OnceCalls
+    from orchestrator.workers.pausing import Pausing
     from orchestrator.workspace.scratch import Scratch
     from orchestrator.workspace.workspace import Workspace
 
@@ -111,6 +113,10 @@ class AttemptResources(Protocol):
     @property
     def limits(self) -> Limits:
         """Limits by name."""
+
+    @property
+    def pausing(self) -> Pausing:
+        """Pauses of agents and limits."""
 
     @property
     def agent_state(self) -> AgentState:
@@ -304,6 +310,30 @@ class TaskContext:
     def limits(self) -> Limits:
         """Rate limits by name, shared by all programs with the same prefix."""
         return self._resources.limits
+
+    def limit(self, name: str) -> PausableLimit:
+        """Return a limit of agents by name (`@AGENT`: the rate of an agent), to pause it.
+
+        `await ctx.limit("model:gpt").pause(retry_after, "429")` holds back every agent with that limit.
+        """
+        return PausableLimit(name, self._resources.pausing)
+
+    async def pause_agent(self, for_s: Duration, reason: str = "") -> None:
+        """Give this agent no task for a time, on all workers. Attempts that run go on, and new tasks wait.
+
+        A longer pause replaces a shorter one; a shorter one changes nothing. `orc start --agent NAME` ends it early.
+
+        Args:
+            for_s: seconds or timedelta, rounded up to the next full second.
+            reason: shown with the pause.
+
+        Raises:
+            InvalidInput: `for_s` is no duration or too long.
+            CommandRefused: too many commands were given in this minute.
+            UpgradeUnfinished: the pool admits programs that do not know pauses with an end.
+            StoreError: Redis did not answer.
+        """
+        await pause_agent(self._resources.pausing, self.agent, for_s, reason)
 
     @property
     def agent_state(self) -> AgentState:

@@ -3,7 +3,8 @@
 -- nothing. Readers that see the command also see its effect, because the desired state changes first.
 -- changes: slot, its mark ('' empties the slot; the slot `epoch` is incremented), and the rate of a limit
 -- status: accepted entry | replayed entry | expired | early | stale | busy (too many commands; a stop always passes) |
--- ended (the restore that gives it has ended, or a later run has replaced it)
+-- ended (the restore that gives it has ended, or a later run has replaced it) | held (a pause of the same target ends later
+-- or at the same time; nothing changed)
 -- A record of what was done without a command (no change, no job) has no effect here, and takes half of the minute at most.
 -- Records have streams of their own, so that they remove no commands and no process that follows commands reads them.
 -- repeat: with the same token returns accepted and the first entry, with another one replayed; changes nothing
@@ -24,7 +25,7 @@ local now_arg      = ARGV[13]                  -- time: test override, microseco
 --@include time: now_us, integer
 --@include key: has_type
 --@include notify: notify_supervisor
---@include desired: is_active, count_desired, desired_number, raise_seq
+--@include desired: is_active, held_until, count_desired, desired_number, raise_seq
 --@include restoring: goes_on
 --@include limit: set_limit
 
@@ -62,6 +63,16 @@ if seen then
   if owner == token then return {'accepted', entry} end
 else
   status = judge()
+end
+-- A program may not shorten the pause of another one; a command that clears the slot ends it.
+if status == 'accepted' then
+  for i = 1, #changes do
+    local slot = changes[i].slot
+    if string.sub(slot, 1, 5) == 'hold:' and changes[i].mark ~= '' then
+      local held_ms = held_until(pool, slot, now_ms)
+      if held_ms > 0 and held_ms >= tonumber(string.match(packed, '"until_ms":(%d+)') or 0) then return {'held', ''} end
+    end
+  end
 end
 if status ~= 'accepted' then
   redis.call('XADD', refused_key, 'MAXLEN', '~', 1000, '*', 'c', packed, 's', signature, 'r', status)

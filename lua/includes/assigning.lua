@@ -1,7 +1,7 @@
 -- Assigns ready tasks: moves them from the queues of an agent to its inbox.
 --@include time: integer
 --@include record: read_task, lifetime, next_generation
---@include desired: is_active, agent_blocked, any_session_stopped, stopped_scope
+--@include desired: is_active, agent_blocked, held_until, any_session_stopped, stopped_scope
 --@include envelope: skill_queue
 --@include version: version_scope, parse_version_scope, list_version_scope, unlist_scope, any_refuses, live_versions, awaits_version
 --@include notify: notify_supervisor, notify_of_suspects
@@ -85,7 +85,8 @@ local function read_agent(pool, run, name)
   local spec = redis.call('HMGET', pool .. ':agent:' .. name, 'slots', 'backlog', 'skills', 'limits', 'unpark', 'mark')
   local slots, backlog = tonumber(spec.slots or 0), tonumber(spec.backlog or 0)
   if slots == 0 or not spec.limits or (run.any_active and agent_blocked(pool, name)) then return nil end
-  local agent = {name = name, slots = slots, backlog = backlog, limits = spec.limits, unpark = spec.unpark, mark = spec.mark,
+  local held_ms = run.any_active and held_until(pool, 'hold:agent:' .. name, run.now_ms) or 0
+  local agent = {name = name, held_us = held_ms * 1000, slots = slots, backlog = backlog, limits = spec.limits, unpark = spec.unpark, mark = spec.mark,
     skills = spec.skills or '', skilled = {}, queues = {}, suspects = 0}
   local own = 'agent:' .. name
   if not is_closed(pool, run, own) then agent.queues[1] = own end
@@ -269,6 +270,8 @@ end
 local function fill_inbox(pool, run, agent, most)
   local filled = filled_places(pool, run, agent)
   if #filled == 0 then return 'done' end
+  -- The end of the pause brings the supervisor back, as the opening of a limit does.
+  if agent.held_us > 0 then return 'limited', agent.held_us end
   -- Awaited tasks go into the slots that parents lend, before the others (protocol rule 32).
   local lent, deep = run.lends[agent.name] ~= false and lent_slots(pool, agent.name), {}
   if lent then

@@ -10,6 +10,14 @@ local function is_active(pool, slot)
   return value and string.byte(value) == 49
 end
 
+-- Returns when the pause in a slot ends, in ms; 0: none is active. The command tells its end first, before actor and reason.
+local function held_until(pool, slot, now_ms)
+  local value = redis.call('HGET', pool .. ':desired', slot)
+  if not value or string.byte(value) ~= 49 then return 0 end
+  local until_ms = tonumber(string.match(value, '"until_ms":(%d+)') or 0)
+  return until_ms > now_ms and until_ms or 0
+end
+
 -- Returns whether an agent may get no task: everything or the agent is stopped, or the agent is paused.
 local function agent_blocked(pool, agent)
   return is_active(pool, 'stop:all') or is_active(pool, 'stop:agent:' .. agent) or is_active(pool, 'pause:agent:' .. agent)

@@ -1,5 +1,6 @@
 -- Rate limits.
 --@include notify: notify_supervisor
+--@include desired: held_until
 
 -- Returns the time that a limit counts by: now, or the time of its last grant while the clock is behind it. The second
 -- value is the member that keeps the time of a returned grant, if that grant was the last.
@@ -12,7 +13,7 @@ local function limit_clock(limit_key, now)
 end
 
 -- Returns how many starts the limits of an agent allow now, and when the next slot opens in us (0: now). `names` is
--- blank-separated; an undefined limit allows none.
+-- blank-separated; an undefined limit allows none, and one that is paused none before the end of its pause.
 local function limit_room(pool, names, now, want)
   local room, next_free = want, 0
   for name in string.gmatch(names, '%S+') do
@@ -20,6 +21,11 @@ local function limit_room(pool, names, now, want)
     if not spec then return 0, 0 end
     local count, window = string.match(spec, '^(%d+) (%d+)$')
     count, window = tonumber(count), tonumber(window)
+    local held_us = held_until(pool, 'hold:limit:' .. name, math.floor(now / 1000)) * 1000
+    if held_us > 0 then
+      room = 0
+      if held_us > next_free then next_free = held_us end
+    end
     local limit_key = pool .. ':limit:' .. name
     -- Counts grants with later times too, so that a clock that stepped back reopens nothing.
     local open_after = string.format('(%.0f', now - window)

@@ -11,7 +11,7 @@ local pool    = KEYS[1]            -- key: root of the pool's slot
 local now_arg = ARGV[1]            -- time: test override, microseconds
 --@include time: now_us, integer
 --@include key: has_type
---@include desired: is_active, desired_number
+--@include desired: is_active, held_until, desired_number
 
 local now = now_us(now_arg)
 
@@ -45,6 +45,8 @@ local stops, slots = {}, has_type({}, desired_key, 'hash') and redis.call('HKEYS
 for i = 1, #slots do
   local verb, kind = string.match(slots[i], '^(%l+):(%l+)')
   if (verb == 'pause' or (verb == 'stop' and kind ~= 'session')) and is_active(pool, slots[i]) then
+    stops[#stops + 1] = slots[i]
+  elseif verb == 'hold' and kind == 'agent' and held_until(pool, slots[i], math.floor(now / 1000)) > 0 then
     stops[#stops + 1] = slots[i]
   end
 end

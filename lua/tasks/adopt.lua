@@ -20,7 +20,7 @@ local now_arg    = ARGV[9]                   -- time: test override, microsecond
 --@include time: day_s, now_us, integer
 --@include record: next_generation
 --@include output: append_event
---@include desired: agent_blocked, any_session_stopped, stopped_scope
+--@include desired: agent_blocked, held_until, any_session_stopped, stopped_scope
 --@include queue: start_waiting, flush_waiting
 --@include limit: limit_room, take_slots, return_slots
 --@include lease: read_leases, is_after_gap, expired_entries
@@ -56,7 +56,8 @@ local may_store = search and (seen.limits or seen.grace)
 local may_take = may_store and now_ms >= grace
 
 local any_active = redis.call('EXISTS', pool .. ':desired') == 1
-local blocked, sessions = any_active and agent_blocked(pool, agent), any_active and any_session_stopped(pool)
+local blocked = any_active and (agent_blocked(pool, agent) or held_until(pool, 'hold:agent:' .. agent, now_ms) > 0)
+local sessions = any_active and any_session_stopped(pool)
 
 -- Returns whether an active command keeps a task from starting.
 local function stopped(task)

@@ -14,7 +14,7 @@ local now_arg = ARGV[6]                   -- time: test override, microseconds
 --@include time: now_us, integer
 --@include envelope: depth_of
 --@include record: read_task, next_generation
---@include desired: is_active, agent_blocked, any_session_stopped, stopped_scope
+--@include desired: is_active, agent_blocked, held_until, any_session_stopped, stopped_scope
 --@include queue: put_ready, remove_suspects, notify_of_kept_slots
 --@include limit: limit_room, take_slots
 --@include inbox: put_entry
@@ -44,7 +44,8 @@ for i = 1, #queues do
     for j = 1, #heads, 2 do found[#found + 1] = {id = heads[j], score = heads[j + 1], queue = queue} end
   end
 end
-if #found == 0 or limit == 0 or tonumber(spec.slots or 0) == 0 or (any_active and agent_blocked(pool, agent)) then
+local blocked = any_active and (agent_blocked(pool, agent) or held_until(pool, 'hold:agent:' .. agent, math.floor(now / 1000)) > 0)
+if #found == 0 or limit == 0 or tonumber(spec.slots or 0) == 0 or blocked then
   return {left, {}}
 end
 local group = redis.call('EXISTS', inbox_key) == 1 and redis.call('XINFO', 'GROUPS', inbox_key)[1]

@@ -24,7 +24,7 @@ local now_arg = ARGV[3]            -- time: test override, microseconds
 --@include envelope: skill_queue, session_of
 --@include version: version_scope, any_refuses
 --@include record: read_task, forgiven_failures, has_ended
---@include desired: is_active, stopped_scope
+--@include desired: is_active, held_until, stopped_scope
 --@include limit: next_start
 
 local task_key = pool .. ':task:' .. id
@@ -64,6 +64,10 @@ local function note_active(slot)
     active[#active + 1] = slot
     active[#active + 1] = redis.call('HGET', pool .. ':desired', slot)
   end
+end
+
+local function note_held(slot)
+  if any_active and held_until(pool, slot, math.floor(now / 1000)) > 0 then note_active(slot) end
 end
 
 -- Counts the workers of an agent by skill, when the agent itself does not offer it.
@@ -106,8 +110,12 @@ local function look_at(agent, ahead, offered)
   local spec = redis.call('HMGET', agent_key, 'slots', 'backlog', 'skills', 'limits', 'lease_ms', 'grace', 'terms')
   note_active('stop:agent:' .. agent)
   note_active('pause:agent:' .. agent)
+  note_held('hold:agent:' .. agent)
   local limits = {}
-  for name in string.gmatch(spec.limits or '', '%S+') do limits[#limits + 1] = {name, next_start(pool, name, now, ahead)} end
+  for name in string.gmatch(spec.limits or '', '%S+') do
+    limits[#limits + 1] = {name, next_start(pool, name, now, ahead)}
+    note_held('hold:limit:' .. name)
+  end
   local skilled = string.find(' ' .. (spec.skills or '') .. ' ', ' ' .. skill .. ' ', 1, true) and 1 or 0
   local _, named = string.find(' ' .. (spec.terms or ''), ' ' .. skill .. '=', 1, true)
   local terms = named and string.match(spec.terms, '^%d+/%d+', named) or false

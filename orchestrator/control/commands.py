@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache, reduce
 from hashlib import sha256
 from operator import or_
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self, TypeAlias
 
 import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -20,6 +20,9 @@ from orchestrator.core.ids import check_name, check_task_id, encode_foreign
 from orchestrator.core.payload import decode_json
 from orchestrator.core.queue_name import QueueName
 from orchestrator.core.rates import parse_rate
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 
 class DesiredChange(NamedTuple):
@@ -96,6 +99,8 @@ LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 # ------------------------------------------------------------------------------------------------------------- commands
 
+MAX_PAUSE_S: Final = 30 * 86_400.0
+"""Longest pause with an end."""
 KINDS: Final[dict[str, type[Command]]] = {}
 """Each command by its kind."""
 
@@ -128,6 +133,9 @@ class Command(BaseModel):
     audience: ClassVar[Literal["all", "supervisor", "worker", "none"]] = "supervisor"
     """Which processes send a receipt: supervisor and workers, the supervisor, the worker it names, or none."""
 
+    filled: ClassVar[frozenset[str]] = frozenset()
+    """Fields that the sender fills in, which are not typed."""
+
     kind: str
 
     @classmethod
@@ -145,9 +153,15 @@ class Command(BaseModel):
     @property
     def words(self) -> str:
         """The command on one line: `stop agent=editor now`."""
-        values = self.model_dump(mode="json", exclude={"kind", "digest"}, exclude_defaults=True)
+        values = self.model_dump(mode="json", exclude={"kind", "digest", *self.filled}, exclude_defaults=True)
         parts = [name if value is True else f"{name}={value}" for name, value in values.items()]
         return " ".join([self.kind, *parts])
+
+
+def given_fields(model: type[Command]) -> dict[str, FieldInfo]:
+    """Return the fields of a command that its giver chooses, by name: first its target, then how long."""
+    fields = {name: field for name, field in model.model_fields.items() if name not in {"kind", *model.filled}}
+    return dict(sorted(fields.items(), key=lambda field: field[0] == "for_s"))
 
 
 class _Scoped(Command):
@@ -202,13 +216,31 @@ class Stop(_Scoped):
 
 
 class Start(_Scoped):
-    """End the stop of the same scope. Stops of other scopes stay active."""
+    """End the stop of the same scope, of an agent also its pause with an end. Other scopes stay as they are.
+
+    With `limit`, end the pause of a limit.
+    """
 
     slots = {"stop:{.scope}": ""}
     verb = "start"
-    examples = ("", "--agent editor")
+    examples = ("", "--agent editor", "--limit model:gpt")
 
     kind: Literal["start"] = "start"
+    limit: LimitName | None = Field(default=None, description="End the pause of this limit.")
+
+    @model_validator(mode="after")
+    def _no_other_scope(self) -> Start:
+        if self.limit is not None and self.scope != "all":
+            raise ValueError("name one of agent, session, skill and limit, or none of them for everything")
+        return self
+
+    @property
+    def changes(self) -> tuple[DesiredChange, ...]:
+        """Clears the stop of its scope, and the pause with an end of an agent or limit."""
+        if self.limit is not None:
+            return (DesiredChange(f"hold:limit:{self.limit}", ""),)
+        stop = DesiredChange(f"stop:{self.scope}", "")
+        return (stop,) if self.agent is None else (stop, DesiredChange(f"hold:agent:{self.agent}", ""))
 
 
 class PauseAgent(Command):
@@ -222,10 +254,51 @@ class PauseAgent(Command):
     agent: AgentName
 
 
+class TimedPause(Command):
+    """Base of pauses that end by themselves."""
+
+    filled = frozenset({"until_ms"})
+
+    for_s: float = Field(gt=0, le=MAX_PAUSE_S, description="Seconds until the pause ends by itself.")
+    until_ms: int = Field(default=0, ge=0, description="When it ends, by the clock of Redis.")
+
+    def ending(self, now_ms: int) -> Self:
+        """Return the command with its end: up to the next full second, so that many callers give the same one."""
+        return self.model_copy(update={"until_ms": -(-(now_ms + round(self.for_s * 1000)) // 1000) * 1000})
+
+
+class HoldAgent(TimedPause):
+    """Stop giving tasks to an agent for a time. It finishes the tasks that it has; new tasks wait.
+
+    A longer pause replaces a shorter one. `orc start --agent` or `orc agents resume` ends it early.
+    """
+
+    slots = {"hold:agent:{.agent}": "-"}
+    verb = "agents hold"
+    examples = ('editor 300 --reason "the model is down"',)
+
+    kind: Literal["hold-agent"] = "hold-agent"
+    agent: AgentName
+
+
+class HoldLimit(TimedPause):
+    """Let a limit allow no start for a time: every agent that has the limit waits.
+
+    A longer pause replaces a shorter one. `orc start --limit` ends it early.
+    """
+
+    slots = {"hold:limit:{.limit}": "-"}
+    verb = "limits hold"
+    examples = ('model:gpt 60 --reason "429 with Retry-After: 60"',)
+
+    kind: Literal["hold-limit"] = "hold-limit"
+    limit: LimitName
+
+
 class ResumeAgent(Command):
     """Resume an agent that is paused."""
 
-    slots = {"pause:agent:{.agent}": ""}
+    slots = {"pause:agent:{.agent}": "", "hold:agent:{.agent}": ""}
     verb = "agents resume"
     examples = ("editor",)
 

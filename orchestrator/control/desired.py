@@ -71,6 +71,16 @@ class ActiveCommand:
 
         return decode_command(self.issued.command)
 
+    @property
+    def until_ms(self) -> int | None:
+        """The end of a pause that has one, by the clock of Redis; else None."""
+        if parse_slot(self.slot).verb != "hold":
+            return None
+        from orchestrator.control.commands import TimedPause
+
+        command = self.command
+        return command.until_ms if isinstance(command, TimedPause) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Desired:

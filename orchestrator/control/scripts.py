@@ -25,6 +25,7 @@ class AppendStatus(StrEnum):
     STALE = "stale"
     BUSY = "busy"
     ENDED = "ended"
+    HELD = "held"
 
 
 class AppendReply(NamedTuple):

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.control import scripts
-from orchestrator.control.commands import Command, Job, SetLimit, encode_command
+from orchestrator.control.commands import Command, Job, SetLimit, TimedPause, encode_command
 from orchestrator.control.desired import read_number
 from orchestrator.control.scripts import AppendStatus
 from orchestrator.control.signing import signer_of
 from orchestrator.core.command_record import VERSION, Issued, check_said, pack_issued
 from orchestrator.core.errors import CommandRefused, StoreError
+from orchestrator.core.formats import Feature
 from orchestrator.core.ids import new_task_id, new_token
 from orchestrator.core.rates import parse_rate
 
@@ -32,6 +33,7 @@ _REFUSALS: Final = {
     AppendStatus.EARLY: "its time of issue is in the future; check the clock of Redis",
     AppendStatus.STALE: "it was issued before `orc control renew`; give it again",
     AppendStatus.ENDED: "the restore that gave it has ended, or another run has replaced it",
+    AppendStatus.HELD: "a pause that ends later is active",
     AppendStatus.BUSY: "more commands than control.per_minute were given in this minute; try again in the next one",
 }
 
@@ -83,6 +85,7 @@ async def send(
 
     Raises:
         CommandRefused: Redis did not accept it; nothing changed.
+        UpgradeUnfinished: a pause with an end, while the pool admits programs that do not know it.
         InvalidInput: actor or reason is too long or not valid Unicode.
         StoreError: Redis did not answer.
     """
@@ -91,6 +94,8 @@ async def send(
     check_said(actor, reason)
     if isinstance(command, Job):
         command = command.selecting(tasks)
+    if isinstance(command, TimedPause):
+        await store.require(Feature.TIMED_PAUSES)
     issued = await _issue(store, settings, command, actor=actor, reason=reason)
     for at in range(0, len(tasks), SELECT_BATCH):
         batch = tasks[at : at + SELECT_BATCH]
@@ -118,6 +123,8 @@ async def send(
 
 async def _issue(store: Store, settings: Settings, command: Command, *, actor: str, reason: str) -> Issued:
     now_ms, epoch = await _clock_and_epoch(store)
+    if isinstance(command, TimedPause):
+        command = command.ending(now_ms)
     return Issued(
         version=VERSION,
         id=new_task_id(),

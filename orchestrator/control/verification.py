@@ -54,7 +54,7 @@ async def verify_desired_state(store: Store, signer: Signer, stored: Sequence[by
     untrue = [row.slot for row in rows if row.verification is not Verification.TRUE]
     rows += [
         VerificationRow(slot, fields.get(slot, b""), Verification.OVER)
-        for slot in await _gone_workers(store, signer, reply)
+        for slot in [*await _gone_workers(store, signer, reply), *await _ended_pauses(store, signer, reply)]
     ]
     sessions = _wrong_count(fields)
     if not rows and sessions is None:
@@ -168,6 +168,15 @@ async def _gone_workers(store: Store, signer: Signer, reply: Sequence[bytes]) ->
         for one, there in zip(slots, known, strict=True)
         if not there and int(time[0]) * 1000 > one.issued.issued_ms + WORKER_COMMAND_MS
     ]
+
+
+async def _ended_pauses(store: Store, signer: Signer, reply: Sequence[bytes]) -> list[str]:
+    """Return the slots of pauses whose end has passed; scripts ignore them from then on."""
+    ends = {one.slot: one.until_ms for one in read_desired(reply, signer).active.values() if one.until_ms is not None}
+    if not ends:
+        return []
+    (time,) = await _replies(store, [("TIME",)])
+    return [slot for slot, until_ms in ends.items() if until_ms <= int(time[0]) * 1000]
 
 
 def _worker_of(one: ActiveCommand) -> str:

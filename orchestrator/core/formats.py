@@ -40,6 +40,7 @@ class Feature(Enum):
     STORED_PAYLOADS = ("a value in the payload store", 3)
     VALUES_APART = ("a large value in a field of its own", 3)
     TAG_INDEX = ("an index of the tasks with a tag", 3)
+    TIMED_PAUSES = ("a pause with an end", 3)
     SEVERAL_AGENTS = ("a notification about the room of several agents", 3)
 
     def __init__(self, label: str, floor: int) -> None:

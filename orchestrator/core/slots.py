@@ -12,15 +12,15 @@ LOG_LEVEL: Final = "log:level"
 VERIFIED: Final = "verified:"
 """Prefix of the copy that the supervisor keeps of a slot whose signature it has checked."""
 
-_SCOPED: Final = frozenset({"stop", "pause", "drain"})
+_SCOPED: Final = frozenset({"stop", "pause", "hold", "drain"})
 
 
 class Slot(NamedTuple):
     """The parts of a slot.
 
     Attributes:
-        verb: `stop`, `pause`, `drain`, `limit`, `log`, `config` or `do`.
-        kind: of a stop, pause or drain: `all`, `agent`, `session`, `skill`, `queue` or `worker`.
+        verb: `stop`, `pause`, `hold` (a pause with an end), `drain`, `limit`, `log`, `config` or `do`.
+        kind: of a stop, pause, hold or drain: `all`, `agent`, `session`, `skill`, `queue`, `limit` or `worker`.
         name: of the agent, session, skill, queue, worker, limit, config value or job.
     """
 
@@ -51,6 +51,11 @@ def stop_slot(kind: str, name: str) -> str:
 def pause_slot(kind: str, name: str) -> str:
     """Return the slot of the pause of an agent or queue."""
     return f"pause:{kind}:{name}"
+
+
+def hold_slot(kind: str, name: str) -> str:
+    """Return the slot of the pause with an end of an agent or limit."""
+    return f"hold:{kind}:{name}"
 
 
 def drain_slot(kind: str, name: str) -> str:

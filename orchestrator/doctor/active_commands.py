@@ -9,6 +9,7 @@ from orchestrator.control.signing import signer_of
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.slots import parse_slot
 from orchestrator.doctor.findings import ok, problem, warning
+from orchestrator.tasks.queries import server_ms
 
 if TYPE_CHECKING:
     from orchestrator.control.desired import ActiveCommand
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.store.store import Store
 
 SHOWN = 5
-_HOLDING = {"stop", "pause", "drain"}
+_HOLDING = {"stop", "pause", "hold", "drain"}
 
 
 async def check_active_commands(context: CheckContext) -> list[DoctorFinding]:
@@ -28,7 +29,12 @@ async def check_active_commands(context: CheckContext) -> list[DoctorFinding]:
         return [problem("active-commands", text, fix)]
     signer = signer_of(context.settings, place=context.store.keys.root)
     found = await desired(context.store, signer)
-    holding = [one for one in found.active.values() if parse_slot(one.slot).verb in _HOLDING]
+    now_ms = await server_ms(context.store)
+    holding = [
+        one
+        for one in found.active.values()
+        if parse_slot(one.slot).verb in _HOLDING and (one.until_ms is None or one.until_ms > now_ms)
+    ]
     if found.doubtful:
         slots = ", ".join(sorted(found.doubtful)[:SHOWN])
         text = f"{len(found.doubtful)} without a valid signature ({slots}): another writer, or another secret"
@@ -47,7 +53,7 @@ async def check_active_commands(context: CheckContext) -> list[DoctorFinding]:
             warning(
                 "active-commands",
                 _listed(holding),
-                "`orc start` ends a stop, `orc agents|queues|workers resume` the rest",
+                "`orc start` ends a stop and a pause with an end, `orc agents|queues|workers resume` the rest",
             )
         ]
     return [ok("active-commands", "nothing is stopped, paused or drained")]
@@ -59,10 +65,14 @@ async def _damaged(store: Store) -> str:
     return "" if found in {"none", "hash"} else f"{store.keys.desired} is a {found}, not a hash"
 
 
+def _end(one: ActiveCommand) -> str:
+    return "" if one.until_ms is None else f" until {from_instant_ms(one.until_ms):%H:%M:%S} UTC"
+
+
 def _listed(active: list[ActiveCommand]) -> str:
     """Format active commands with operator and time."""
     said = [
-        f"{one.slot} by {one.issued.words} since {from_instant_ms(one.issued.issued_ms):%Y-%m-%d %H:%M} UTC"
+        f"{one.slot} by {one.issued.words} since {from_instant_ms(one.issued.issued_ms):%Y-%m-%d %H:%M} UTC{_end(one)}"
         for one in active[:SHOWN]
     ]
     more = f", and {len(active) - SHOWN} more" if len(active) > SHOWN else ""

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Self
 
 from orchestrator.agents.timings import RECENT_RUNS, RECENT_US, unpack_cells
-from orchestrator.core.slots import STOP_ALL, pause_slot, stop_slot
+from orchestrator.core.slots import STOP_ALL, hold_slot, pause_slot, stop_slot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -97,7 +97,8 @@ class ActiveStops:
         """Return whether the agent gets no task."""
         if not self._stops:
             return False
-        return self._all or not self._stops.isdisjoint({stop_slot("agent", agent), pause_slot("agent", agent)})
+        slots = {stop_slot("agent", agent), pause_slot("agent", agent), hold_slot("agent", agent)}
+        return self._all or not self._stops.isdisjoint(slots)
 
     def hold(self, place: ReadyPlace) -> bool:
         """Return whether no agent gets a task from this place."""

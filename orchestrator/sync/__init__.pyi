@@ -532,21 +532,49 @@ class Admin:
         agent: str | None = None,
         session: str | None = None,
         skill: str | None = None,
+        limit: str | None = None,
         reason: str = "",
         actor: str | None = None,
     ) -> Sent:
-        """End the stop of the same scope. Stops of other scopes stay active.
+        """End the stop of the same scope, of an agent also its pause with an end. Other scopes stay as they are.
+
+        With `limit`, end the pause of a limit.
 
         Args:
             agent: only this agent.
             session: only tasks of this session.
             skill: only tasks of this skill.
+            limit: end the pause of this limit.
             reason: kept with the command.
             actor: user and host of this process by default.
         """
 
     def pause_agent(self, agent: str, *, reason: str = "", actor: str | None = None) -> Sent:
         """Stop giving tasks to an agent until it is resumed. It finishes the tasks that it has; new tasks wait."""
+
+    def hold_agent(self, agent: str, for_s: float, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Stop giving tasks to an agent for a time. It finishes the tasks that it has; new tasks wait.
+
+        A longer pause replaces a shorter one. `orc start --agent` or `orc agents resume` ends it early.
+
+        Args:
+            agent: name of the agent; it need not be running yet.
+            for_s: seconds until the pause ends by itself.
+            reason: kept with the command.
+            actor: user and host of this process by default.
+        """
+
+    def hold_limit(self, limit: str, for_s: float, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Let a limit allow no start for a time: every agent that has the limit waits.
+
+        A longer pause replaces a shorter one. `orc start --limit` ends it early.
+
+        Args:
+            limit: name of the limit; @AGENT for an agent's own.
+            for_s: seconds until the pause ends by itself.
+            reason: kept with the command.
+            actor: user and host of this process by default.
+        """
 
     def resume_agent(self, agent: str, *, reason: str = "", actor: str | None = None) -> Sent:
         """Resume an agent that is paused."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.control.records import desired
 from orchestrator.control.signing import signer_of
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.slots import parse_slot
+from orchestrator.tasks.queries import server_ms
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -23,12 +24,13 @@ class ActiveCommandView:
 
     Attributes:
         slot: its slot, as `stop:agent:editor`.
-        verb: `stop`, `pause`, `drain`, `limit` or `log`.
-        kind: of a stop, pause or drain: `all`, `agent`, `session`, `skill`, `queue` or `worker`.
+        verb: `stop`, `pause`, `hold` (a pause with an end), `drain`, `limit` or `log`.
+        kind: of a stop, pause, hold or drain: `all`, `agent`, `session`, `skill`, `queue`, `limit` or `worker`.
         name: of the agent, session, skill, queue, worker or limit.
         refuses: of a stop: new tasks are refused.
         ends_process: of the drain of a worker: it exits when it has drained.
         value: the rate of a limit, or the log level.
+        until: the end of a pause that has one.
         actor: who gave it.
         reason: of the command.
         since: time of issue.
@@ -46,17 +48,23 @@ class ActiveCommandView:
     reason: str
     since: datetime
     command: str
+    until: datetime | None = None
 
 
 async def read_desired(services: Services) -> Desired:
-    """Read the desired state with its signatures checked."""
-    return await desired(services.store, signer_of(services.settings, place=services.keys.root))
+    """Read the desired state with its signatures checked, without pauses that have ended."""
+    found = await desired(services.store, signer_of(services.settings, place=services.keys.root))
+    if not any(parse_slot(slot).verb == "hold" for slot in found.active):
+        return found
+    now_ms = await server_ms(services.store)
+    active = {slot: one for slot, one in found.active.items() if one.until_ms is None or one.until_ms > now_ms}
+    return replace(found, active=active)
 
 
 async def read_stops(services: Services) -> list[ActiveCommandView]:
-    """Read the active stops by slot."""
+    """Read the active stops, and the pauses with an end, by slot."""
     found = await read_desired(services)
-    return [view(one) for slot, one in sorted(found.active.items()) if parse_slot(slot).verb == "stop"]
+    return [view(one) for slot, one in sorted(found.active.items()) if parse_slot(slot).verb in {"stop", "hold"}]
 
 
 def of_slots(found: Desired, *slots: str) -> tuple[ActiveCommandView, ...]:
@@ -84,4 +92,5 @@ def view(one: ActiveCommand) -> ActiveCommandView:
         reason=one.issued.reason,
         since=from_instant_ms(one.issued.issued_ms),
         command=one.issued.id,
+        until=None if one.until_ms is None else from_instant_ms(one.until_ms),
     )

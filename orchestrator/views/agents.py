@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.agents import queries
-from orchestrator.core.slots import STOP_ALL, pause_slot, stop_slot
+from orchestrator.core.slots import STOP_ALL, hold_slot, pause_slot, stop_slot
 from orchestrator.tasks.queries import server_ms
 from orchestrator.views.active_commands import of_slots, read_desired
 from orchestrator.views.paging import LIMIT
@@ -64,5 +64,5 @@ async def read_agent(services: Services, name: str) -> AgentView:
 
 
 def _view(agent: AgentInfo, now: Desired) -> AgentView:
-    slots = (STOP_ALL, stop_slot("agent", agent.name), pause_slot("agent", agent.name))
+    slots = (STOP_ALL, stop_slot("agent", agent.name), pause_slot("agent", agent.name), hold_slot("agent", agent.name))
     return AgentView(agent, of_slots(now, *slots))

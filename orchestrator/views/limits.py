@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.agents import queries
-from orchestrator.core.slots import limit_slot
+from orchestrator.core.slots import hold_slot, limit_slot
 from orchestrator.views.active_commands import of_slots, read_desired
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ async def list_limits(services: Services) -> list[LimitView]:
     bound = await queries.limited(services.store)
 
     def view(name: str) -> LimitView:
-        found = of_slots(now, limit_slot(name))
-        defined = rates.get(f"={name}") if found else rates[name]
+        found = of_slots(now, limit_slot(name), hold_slot("limit", name))
+        defined = rates.get(f"={name}") if limit_slot(name) in now.active else rates[name]
         return LimitView(name, rates[name], defined, tuple(bound.get(name, ())), found)
 
     return [view(name) for name in sorted(rates) if not name.startswith("=")]

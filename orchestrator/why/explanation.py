@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.durations import from_instant_ms
-from orchestrator.core.slots import STOP_ALL, parse_slot, pause_slot, stop_slot
+from orchestrator.core.slots import STOP_ALL, hold_slot, parse_slot, pause_slot, stop_slot
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.questions import encode_value
 from orchestrator.why.model import Cause, Why
@@ -105,6 +105,7 @@ def _stopped(found: Findings) -> Why | None:
         if (
             active := found.active.get(stop_slot("agent", agent.name))
             or found.active.get(pause_slot("agent", agent.name))
+            or found.active.get(hold_slot("agent", agent.name))
         )
     ]
     return _active_command(blocked[0], found) if blocked and len(blocked) == len(agents) else None
@@ -116,10 +117,13 @@ def _active_command(active: ActiveCommandFacts, found: Findings) -> Why:
     typed = shlex.quote(name)
     command = f"orc {kind}s resume {typed}" if verb == "pause" else "orc start" + (f" --{kind} {typed}" if name else "")
     since = f" since {_moment(active.since_ms, found)}" if active.since_ms else ""
-    done = "paused" if verb == "pause" else "stopped"
-    text = f"{what} is {done}{since} by {active.actor}{_because(active.reason)}; `{command}` ends that"
+    until = f" until {_moment(active.until_ms, found)}" if active.until_ms else ""
+    done = "stopped" if verb == "stop" else "paused"
+    text = f"{what} is {done}{since}{until} by {active.actor}{_because(active.reason)}; `{command}` ends that"
     return Why(
-        cause=Cause.PAUSED if verb == "pause" else Cause.STOPPED,
+        cause=Cause.STOPPED if verb == "stop" else Cause.PAUSED,
+        until=from_instant_ms(active.until_ms) if active.until_ms else None,
+        limit=name if kind == "limit" else None,
         text=text,
         since=_instant(active.since_ms or None),
         actor=active.actor,
@@ -279,6 +283,19 @@ def _no_room(found: Findings) -> Why | None:
     )
 
 
+def _held_limit(found: Findings) -> Why | None:
+    """Return the paused limit that ends first if every agent with room waits for one."""
+    agents = [agent for agent in _able(found) if agent.defined and agent.room > 0]
+    holds = [
+        [held for limit in agent.limits if (held := found.active.get(hold_slot("limit", limit.name)))]
+        for agent in agents
+    ]
+    if not all(holds):
+        return None
+    last = [max(held, key=lambda one: one.until_ms or 0) for held in holds]
+    return _active_command(min(last, key=lambda one: one.until_ms or 0), found)
+
+
 def _limit(found: Findings) -> Why | None:
     """Return the limit that opens first if every agent with room waits for one."""
     agents = [agent for agent in _able(found) if agent.defined and agent.room > 0]
@@ -328,6 +345,7 @@ _OBSTACLES: Final[Sequence[Callable[[Findings], Why | None]]] = (
     _undefined_limit,
     _suspected,
     _no_room,
+    _held_limit,
     _limit,
     _its_turn,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from msgspec import DecodeError
 
 from orchestrator.core.command_record import read_slot_value
@@ -127,12 +128,20 @@ class ActiveCommandFacts:
     Attributes:
         slot: its slot, as `stop:agent:editor`.
         since_ms: when it was issued.
+        until_ms: the end of a pause that has one.
     """
 
     slot: str
     actor: str
     reason: str
     since_ms: int
+    until_ms: int | None = None
+
+
+class _TimedPause(msgspec.Struct):
+    """The part of a command that tells when its pause ends."""
+
+    until_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,8 +310,17 @@ def _active_commands(reply: Sequence[bytes]) -> dict[str, ActiveCommandFacts]:
             # It holds the task back all the same.
             found[name] = ActiveCommandFacts(name, "(unreadable)", "", 0)
         else:
-            found[name] = ActiveCommandFacts(name, issued.actor, issued.reason, issued.issued_ms)
+            found[name] = ActiveCommandFacts(
+                name, issued.actor, issued.reason, issued.issued_ms, _end_of_pause(issued.command)
+            )
     return found
+
+
+def _end_of_pause(command: bytes) -> int | None:
+    try:
+        return msgspec.json.decode(command, type=_TimedPause).until_ms
+    except DecodeError:
+        return None
 
 
 def _agent(row: Sequence[Any]) -> AgentFacts:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator.control import scripts as control
-from orchestrator.control.commands import make_command
+from orchestrator.control.commands import TimedPause, encode_command, make_command
 from orchestrator.core.command_record import VERSION, Issued, pack_issued
 from orchestrator.core.ids import encode_foreign, new_task_id
-from orchestrator.core.rates import parse_rate
+from orchestrator.core.rates import Rate, parse_rate
 from orchestrator.store.calls import opaque
 from orchestrator.tasks.model import CancelStatus, Envelope, TaskState, VerdictKind, encode_envelope
 from tests.helpers.cases import each_case
@@ -25,10 +25,13 @@ STRANGE = "a b/ü{x}%\\\"'" + "z" * 40
 """A session with signs that keys cannot hold."""
 
 
-def order(pool: Pool, kind: str, **values: Any) -> None:
+def order(pool: Pool, kind: str, status: str = "accepted", **values: Any) -> None:
     """Give a command."""
     command = make_command(kind, values)
-    issued = Issued(VERSION, new_task_id(), b"{}", "ann@desk", "", pool.now_ms, pool.now_ms + 60_000, 0)
+    if isinstance(command, TimedPause):
+        command = command.ending(pool.now_ms)
+    packed = encode_command(command)
+    issued = Issued(VERSION, new_task_id(), packed, 'ann "until_ms":1', "", pool.now_ms, pool.now_ms + 60_000, 0)
     rate = parse_rate(values["rate"]) if "rate" in values else None
     call = control.append(
         pool.keys,
@@ -40,7 +43,7 @@ def order(pool: Pool, kind: str, **values: Any) -> None:
         per_minute=1000,
         token="t",
     )
-    assert pool.call(call).status == "accepted"
+    assert pool.call(call).status == status
 
 
 def of_session(session: str, size: int = 3, **fields: Any) -> Row:
@@ -65,6 +68,7 @@ def given(pool: Pool, agent: str = "ed") -> list[str]:
         (("stop", {"agent": "ed"}), ("start", {"agent": "ed"})),
         (("stop", {"skill": "sum"}), ("start", {"skill": "sum"})),
         (("pause-agent", {"agent": "ed"}), ("resume-agent", {"agent": "ed"})),
+        (("hold-agent", {"agent": "ed", "for_s": 60}), ("start", {"agent": "ed"})),
         (("pause-queue", {"queue": "skill:sum"}), ("resume-queue", {"queue": "skill:sum"})),
     ],
     fresh="pool",
@@ -304,3 +308,38 @@ def test_finished_tasks_of_a_stop(pool: Pool) -> None:
     assert pool.end(second, VerdictKind.REQUEUE) == "ok"
     assert given(pool) == []
     assert pool.score(pool.keys.held("session:101"), second.task_id) == rank(2) + pool.now_ms
+
+
+@each_case("target", [("hold-agent", "agent"), ("hold-limit", "limit")], fresh="pool")
+def test_a_pause_ends_by_itself(pool: Pool, target: tuple[str, str]) -> None:
+    """Nothing is assigned before its end, which the answer tells; a later end replaces it, an earlier one does not."""
+    kind, field = target
+    pool.register(team=Team(rate=Rate(100, 1_000_000)), slots=10)
+    ids = pool.put(row(), row())
+    name = {field: "ed" if field == "agent" else "@ed"}
+    order(pool, kind, for_s=3, **name)
+    order(pool, kind, "held", for_s=2, **name)
+    wait_us = pool.assign().wait_us
+    assert 3_000_000 <= wait_us <= 4_000_000
+    pool.sleep(wait_us // 1000 - 1)
+    assert given(pool) == []
+    order(pool, kind, for_s=2, **name)
+    pool.sleep(5)
+    assert given(pool) == []
+    pool.sleep(3000)
+    assert given(pool) == list(ids)
+
+
+def test_a_paused_agent_adopts_and_takes_nothing(pool: Pool) -> None:
+    """What its dead worker held returns to the queue and waits there for the end."""
+    pool.register()
+    pool.put(row())
+    delivery = pool.one()
+    pool.look()
+    pool.age(20_000)
+    order(pool, "hold-agent", agent="ed", for_s=3)
+    assert pool.adopt("w2") == []
+    assert pool.state(delivery.task_id) == TaskState.READY
+    assert given(pool) == []
+    pool.sleep(4000)
+    assert given(pool) == [delivery.task_id]

@@ -18,6 +18,7 @@ from orchestrator.tasks import scripts
 from orchestrator.tasks.records import TaskRecord, numbered_field, once_field, read_record
 from orchestrator.workers.asking import AnswerSource, Asking
 from orchestrator.workers.once import OnceCalls, OnceResults
+from orchestrator.workers.pausing import AttemptPausing
 from orchestrator.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import Delivery, Question
     from orchestrator.workers.asking import PendingQuestion
     from orchestrator.workers.context import AttemptTimer
+    from orchestrator.workers.pausing import Pausing
     from orchestrator.workers.runtime.attempt import Attempt
     from orchestrator.workers.runtime.emitter import AttemptOutput
     from orchestrator.workers.runtime.parts import WorkerParts
@@ -154,6 +156,12 @@ class Resources:
         services = self._parts.services
         settings = services.settings
         return Limits(services.store, prefix=settings.prefix, retry_for_s=settings.redis.command_timeout_s)
+
+    @cached_property
+    def pausing(self) -> Pausing:
+        """Pauses of agents and limits, in the name of the attempt."""
+        delivery = self._attempt.delivery
+        return AttemptPausing(self._parts.services, actor=f"agent {delivery.agent}, task {delivery.task_id}")
 
     @property
     def agent_state(self) -> AgentState:

@@ -29,7 +29,7 @@ from orchestrator.workers.runtime.resources import Resources
 from orchestrator.workers.runtime.throughput import Throughput
 from orchestrator.workers.runtime.timings import AttemptTimings
 from orchestrator.workers.skill import Skill
-from orchestrator.workers.testing.recording import WORKER, Recording
+from orchestrator.workers.testing.recording import WORKER, NoPausing, Recording
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -278,6 +278,7 @@ class _OfflineExecutor(Executor):
     def _open_resources(self, attempt: Attempt) -> Resources:
         resources = super()._open_resources(attempt)
         resources.record = self._scripted
+        resources.pausing = NoPausing()
         return resources
 
     async def _announce(self, attempt: Attempt) -> Next:  # noqa: ARG002 - there is no record
@@ -314,6 +315,7 @@ class RecordedContext(TaskContext):
         parts = recording.parts(in_flight, Completer(services, in_flight, AttemptTimings(), worker=WORKER))
         resources = Resources(attempt, parts, lock_mode="task", lease_ms=15_000)
         resources.record = recording.record
+        resources.pausing = NoPausing()
         super().__init__(delivery, envelope, resources, worker=parts.worker, state=state)
         self._recording = recording
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from orchestrator.client.client import Orchestrator
+    from orchestrator.control.commands import Command
     from orchestrator.services import Services
     from orchestrator.tasks.scripts import EmitRow
     from orchestrator.tasks.submission import Submission
@@ -114,6 +115,16 @@ class Recording:
             self.progress.append(Progress(*value))
         else:
             self.output.append(value)
+
+
+class NoPausing:
+    """Takes the pauses of a handler without a team, where nothing else waits."""
+
+    async def give(self, command: Command, reason: str) -> None:
+        """Do nothing."""
+
+    async def check_limit(self, name: str) -> None:
+        """Accept any name."""
 
 
 class _ScriptedChildClient(ChildClient):

@@ -25,11 +25,11 @@ async def report_other_stops(services: Services, command: Command) -> AsyncItera
     from orchestrator.views.active_commands import read_stops
 
     before = await read_stops(services)
-    slot = command.changes[0].slot
-    if all(one.slot != slot for one in before):
+    slot, slots = command.changes[0].slot, {change.slot for change in command.changes}
+    if all(one.slot not in slots for one in before):
         output.say(f"nothing changes: {parse_slot(slot).scope.replace(':', ' ', 1)} was not stopped")
     yield
-    others = [parse_slot(one.slot).scope for one in before if one.slot != slot]
+    others = [parse_slot(one.slot).scope for one in before if one.slot not in slots]
     if others:
         more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
         named = output.clean(", ".join(others[:SHOWN])) + more

@@ -27,6 +27,7 @@ def active_commands(found: Iterable[ActiveCommandView]) -> list[dict[str, Any]]:
             "actor": one.actor,
             "reason": one.reason,
             "since": one.since,
+            "until": one.until,
             "command": one.command,
         }
         for one in found
@@ -72,6 +73,8 @@ def _state(one: ActiveCommandView) -> str:
     word = _WORDS.get(one.verb, one.verb)
     if one.verb == "drain":
         return "to end" if one.ends_process else "draining" if one.kind == "worker" else "drained"
+    if one.verb == "hold":
+        return f"paused until {one.until:%H:%M:%S} UTC" if one.until else "paused"
     if one.verb in {"limit", "log"}:
         return f"{word} to {one.value or '?'}"
     return f"{word}, refuses new tasks" if one.refuses else word

@@ -12,7 +12,7 @@ from orchestrator.cli.terminal.inputs import value as read_value
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import Commands, option, positional
 from orchestrator.cli.terminal.targets import say_unknown
-from orchestrator.control.commands import JSON, KINDS, Command, make_command
+from orchestrator.control.commands import JSON, KINDS, Command, given_fields, make_command
 from orchestrator.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def declared(model: type[Command], around: Around | None = None) -> Callable[...
     """
     # Not a coroutine, so that Ctrl-C ends the question.
     reset = _reset_of(model)
-    names = [name for name, field in model.model_fields.items() if name != "kind" and field.is_required()]
+    names = [name for name, field in given_fields(model).items() if field.is_required()]
 
     def run(*typed: str, options: CommandOptions = USUAL, common: Globals = DEFAULTS, **flags: Any) -> int:
         import anyio
@@ -84,7 +84,7 @@ def _reset_of(model: type[Command]) -> type[Command] | None:
 
 def _parameters(model: type[Command]) -> Iterator[Parameter]:
     reset = _reset_of(model)
-    fields = {name: field for name, field in model.model_fields.items() if name != "kind"}
+    fields = given_fields(model)
     for name, field in fields.items():
         if field.is_required():
             help_ = JSON_HELP if JSON in field.metadata else field.description or ""

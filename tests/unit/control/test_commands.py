@@ -10,6 +10,7 @@ import pytest
 from orchestrator.control.commands import (
     KINDS,
     DesiredChange,
+    TimedPause,
     commands_schema,
     decode_command,
     encode_command,
@@ -24,7 +25,9 @@ COMMANDS: Final[dict[str, tuple[dict[str, Any], tuple[DesiredChange, ...]]]] = {
     "stop": ({"agent": "ed", "now": True}, (DesiredChange("stop:agent:ed", "n"),)),
     "start": ({"session": "a b/ü"}, (DesiredChange("stop:session:a b/ü", ""),)),
     "pause-agent": ({"agent": "ed"}, (DesiredChange("pause:agent:ed", "-"),)),
-    "resume-agent": ({"agent": "ed"}, (DesiredChange("pause:agent:ed", ""),)),
+    "hold-agent": ({"agent": "ed", "for_s": 2.5}, (DesiredChange("hold:agent:ed", "-"),)),
+    "hold-limit": ({"limit": "@ed", "for_s": 60}, (DesiredChange("hold:limit:@ed", "-"),)),
+    "resume-agent": ({"agent": "ed"}, (DesiredChange("pause:agent:ed", ""), DesiredChange("hold:agent:ed", ""))),
     "pause-queue": ({"queue": "skill:sum"}, (DesiredChange("pause:queue:skill:sum", "-"),)),
     "drain-queue": ({"queue": "agent:ed"}, (DesiredChange("drain:queue:agent:ed", "r"),)),
     "resume-queue": (
@@ -138,3 +141,22 @@ def test_schema() -> None:
         assert part["properties"]["kind"]["const"] == kind
         assert set(part["properties"]) == {"kind", *KINDS[kind].model_fields}
         assert part["description"]
+
+
+def test_start_ends_pauses_with_an_end() -> None:
+    """That of its agent beside the stop, or that of a limit alone."""
+    stop, pause = make_command("start", {"agent": "ed"}).changes
+    assert (stop, pause) == (DesiredChange("stop:agent:ed", ""), DesiredChange("hold:agent:ed", ""))
+    assert make_command("start", {"limit": "model"}).changes == (DesiredChange("hold:limit:model", ""),)
+    with pytest.raises(InvalidInput, match="limit"):
+        make_command("start", {"limit": "model", "skill": "sum"})
+
+
+def test_pauses_end_at_a_full_second() -> None:
+    """Callers within one second give the same end; nobody types it, and the words leave it out."""
+    command = make_command("hold-limit", {"limit": "model", "for_s": 1.5})
+    assert isinstance(command, TimedPause)
+    assert [command.ending(now_ms).until_ms for now_ms in (10_001, 10_500, 10_501)] == [12_000, 12_000, 13_000]
+    assert command.ending(10_001).words == "hold-limit for_s=1.5 limit=model"
+    with pytest.raises(InvalidInput, match="for_s"):
+        make_command("hold-limit", {"limit": "model", "for_s": 0})
