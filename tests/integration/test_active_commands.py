@@ -186,7 +186,7 @@ async def test_a_forged_start_lets_nothing_start(team: LocalTeam, scope: dict[st
     await says(team, stop.id, worker.id, "done")
     store, keys = team.services.store, team.services.keys
 
-    (slot,) = (order.slot for order in Start(**scope).changes)
+    slot = Start(**scope).changes[0].slot
 
     async def verified() -> bool:
         return await store.execute("HGET", keys.desired, f"verified:{slot}") is not None

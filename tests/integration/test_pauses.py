@@ -108,7 +108,7 @@ async def test_an_agent_pauses_itself(team: LocalTeam) -> None:
     assert (listed.kind, listed.actor.startswith("agent one, task "), listed.reason) == ("hold-agent", True, "429")
     context = CheckContext(services.settings, services.store, await services.store.server_info(), {})
     (finding,) = await check_active_commands(context)
-    assert "hold:agent:one by agent one" in finding.text
+    assert "hold:agent:one by agent one" in finding.found
     await team.orc.admin.start(agent="one")
     assert await waiting.result(TIMEOUT_S) == "one"
     assert (await read_status(services)).active_commands == ()
@@ -157,7 +157,7 @@ async def test_a_limit_that_no_agent_has_is_refused(team: LocalTeam) -> None:
 async def test_pauses_wait_for_the_end_of_an_upgrade(team: LocalTeam) -> None:
     """Older programs would assign all the same, so nothing is given."""
     store = team.services.store
-    await store.execute("SET", store.keys.floor, Feature.TIMED_PAUSES.floor - 1)
+    await store.execute("SET", store.keys.format, Feature.TIMED_PAUSES.floor - 1)
     store.floor.value = Feature.TIMED_PAUSES.floor - 1
     with pytest.raises(UpgradeUnfinished, match="a pause with an end"):
         await send(store, team.services.settings, HoldAgent(agent="one", for_s=60))
