@@ -124,7 +124,7 @@ async def test_a_stop_now_interrupts(team: LocalTeam, scope: dict[str, Any]) -> 
     stop = await team.orc.admin.stop(**scope, now=True, reason="drill", actor="ann")
     await says(team, stop.id, worker.id, "done")
     info = await handle.info()
-    assert (info.state, info.reason, info.attempts) == (TaskState.READY, "stopped by ann: drill", 0)
+    assert (info.state, info.last_retry, info.attempts) == (TaskState.READY, "stopped by ann: drill", 0)
     editor.gate.set()
     await team.orc.admin.start(**scope)
     assert await handle.result(TIMEOUT_S) == 1
