@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import ChatConflict as ChatConflict
     from orchestrator.core.errors import ChatError as ChatError
     from orchestrator.core.errors import ChatFull as ChatFull
+    from orchestrator.core.errors import ChildFailed as ChildFailed
     from orchestrator.core.errors import CommandRefused as CommandRefused
     from orchestrator.core.errors import ConfigError as ConfigError
     from orchestrator.core.errors import DamagedBackup as DamagedBackup

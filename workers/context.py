@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, Unpack, cast, overload
 
 from anyio import CancelScope, lowlevel
 
 from orchestrator.chat.model import MAIN
-from orchestrator.client.handle import WaitingHandle
+from orchestrator.client.handle import TaskHandle, WaitingHandle
 from orchestrator.core.durations import to_seconds
-from orchestrator.core.errors import LeaseLapsed
+from orchestrator.core.errors import LeaseLapsed, NotDurable, SubmitRefused
 from orchestrator.core.log import get_logger
 from orchestrator.extraction.model import EXTRACT
 from orchestrator.extraction.submitting import plan_extraction
 from orchestrator.memory.owner import MemoryOwner
-from orchestrator.tasks.model import Progress
+from orchestrator.tasks.model import Progress, root_of
 from orchestrator.tasks.submission import Parent, Submission
 from orchestrator.tracing.active import active
 from orchestrator.workers.asking import NO_DEFAULT
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from orchestrator.agent_state.states import AgentState
     from orchestrator.chat.chat import Chat
     from orchestrator.client.client import Orchestrator
-    from orchestrator.client.handle import TaskHandle
     from orchestrator.client.shared_config import SharedConfig
     from orchestrator.core.durations import Duration
     from orchestrator.extraction.model import Extraction
@@ -173,6 +172,7 @@ class TaskContext:
         "_depth",
         "_logger",
         "_resources",
+        "_root",
         "_trace",
         "agent",
         "attempt",
@@ -205,7 +205,7 @@ class TaskContext:
         self.deadline: datetime | None = deadline
         self.state: Any = state
         self._delivery, self._depth, self._resources = delivery, envelope.depth, resources
-        self._trace = envelope.trace
+        self._trace, self._root = envelope.trace, root_of(delivery.task_id, envelope)
         self._children = 0
         self._logger: Any = None
 
@@ -515,16 +515,54 @@ class TaskContext:
             SubmitRefused: this attempt was taken away, a cap was reached, or the lane is busy.
             KeyConflict: the earlier attempt submitted another child with this number.
         """
+        child = self._child(Submission(skill, args, **options))
+        client = await self._resources.client()
+        handle = await client.submit_one(child, self._parent)
+        return handle.waiting_in(self._resources.until_ended)
+
+    async def submit_many(self, tasks: Iterable[Submission]) -> list[TaskHandle[Any]]:
+        """Submit many child tasks in few calls: `ctx.submit_many(Submission("read", {"url": url}) for url in urls)`.
+
+        Each is a child as those of `submit`, numbered in the order given.
+
+        Args:
+            tasks: the children.
+
+        Raises:
+            InvalidInput: one is malformed; nothing was sent.
+            SubmitRefused: some were not accepted; `outcomes` has a handle or an exception for each, in order.
+            NotDurable: all were accepted, and some are not as durable as asked; `handles` has all of them.
+            ServerUnavailable: none was, because Redis did not answer; `task_ids` are those that may have arrived.
+        """
+        children = [self._child(task) for task in tasks]
+        client = await self._resources.client()
+        try:
+            handles = await client.submit_many(children, self._parent)
+        except SubmitRefused as refused:
+            refused.outcomes = tuple(self._waiting(outcome) for outcome in refused.outcomes)
+            raise
+        except NotDurable as missed:
+            missed.handle, missed.handles = self._waiting(missed.handle), tuple(map(self._waiting, missed.handles))
+            raise
+        return [self._waiting(handle) for handle in handles]
+
+    def _child(self, task: Submission) -> Submission:
+        """Return the submission of the next child, with the session and the key that it has by default."""
         self._children += 1
+        options = dict(task.options)
         if options.get("session") is None:
             options["session"] = self.session
         if options.get("key") is None:
             options["key"] = f"{self.task_id}/{self._children}"
-        child = Submission(skill, args, **options)
-        client = await self._resources.client()
-        parent = Parent(self.task_id, self._delivery.generation, self._depth, self._trace)
-        handle = await client.submit_one(child, parent)
-        return handle.waiting_in(self._resources.until_ended)
+        return Submission(task.skill, task.args, **cast("TaskOptions", options))
+
+    @property
+    def _parent(self) -> Parent:
+        return Parent(self.task_id, self._delivery.generation, self._depth, self._trace, self._root)
+
+    def _waiting(self, outcome: Any) -> Any:
+        """Return a handle whose waits lend the slot, or an exception as it is."""
+        return outcome.waiting_in(self._resources.until_ended) if isinstance(outcome, TaskHandle) else outcome
 
     async def extract(
         self, *, source: str = MAIN, agent: str | None = None, skill: str = EXTRACT, subject: str | None = None

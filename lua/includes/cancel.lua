@@ -68,3 +68,17 @@ local function flush_cancelling(pool, cancelling)
     return_slots(pool, grant.agent, grant.id, grant.generation)
   end
 end
+
+-- Returns the reason that the tasks below a cancelled task get.
+local function reason_below(id, reason)
+  if reason == '' then return 'with task ' .. id end
+  return 'with task ' .. id .. ': ' .. reason
+end
+
+-- Notes that the children of a task must be cancelled, which `cancel_children` does in parts; the note stays until it has.
+-- Returns whether the task has children.
+local function note_children(pool, id, reason)
+  if redis.call('EXISTS', pool .. ':children:' .. id) == 0 then return false end
+  redis.call('RPUSH', pool .. ':cancelling', id .. ' 0 ' .. reason)
+  return true
+end

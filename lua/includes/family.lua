@@ -1,7 +1,10 @@
 -- Lists of the tasks of a session and of the children of a task, and the list of sessions.
 
--- Newest tasks that each list keeps.
-local kept_members = 1000
+-- Newest tasks that the list of a session keeps.
+local kept_tasks = 1000
+
+-- Newest children that the list of a parent keeps: all of a large family, so that a cancel reaches each of them.
+local kept_children = 100000
 
 -- Sessions that are listed.
 local kept_sessions = 10000
@@ -24,9 +27,9 @@ local function collect_member(lists, name, id, keep_s)
   if keep_s > list.keep_s then list.keep_s = keep_s end
 end
 
--- Appends collected tasks to a list, which is kept at least as long as their records may be. Counts the
--- old tasks that it drops in a field of a hash.
-local function append_members(list_key, list, counts_key, field)
+-- Appends collected tasks to a list, which is kept at least as long as their records may be. Drops the oldest tasks of
+-- more than `most`, and counts them in a field of a hash.
+local function append_members(list_key, list, most, counts_key, field)
   local length = redis.call('RPUSH', list_key, unpack(list.ids))
   if length == #list.ids then
     -- A list before this one has expired.
@@ -35,16 +38,16 @@ local function append_members(list_key, list, counts_key, field)
   else
     redis.call('EXPIRE', list_key, list.keep_s, 'GT')
   end
-  if length > kept_members then
-    redis.call('LTRIM', list_key, -kept_members, -1)
-    redis.call('HINCRBY', counts_key, field, length - kept_members)
+  if length > most then
+    redis.call('LTRIM', list_key, -most, -1)
+    redis.call('HINCRBY', counts_key, field, length - most)
   end
 end
 
 -- Stores the collected children of each parent.
 local function flush_children(pool, parents)
   for parent, list in pairs(parents) do
-    append_members(pool .. ':children:' .. parent, list, pool .. ':task:' .. parent, 'dropped')
+    append_members(pool .. ':children:' .. parent, list, kept_children, pool .. ':task:' .. parent, 'dropped')
   end
 end
 
@@ -78,7 +81,9 @@ local function flush_sessions(pool, sessions, time)
   if not next(sessions) then return end
   local sessions_key, dropped_key = pool .. ':sessions', pool .. ':sessions:dropped'
   local new = redis.call('ZADD', sessions_key, unpack(score_sessions(sessions, time)))
-  for session, list in pairs(sessions) do append_members(pool .. ':session:' .. session, list, dropped_key, session) end
+  for session, list in pairs(sessions) do
+    append_members(pool .. ':session:' .. session, list, kept_tasks, dropped_key, session)
+  end
   if new == 0 then return end
   remove_expired(pool, sessions_key, dropped_key, math.min(new * checked_sessions, 300))
   local excess = redis.call('ZCARD', sessions_key) - kept_sessions

@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- Makes due tasks ready and ends tasks that did not start in time; up to `limit` of each. A task whose question has
 -- passed its deadline continues at its original place, and its handler learns that no answer came.
--- returns: promoted, expired, ms until the next task is due (-1: none), left (1: more are due now)
+-- returns: promoted, expired, ms until the next task is due (-1: none), left (1: more are due now), and whether
+-- `cancel_children` has something to do (1)
 -- repeat: promotes further tasks
 local pool    = KEYS[1]             -- key: root of the pool's slot
 local limit   = tonumber(ARGV[1])   -- int: at most this many of each kind (500)
@@ -84,6 +85,7 @@ for _, key in ipairs({scheduled_key, expiring_key, asking_key}) do
   local head = redis.call('ZRANGE', key, '-inf', '(+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
   if head[2] and (next_due < 0 or tonumber(head[2]) < next_due) then next_due = tonumber(head[2]) end
 end
-if next_due < 0 then return {promoted, expired, -1, 0} end
+local cancels = redis.call('EXISTS', pool .. ':cancelling')
+if next_due < 0 then return {promoted, expired, -1, 0, cancels} end
 local wait_ms = math.max(0, next_due - math.floor(now / 1000))
-return {promoted, expired, wait_ms, wait_ms == 0 and 1 or 0}
+return {promoted, expired, wait_ms, wait_ms == 0 and 1 or 0, cancels}

@@ -2,7 +2,7 @@
 -- Accepts tasks: up to 500 rows, each judged for itself. A row may end after its last unusual column. A row that
 -- replaces the tasks of a long lane returns `crowded` after 500 ended tasks; sent again, it continues.
 -- status, per row: created | duplicate id | conflict id | full queue | stale parent or schedule | stopped slot | busy
--- task | crowded lane | lost id (`apart`: its record has no arguments)
+-- task | crowded lane | lost id (`apart`: its record has no arguments) | cancelling parent (it is told to stop)
 -- returns: for each row that was not created its number, its status, and the value named above
 -- repeat: returns duplicate and the row's own id for a task that exists; changes nothing
 local pool        = KEYS[1]                   -- key: root of the pool's slot
@@ -21,11 +21,12 @@ local now_arg     = ARGV[4]                   -- time: test override, microsecon
 --@include family: collect_member, flush_children, flush_sessions
 --@include tag: collect_tags, flush_tags
 --@include ending: start_endings, flush_endings
---@include cancel: start_cancelling, has_begun, cancel_task, flush_cancelling
+--@include cancel: start_cancelling, has_begun, cancel_task, flush_cancelling, reason_below, note_children
 --@include schedule: fire_is_stale, record_fire
+--@include notify: notify_supervisor
 --@rare: is_known, refused_by, held_by, percent_encode, live_member, make_way, pass_lane, fire_is_stale, record_fire
 --@rare: parse_version_scope, put_due, append_event, has_begun, cancel_task, flush_cancelling, flush_turns, flush_children
---@rare: session_of, note_activity, drop_arguments, collect_tags, flush_tags
+--@rare: session_of, note_activity, drop_arguments, reason_below, note_children, collect_tags, flush_tags
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -170,8 +171,10 @@ local function judge(i, row)
     end
   end
   if row.parent then
-    local parent = read_task(pool .. ':task:' .. row.parent, 'state', 'gen')
+    local parent = read_task(pool .. ':task:' .. row.parent, 'state', 'gen', 'cancel')
     if parent.state ~= 'assigned' or parent.gen ~= row.parent_generation then return 'stale', row.parent end
+    -- Its children are being cancelled, and a new one would be missed.
+    if parent.cancel then return 'cancelling', row.parent end
   end
   --@row fire: schedule
   local fire = row.fire
@@ -213,7 +216,7 @@ end
 local born, usual_keep_s, usual_score = integer(now_ms), integer(max_wait_s), integer(rank_of(nil) + now_ms)
 local ending, cancelling = start_endings(now), start_cancelling()
 local ready, scheduled, expiring = {}, {}, {}
-local parents, sessions, indices = {}, {}, {}
+local parents, sessions, indices, interrupted = {}, {}, {}, {}
 
 -- Stores the places of the tasks accepted so far.
 local function settle()
@@ -261,6 +264,7 @@ local function make_way(others, on_busy, id)
   for j = #others, 1, -1 do
     if on_busy == 'interrupt' then
       cancel_task(pool, ending, cancelling, others[j], 'interrupted by task ' .. id)
+      interrupted[#interrupted + 1], interrupted[#interrupted + 2] = others[j], id
     elseif not has_begun(pool, cancelling, others[j]) then
       cancel_task(pool, ending, cancelling, others[j], 'replaced by task ' .. id)
     end
@@ -345,6 +349,11 @@ end
 settle()
 if next(cancelling.entries) then flush_cancelling(pool, cancelling) end
 if next(parents) then flush_children(pool, parents) end
+for i = 1, #interrupted, 2 do
+  -- The promoter of the supervisor cancels its children, also those of this call.
+  local reason = reason_below(interrupted[i], 'interrupted by task ' .. interrupted[i + 1])
+  if note_children(pool, interrupted[i], reason) then notify_supervisor(pool, 'scheduled') end
+end
 flush_sessions(pool, sessions, born)
 if next(indices) then flush_tags(pool, indices) end
 if #accepted > 0 then ending.counts.submitted = #accepted end

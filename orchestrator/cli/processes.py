@@ -43,7 +43,7 @@ class Part:
     """How long it may take to end after the first signal."""
 
 
-class ChildFailed(Exception):
+class ChildProcessFailed(Exception):
     """A child ended in a way that a restart would repeat. It has printed the reason."""
 
     def __init__(self, name: str, exit_code: int) -> None:
@@ -86,7 +86,7 @@ class Child:
         """Restart the child if it has died, and return the time of a delayed restart.
 
         Raises:
-            ChildFailed: a restart would fail again.
+            ChildProcessFailed: a restart would fail again.
         """
         if self.runs:
             self._had_started_well = self._had_started_well or time.monotonic() - self._born_s > HEALTHY_AFTER_S
@@ -101,13 +101,13 @@ class Child:
 
     def _note_death(self, code: int) -> None:
         if code in (_HOPELESS if self._had_started_well else _HOPELESS_AT_START):
-            raise ChildFailed(self.part.name, code)
+            raise ChildProcessFailed(self.part.name, code)
         quick = time.monotonic() - self._born_s < HEALTHY_AFTER_S
         self._quick_deaths = self._quick_deaths + 1 if quick else 1
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         if self._quick_deaths > MAX_QUICK_DEATHS:
             say(f"error: the {self.part.name} died {MAX_QUICK_DEATHS} times in a row, last with {how}; giving up")
-            raise ChildFailed(self.part.name, code if code > 0 else 1)
+            raise ChildProcessFailed(self.part.name, code if code > 0 else 1)
         say(f"the {self.part.name} died with {how}; restarting it")
         # The first restart is immediate, because most deaths are single ones.
         self._due_s = time.monotonic() + (0.0 if self._quick_deaths == 1 else 0.25 * 2**self._quick_deaths)
@@ -229,7 +229,7 @@ async def work_beside(children: Sequence[Child], work: Callable[[], Awaitable[T]
         The result of `work`, or the signal that ended it.
 
     Raises:
-        ChildFailed: a child ended in a way that a restart would repeat.
+        ChildProcessFailed: a child ended in a way that a restart would repeat.
     """
     import anyio
 
@@ -257,7 +257,7 @@ async def work_beside(children: Sequence[Child], work: Callable[[], Awaitable[T]
     except BaseExceptionGroup as failures:
         # The work itself fails only because the child does not answer.
         for failure in failures.exceptions:
-            if isinstance(failure, ChildFailed):
+            if isinstance(failure, ChildProcessFailed):
                 raise failure from None
         raise
     return done[0] if done else received[0]

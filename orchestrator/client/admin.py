@@ -24,8 +24,9 @@ from orchestrator.core.errors import CommandRefused, OrchestratorError, StoreErr
 from orchestrator.core.formats import FORMAT
 from orchestrator.core.ids import check_task_id
 from orchestrator.core.payload import encode_json
+from orchestrator.tasks.families import to_retry
 from orchestrator.tasks.model import TaskState
-from orchestrator.tasks.selecting import DEFAULT_LIMIT, ENDED, OPEN, RETRYABLE, TaskFilter, select
+from orchestrator.tasks.selecting import DEFAULT_LIMIT, ENDED, OPEN, RETRYABLE, WORDS_CHARS, TaskFilter, select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -259,6 +260,7 @@ class Admin:
         tasks: Sequence[str] | TaskFilter,
         *,
         limit: int = DEFAULT_LIMIT,
+        with_children: bool = False,
         reason: str = "",
         actor: str | None = None,
     ) -> Sent:
@@ -269,10 +271,14 @@ class Admin:
         Args:
             tasks: ids, or a filter, which selects the dead letters that match now unless it names states.
             limit: select at most this many; `more` of the result tells whether more match.
+            with_children: also all tasks below them, each before its parent, which finds them by their keys.
             reason: kept with each task.
             actor: user and host of this process by default.
         """
         ids, words, more = await self._selected(tasks, DEAD, RETRYABLE, limit)
+        if with_children:
+            ids = await to_retry(self._services().store, ids)
+            words = f"{words}, with children"[:WORDS_CHARS]
         sent = await self.give(RetryTasks(count=len(ids), filter=words), reason=reason, actor=actor, tasks=ids)
         return replace(sent, more=more)
 
@@ -281,12 +287,14 @@ class Admin:
         tasks: Sequence[str] | TaskFilter,
         *,
         limit: int = DEFAULT_LIMIT,
+        only_this: bool = False,
         reason: str = "",
         actor: str | None = None,
     ) -> Sent:
-        """Cancel tasks; a filter selects open ones. Arguments and result as of `retry`."""
+        """Cancel tasks and, unless `only_this` is true, those below them; a filter selects open ones. See `retry`."""
         ids, words, more = await self._selected(tasks, OPEN, OPEN, limit)
-        sent = await self.give(CancelTasks(count=len(ids), filter=words), reason=reason, actor=actor, tasks=ids)
+        command = CancelTasks(count=len(ids), filter=words, only_this=only_this)
+        sent = await self.give(command, reason=reason, actor=actor, tasks=ids)
         return replace(sent, more=more)
 
     async def delete(

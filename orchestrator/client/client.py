@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from orchestrator.memory.memory import Memory
     from orchestrator.payloads.payloads import Packed
     from orchestrator.simulations.simulation import Simulation
+    from orchestrator.tasks.model import CancelStatus, RequeueStatus
     from orchestrator.tasks.options import TaskOptions
     from orchestrator.tasks.scripts import SubmitAnswer, SubmitRow
     from orchestrator.tasks.submission import Arguments, Draft, NamedArguments, NamedSkill, Parent, TypedSkill
@@ -510,6 +511,8 @@ class Orchestrator:
                 raise SubmitRefused(
                     f"task {answer.detail} is no longer run by this attempt, so it may not submit children"
                 )
+            case "cancelling":
+                raise SubmitRefused(f"task {answer.detail} is told to stop, so it may not submit children")
         raise OrchestratorError(f"submit answered {answer.status!r} for task {handle.id}")
 
     def _own_handles(self, rows: Sequence[SubmitRow], tasks: Sequence[Submission]) -> list[TaskHandle[Any]]:
@@ -791,6 +794,51 @@ class Orchestrator:
             InvalidInput: that is not the form of a task id.
         """
         return self._handle(check_task_id(id_))
+
+    async def cancel(
+        self,
+        task: str | TaskHandle[Any],
+        reason: str = "",
+        *,
+        only_this: bool = False,
+        actor: str | None = None,
+    ) -> CancelStatus:
+        """Cancel a task, by its id or handle, and the tasks below it; see `TaskHandle.cancel`.
+
+        Args:
+            task: id or handle.
+            reason: kept with the tasks and the record of the call.
+            only_this: its children go on.
+            actor: who cancels; the user of this process by default.
+
+        Raises:
+            InvalidInput: that is not the form of a task id, or a text is not valid; nothing was changed.
+        """
+        return await self._of(task).cancel(reason, only_this=only_this, actor=actor)
+
+    async def retry(
+        self,
+        task: str | TaskHandle[Any],
+        reason: str = "",
+        *,
+        with_children: bool = False,
+        actor: str | None = None,
+    ) -> RequeueStatus:
+        """Retry a task that ended without a result, by its id or handle; see `TaskHandle.retry`.
+
+        Args:
+            task: id or handle.
+            reason: kept with the tasks and the record of the call.
+            with_children: first retry the tasks below it that ended without a result; needs a supervisor.
+            actor: who retries; the user of this process by default.
+
+        Raises:
+            InvalidInput: that is not the form of a task id, or a text is not valid; nothing was changed.
+        """
+        return await self._of(task).retry(reason, with_children=with_children, actor=actor)
+
+    def _of(self, task: str | TaskHandle[Any]) -> TaskHandle[Any]:
+        return task if isinstance(task, TaskHandle) else self.task(task)
 
     def as_completed(
         self, handles: Iterable[TaskHandle[T]], *, timeout: Duration | None = None

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 import anyio
 from anyio import to_thread
 
-from orchestrator.core.command_record import check_said
+from orchestrator.core.command_record import SAID_CHARS, check_said
 from orchestrator.core.durations import to_seconds
-from orchestrator.core.errors import OrchestratorError, TaskCancelled, TaskExpired, TaskFailed
+from orchestrator.core.errors import ChildFailed, OrchestratorError, TaskCancelled, TaskExpired, TaskFailed
 from orchestrator.core.ids import new_token
 from orchestrator.core.payload import decode_json
 from orchestrator.payloads.reference import is_reference
-from orchestrator.tasks import queries, scripts
+from orchestrator.tasks import bulk, queries, scripts
 from orchestrator.tasks.losses import read_losses
 from orchestrator.tasks.model import CancelStatus, RequeueStatus, TaskState
 from orchestrator.tasks.output import as_chunk, as_event, check_place
 from orchestrator.tasks.queries import TaskOutcome
+from orchestrator.tasks.records import read_record
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -60,6 +61,7 @@ class TaskHandle(Generic[T_co]):
     """
 
     __slots__ = ("__weakref__", "_durability", "_parts", "_read", "_told", "id", "outcome")
+    _dead: ClassVar[type[TaskFailed]] = TaskFailed
 
     def __init__(self, id_: str, parts: HandleParts, read: Callable[[bytes], T_co] | None = None) -> None:
         self.id: str = id_
@@ -202,7 +204,7 @@ class TaskHandle(Generic[T_co]):
             case TaskState.SUCCEEDED:
                 return outcome.result if outcome.result is not None else b"null"
             case TaskState.DEAD:
-                raise TaskFailed(self.id, outcome.reason, outcome.errors)
+                raise self._dead(self.id, outcome.reason, outcome.errors)
             case TaskState.CANCELLED:
                 raise TaskCancelled(self.id, outcome.reason)
             case TaskState.EXPIRED:
@@ -277,11 +279,15 @@ class TaskHandle(Generic[T_co]):
     def _entries(self, after: Place) -> AsyncGenerator[StreamEntry]:
         return self._parts.following.entries(self.id, after)
 
-    async def cancel(self, reason: str = "", *, actor: str | None = None) -> CancelStatus:
-        """Cancel it: a waiting task ends at once, a running one is told to stop. `orc control list` shows it.
+    async def cancel(self, reason: str = "", *, only_this: bool = False, actor: str | None = None) -> CancelStatus:
+        """Cancel it and the tasks below it: waiting tasks end at once, running ones are told to stop.
+
+        The call returns when it has reached all of them. If this program dies before, a supervisor goes on.
+        `orc control list` shows it.
 
         Args:
             reason: kept with the task and its record.
+            only_this: its children go on.
             actor: who cancels; the user of this process by default.
 
         Returns:
@@ -291,10 +297,13 @@ class TaskHandle(Generic[T_co]):
             InvalidInput: `actor` has more than 500 characters, or a text is not valid; nothing was changed.
         """
         check_said(actor, reason, cut=True)
-        call = scripts.cancel(self._parts.services.keys, ids=[self.id], reason=reason)
-        ((status, _),) = await self._parts.services.store.call(call, retry_for_s=self._retry_for_s)
-        if status in {CancelStatus.ENDED, CancelStatus.SIGNALLED}:
+        call = scripts.cancel(self._parts.services.keys, ids=[self.id], reason=reason, only_this=only_this)
+        cancelled = await self._parts.services.store.call(call, retry_for_s=self._retry_for_s)
+        ((status, _),) = cancelled.answers
+        if status in {CancelStatus.ENDED, CancelStatus.SIGNALLED} or cancelled.any_children:
             self._parts.recorder.add("cancel", self.id, reason=reason, actor=actor)
+        if cancelled.any_children:
+            await bulk.cancel_children(self._parts.services.store, retry_for_s=self._retry_for_s)
         return status
 
     async def answer(self, value: Any, *, question: int | None = None, actor: str | None = None) -> AnswerStatus:
@@ -319,13 +328,15 @@ class TaskHandle(Generic[T_co]):
 
         return (await answer(self._parts.services, self.id, value, number=question, actor=actor)).status
 
-    async def retry(self, reason: str = "", *, actor: str | None = None) -> RequeueStatus:
+    async def retry(self, reason: str = "", *, with_children: bool = False, actor: str | None = None) -> RequeueStatus:
         """Let it run again after it has ended without a result: the same task, with its id, key and history.
 
         Failures and deaths count from now on. What is already told stays told; a new `result()` waits again.
 
         Args:
             reason: kept with the task and its record, which `orc control list` shows.
+            with_children: first retry the tasks below it that ended without a result. A supervisor does all of it, also
+                if this program dies; the call waits for it.
             actor: who retries; the user of this process by default.
 
         Returns:
@@ -339,19 +350,42 @@ class TaskHandle(Generic[T_co]):
 
         check_said(actor, reason, cut=True)
         actor = actor or this_actor()
-        call = scripts.retry(
-            self._parts.services.keys,
-            ids=[self.id],
-            token=new_token(),
-            said=f"{actor}: {reason}" if reason else actor,
-            max_wait_s=round(self._parts.services.settings.queue.max_wait_s),
-        )
-        ((status, _),) = await self._parts.services.store.call(call, retry_for_s=self._retry_for_s)
-        if status is RequeueStatus.REQUEUED:
-            self._parts.recorder.add("retry", self.id, reason=reason, actor=actor)
+        if with_children:
+            status = await self._retry_with_children(reason, actor)
+        else:
+            call = scripts.retry(
+                self._parts.services.keys,
+                ids=[self.id],
+                token=new_token(),
+                said=f"{actor}: {reason}" if reason else actor,
+                max_wait_s=round(self._parts.services.settings.queue.max_wait_s),
+            )
+            ((status, _),) = await self._parts.services.store.call(call, retry_for_s=self._retry_for_s)
+            if status is RequeueStatus.REQUEUED:
+                self._parts.recorder.add("retry", self.id, reason=reason, actor=actor)
         if status in {RequeueStatus.REQUEUED, RequeueStatus.ALREADY}:
             self.outcome, self._told = None, False
         return status
+
+    async def _retry_with_children(self, reason: str, actor: str) -> RequeueStatus:
+        from orchestrator.client.admin import Admin  # it loads pydantic
+
+        store = self._parts.services.store
+        sent = await Admin(lambda: self._parts.services).retry(
+            [self.id], with_children=True, reason=reason[:SAID_CHARS], actor=actor
+        )
+        await sent.receipts(timeout=None)
+        found = await store.read_with_retry(
+            lambda: read_record(store, self.id, "state", "requeued"), retry_for_s=self._retry_for_s
+        )
+        if not found.exists:
+            return RequeueStatus.UNKNOWN
+        # The last word of the field is the token of the retry, the id of the command.
+        if (found.field("requeued") or b"").endswith(f" {sent.id}".encode()):
+            return RequeueStatus.REQUEUED
+        if found.state is TaskState.SUCCEEDED:
+            return RequeueStatus.REFUSED
+        return RequeueStatus.DAMAGED if found.state.final else RequeueStatus.ALREADY
 
     @property
     def _retry_for_s(self) -> float:
@@ -366,6 +400,7 @@ class WaitingHandle(TaskHandle[T_co]):
     """
 
     __slots__ = ("_until_ended", "shared")
+    _dead: ClassVar[type[TaskFailed]] = ChildFailed
 
     def __init__(
         self,

@@ -39,15 +39,16 @@ class ActionReport(Generic[S]):
 
 
 async def cancel_tasks(
-    services: Services, ids: Sequence[str], *, reason: str = "", actor: str | None = None
+    services: Services, ids: Sequence[str], *, reason: str = "", actor: str | None = None, only_this: bool = False
 ) -> ActionReport[CancelStatus]:
-    """Cancel tasks: waiting ones end at once, running ones are told to stop.
+    """Cancel tasks and those below them: waiting ones end at once, running ones are told to stop.
 
     Args:
         services: of the pool.
         ids: any number of distinct ids.
         reason: shown to callers that wait for the tasks, and kept with the record.
         actor: user and host of this process by default.
+        only_this: whether the tasks below them go on.
 
     Raises:
         InvalidInput: actor or reason is too long; nothing was changed.
@@ -56,7 +57,8 @@ async def cancel_tasks(
     check_said(actor, reason)
 
     def act(chunk: Sequence[str]) -> Done[CancelStatus]:
-        return bulk.cancel(services.store, chunk, reason=reason, retry_for_s=_retry_for_s(services))
+        retry_for_s = _retry_for_s(services)
+        return bulk.cancel(services.store, chunk, reason=reason, retry_for_s=retry_for_s, only_this=only_this)
 
     changed = {CancelStatus.ENDED, CancelStatus.SIGNALLED}
     return await _act(services, "cancel", ids, act, changed, reason=reason, actor=actor)

@@ -49,7 +49,7 @@ class Tasks:
 
         Args:
             session: only tasks of this session, newest first. A pool keeps the newest 1000 of a session.
-            parent: only children of this task, in the order of their submits. A pool keeps the newest 1000 of a task.
+            parent: only children of this task, in the order of their submits. A pool keeps the newest 100,000.
             states: only tasks in these states.
             limit: maximum number, at most 10,000.
         """
@@ -91,6 +91,16 @@ class Tasks:
         """
         _checked((), limit)
         return await read_page(self._services.store, wanted, after=after, limit=limit)
+
+    async def tree(self, task: str, *, limit: int = 1000) -> tuple[TaskRow, ...]:
+        """List a task and the tasks below it: each behind its parent, children in the order of their submits.
+
+        Args:
+            task: id of the task.
+            limit: maximum number, at most 10,000; levels near the task come first.
+        """
+        _checked((), limit)
+        return (await families.tree(self._services.store, check_task_id(task), limit=limit)).rows
 
     async def sessions(self, *, limit: int = 100) -> tuple[SessionSummary, ...]:
         """List the sessions with the latest submit or end of a task.

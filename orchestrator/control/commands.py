@@ -498,9 +498,10 @@ def _digest(tasks: Sequence[str]) -> str:
 
 
 class CancelTasks(Job):
-    """Cancel the selected tasks."""
+    """Cancel the selected tasks, and those below them."""
 
     kind: Literal["cancel-tasks"] = "cancel-tasks"
+    only_this: bool = Field(default=False, description="The tasks below the selected ones go on.")
 
 
 class RetryTasks(Job):

@@ -51,6 +51,7 @@ OrchestratorError
 ├── RestoreRefused                 the target of a restore is not empty (exit 4)
 └── TaskError                      the task ended without a result
     ├── TaskFailed                 dead letter: failures, reject, deaths (exit 1)
+    │   └── ChildFailed            the same of a child; its parent is not retried
     ├── TaskCancelled              (exit 1)
     └── TaskExpired                not started by `start_by`, or its result is gone (exit 1)
 
@@ -698,6 +699,13 @@ class TaskFailed(TaskError):
         super().__init__(task_id, f"failed: {reason}")
         self.reason = reason
         self.errors: tuple[str, ...] = tuple(errors)
+
+
+class ChildFailed(TaskFailed):
+    """A child became a dead letter. An attempt that lets it pass is not retried, because the child would stay dead.
+
+    Attributes are those of `TaskFailed`, of the child.
+    """
 
 
 class TaskCancelled(TaskError):

@@ -9,7 +9,7 @@ from orchestrator.agents import queries as registry
 from orchestrator.core.errors import NotFound
 from orchestrator.doctor.findings import DoctorFinding, ok, warning
 from orchestrator.why import lookup
-from orchestrator.why.model import Cause
+from orchestrator.why.model import STUCK, Cause
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 
 LOOK_AT: Final = 100
 """Entries of an inbox that are read, and parents that are checked."""
-_STUCK: Final = frozenset({
-    Cause.STOPPED, Cause.PAUSED, Cause.AGENT_UNKNOWN, Cause.AGENT_DOWN, Cause.AGENT_DRAINING, Cause.SKILL_MISSING,
-    Cause.NO_AGENT, Cause.LIMIT_UNDEFINED, Cause.LOST,
-})  # fmt: skip
-"""Causes that do not end by themselves."""
 
 
 async def check_parents(context: CheckContext) -> list[DoctorFinding]:
@@ -40,7 +35,7 @@ async def check_parents(context: CheckContext) -> list[DoctorFinding]:
             if seen > LOOK_AT:
                 break
             for child in found.children or ():
-                if (why := await _why(store, child)) is not None and why.cause in _STUCK:
+                if (why := await _why(store, child)) is not None and why.cause in STUCK:
                     text = f"task {parent} of agent {name!r} waits for its child {child}: {why.text}"
                     fix = f"remove what keeps the child, see `orc tasks why {child}`, or cancel one of them"
                     findings.append(warning("parents", text, fix))
@@ -60,6 +55,6 @@ async def _parents(store: Store, agent: str) -> AsyncIterator[tuple[str, Why]]:
 
 async def _why(store: Store, task: str) -> Why | None:
     try:
-        return (await lookup.status(store, task)).detail
+        return (await lookup.status(store, task, children=False)).detail
     except NotFound:
         return None

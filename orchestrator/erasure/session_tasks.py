@@ -67,7 +67,7 @@ async def delete_session_tasks(
 async def session_task_states(store: Store, session: str) -> dict[str, TaskState | None]:
     """Return the tasks of a session with their states; None for those whose record has expired."""
     found: dict[str, TaskState | None] = dict.fromkeys(await families.listed_tasks(store, session))
-    members = await families.session_tasks(store, session, limit=families.KEPT_MEMBERS)
+    members = await families.session_tasks(store, session, limit=families.KEPT_TASKS)
     found |= {row.id: row.state for row in members.rows}
     if members.dropped:
         # The list has the newest 1000.

@@ -103,6 +103,15 @@ POOL_KEYS: Final = (
         loss=Loss.RECONSTRUCTIBLE,
     ),
     KeyKind(
+        "cancelling",
+        "list",
+        "tasks whose children are to be cancelled: id, children that have been looked at, reason; the last one is next",
+        "empty = gone",
+        permanent=True,
+        backup=Backup.KEPT,
+        loss=Loss.CRITICAL,
+    ),
+    KeyKind(
         "expiring",
         "zset",
         "waiting tasks that have a `start_by`, by that ms",
@@ -175,7 +184,7 @@ POOL_KEYS: Final = (
     KeyKind(
         "children:ID",
         "list",
-        "the newest 1000 children of a task, oldest first",
+        "the newest 100,000 children of a task, oldest first",
         "with the task, when it is deleted; else as long as the last child may wait and its result is kept",
         backup=Backup.WITH_TASK,
         loss=Loss.CHECKPOINTED,

@@ -82,6 +82,11 @@ class PoolKeys:
         return f"{self.root}:children:{task_id}"
 
     @property
+    def cancelling(self) -> str:
+        """Key of the cancelled tasks whose children are to be cancelled."""
+        return f"{self.root}:cancelling"
+
+    @property
     def sessions(self) -> str:
         """Key of the sessions by their last activity."""
         return f"{self.root}:sessions"

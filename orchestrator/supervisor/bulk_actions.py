@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from orchestrator.tasks import scripts
+from orchestrator.control.commands import CancelTasks
+from orchestrator.tasks import bulk, scripts
 from orchestrator.tasks.model import CancelStatus, DeleteStatus, RequeueStatus, TaskState
 
 if TYPE_CHECKING:
@@ -18,10 +19,17 @@ BulkAction: TypeAlias = Callable[["Services", "ActiveCommand", Sequence[str]], A
 
 
 async def cancel(services: Services, job: ActiveCommand, ids: Sequence[str]) -> Counter[str]:
-    """Cancel tasks. A task that was cancelled before counts as cancelled, because this batch may be a repetition."""
-    call = scripts.cancel(services.keys, ids=ids, reason=job.issued.words)
+    """Cancel tasks and those below them, which are not counted.
+
+    A task that was cancelled before counts as cancelled, because this batch may be a repetition.
+    """
+    only_this = isinstance(job.command, CancelTasks) and job.command.only_this
+    call = scripts.cancel(services.keys, ids=ids, reason=job.issued.words, only_this=only_this)
+    cancelled = await services.store.call(call)
+    if cancelled.any_children:
+        await bulk.cancel_children(services.store)
     ends: Counter[str] = Counter()
-    for status, state in await services.store.call(call):
+    for status, state in cancelled.answers:
         match status:
             case CancelStatus.SIGNALLED:
                 ends["told-to-stop"] += 1

@@ -1,4 +1,7 @@
-"""Makes scheduled tasks ready when they are due, and sleeps until the next due time."""
+"""Makes scheduled tasks ready when they are due, and sleeps until the next due time.
+
+Also goes on with cancels of tasks below cancelled ones whose client has died.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +54,8 @@ class Promoter:
         while True:
             turn.record()
             done = await self._services.store.call(scripts.promote(self._services.keys, limit=LIMIT))
-            if not done.left:
+            self._wait_s = done.wait_s
+            if done.cancels:
+                await self._services.store.call(scripts.cancel_children(self._services.keys))
+            elif not done.left:
                 break
-        self._wait_s = done.wait_s

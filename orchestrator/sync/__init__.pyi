@@ -337,6 +337,36 @@ class Orchestrator:
             InvalidInput: that is not the form of a task id.
         """
 
+    def cancel(
+        self, task: str | TaskHandle[Any], reason: str = "", *, only_this: bool = False, actor: str | None = None
+    ) -> CancelStatus:
+        """Cancel a task, by its id or handle, and the tasks below it; see `TaskHandle.cancel`.
+
+        Args:
+            task: id or handle.
+            reason: kept with the tasks and the record of the call.
+            only_this: its children go on.
+            actor: who cancels; the user of this process by default.
+
+        Raises:
+            InvalidInput: that is not the form of a task id, or a text is not valid; nothing was changed.
+        """
+
+    def retry(
+        self, task: str | TaskHandle[Any], reason: str = "", *, with_children: bool = False, actor: str | None = None
+    ) -> RequeueStatus:
+        """Retry a task that ended without a result, by its id or handle; see `TaskHandle.retry`.
+
+        Args:
+            task: id or handle.
+            reason: kept with the tasks and the record of the call.
+            with_children: first retry the tasks below it that ended without a result; needs a supervisor.
+            actor: who retries; the user of this process by default.
+
+        Raises:
+            InvalidInput: that is not the form of a task id, or a text is not valid; nothing was changed.
+        """
+
     def as_completed(
         self, handles: Iterable[TaskHandle[T]], *, timeout: Duration | None = None
     ) -> Iterator[TaskHandle[T]]:
@@ -440,11 +470,15 @@ class TaskHandle(Generic[T_co]):
             OrchestratorError: the client is closed; when reading.
         """
 
-    def cancel(self, reason: str = "", *, actor: str | None = None) -> CancelStatus:
-        """Cancel it: a waiting task ends at once, a running one is told to stop. `orc control list` shows it.
+    def cancel(self, reason: str = "", *, only_this: bool = False, actor: str | None = None) -> CancelStatus:
+        """Cancel it and the tasks below it: waiting tasks end at once, running ones are told to stop.
+
+        The call returns when it has reached all of them. If this program dies before, a supervisor goes on.
+        `orc control list` shows it.
 
         Args:
             reason: kept with the task and its record.
+            only_this: its children go on.
             actor: who cancels; the user of this process by default.
 
         Returns:
@@ -473,13 +507,15 @@ class TaskHandle(Generic[T_co]):
             NotFound: no such task, or its retention has passed.
         """
 
-    def retry(self, reason: str = "", *, actor: str | None = None) -> RequeueStatus:
+    def retry(self, reason: str = "", *, with_children: bool = False, actor: str | None = None) -> RequeueStatus:
         """Let it run again after it has ended without a result: the same task, with its id, key and history.
 
         Failures and deaths count from now on. What is already told stays told; a new `result()` waits again.
 
         Args:
             reason: kept with the task and its record, which `orc control list` shows.
+            with_children: first retry the tasks below it that ended without a result. A supervisor does all of it, also
+                if this program dies; the call waits for it.
             actor: who retries; the user of this process by default.
 
         Returns:
@@ -638,7 +674,13 @@ class Admin:
         """
 
     def retry(
-        self, tasks: Sequence[str] | TaskFilter, *, limit: int = ..., reason: str = "", actor: str | None = None
+        self,
+        tasks: Sequence[str] | TaskFilter,
+        *,
+        limit: int = ...,
+        with_children: bool = False,
+        reason: str = "",
+        actor: str | None = None,
     ) -> Sent:
         """Retry tasks that ended without a result, as a job of the supervisor; `receipts()` waits for its end.
 
@@ -647,14 +689,21 @@ class Admin:
         Args:
             tasks: ids, or a filter, which selects the dead letters that match now unless it names states.
             limit: select at most this many; `more` of the result tells whether more match.
+            with_children: also all tasks below them, each before its parent, which finds them by their keys.
             reason: kept with each task.
             actor: user and host of this process by default.
         """
 
     def cancel(
-        self, tasks: Sequence[str] | TaskFilter, *, limit: int = ..., reason: str = "", actor: str | None = None
+        self,
+        tasks: Sequence[str] | TaskFilter,
+        *,
+        limit: int = ...,
+        only_this: bool = False,
+        reason: str = "",
+        actor: str | None = None,
     ) -> Sent:
-        """Cancel tasks; a filter selects open ones. Arguments and result as of `retry`."""
+        """Cancel tasks and, unless `only_this` is true, those below them; a filter selects open ones. See `retry`."""
 
     def delete(
         self, tasks: Sequence[str] | TaskFilter, *, limit: int = ..., reason: str = "", actor: str | None = None
@@ -1002,7 +1051,7 @@ class Tasks:
 
         Args:
             session: only tasks of this session, newest first. A pool keeps the newest 1000 of a session.
-            parent: only children of this task, in the order of their submits. A pool keeps the newest 1000 of a task.
+            parent: only children of this task, in the order of their submits. A pool keeps the newest 100,000.
             states: only tasks in these states.
             limit: maximum number, at most 10,000.
         """
@@ -1026,6 +1075,14 @@ class Tasks:
             wanted: the filter.
             after: `cursor` of the page before.
             limit: maximum number, at most 10,000.
+        """
+
+    def tree(self, task: str, *, limit: int = 1000) -> tuple[TaskRow, ...]:
+        """List a task and the tasks below it: each behind its parent, children in the order of their submits.
+
+        Args:
+            task: id of the task.
+            limit: maximum number, at most 10,000; levels near the task come first.
         """
 
     def sessions(self, *, limit: int = 100) -> tuple[SessionSummary, ...]:

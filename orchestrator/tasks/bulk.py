@@ -18,25 +18,42 @@ CHUNK: Final = 500
 
 
 async def cancel(
-    store: Store, ids: Sequence[str], *, reason: str, retry_for_s: float
+    store: Store, ids: Sequence[str], *, reason: str, retry_for_s: float, only_this: bool = False
 ) -> dict[str, tuple[CancelStatus, TaskState | None]]:
-    """Cancel tasks and return the status of each, and the state in which it was found.
+    """Cancel tasks and those below them; return the status of each, and the state in which it was found.
 
     Args:
         store: the store.
         ids: any number of distinct ids.
         reason: shown to callers that wait for the tasks.
         retry_for_s: how long to repeat while Redis does not answer.
+        only_this: whether the tasks below them go on.
 
     Raises:
         StoreError: a call failed; earlier calls stay applied.
     """
     done: dict[str, tuple[CancelStatus, TaskState | None]] = {}
     for chunk in _chunks(ids):
-        call = scripts.cancel(store.keys, ids=chunk, reason=reason)
-        answers = await store.call(call, retry_for_s=retry_for_s)
-        done |= zip(chunk, answers, strict=True)
+        call = scripts.cancel(store.keys, ids=chunk, reason=reason, only_this=only_this)
+        cancelled = await store.call(call, retry_for_s=retry_for_s)
+        done |= zip(chunk, cancelled.answers, strict=True)
+        if cancelled.any_children:
+            await cancel_children(store, retry_for_s=retry_for_s)
     return done
+
+
+async def cancel_children(store: Store, *, retry_for_s: float = 0.0) -> None:
+    """Cancel the tasks below cancelled ones until none is left; a supervisor goes on if this program dies.
+
+    Args:
+        store: the store.
+        retry_for_s: how long to repeat each call while Redis does not answer.
+
+    Raises:
+        StoreError: a call failed; a supervisor goes on.
+    """
+    while (await store.call(scripts.cancel_children(store.keys), retry_for_s=retry_for_s)).left:
+        pass
 
 
 async def retry(

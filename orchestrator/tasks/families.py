@@ -1,7 +1,8 @@
-"""Reads the lists of sessions, of the tasks of a session and of the children of a task."""
+"""Reads the lists of sessions, of the tasks of a session and of the tasks below a task."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import datetime  # noqa: TC003 - public dataclasses keep their types resolvable
 from typing import TYPE_CHECKING, Any, Final
@@ -10,17 +11,20 @@ from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import StoreError
 from orchestrator.core.ids import decode_foreign, encode_foreign
 from orchestrator.tasks.queries import TaskRow, rows_of
-from orchestrator.tasks.records import list_records
+from orchestrator.tasks.records import list_records, read_each
+from orchestrator.tasks.selecting import RETRYABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping, Sequence
 
     from orchestrator.store.store import Store
     from orchestrator.tasks.model import TaskState
 
-KEPT_MEMBERS: Final = 1000
-"""Newest tasks that a list keeps; `lua/includes/family.lua` drops older ones."""
+KEPT_TASKS: Final = 1000
+"""Newest tasks that the list of a session keeps; `lua/includes/family.lua` drops older ones."""
 _PAGE: Final = 500
+_FAMILIES: Final = 100
+"""Parents whose children one round trip reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +116,109 @@ async def listed_tasks(store: Store, session: str) -> list[str]:
 async def children(store: Store, parent: str, *, states: Collection[TaskState] = (), limit: int) -> Members:
     """List the children of a task, in the order of their submits; arguments as of `session_tasks`."""
     keys = store.keys
-    ids, dropped = await store.pipeline(
-        [("LRANGE", keys.children(parent), 0, -1), ("HGET", keys.task(parent), "dropped")]
+    length, dropped = map(
+        _checked, await store.pipeline([("LLEN", keys.children(parent)), ("HGET", keys.task(parent), "dropped")])
     )
-    return await _members(store, _checked(ids), int(_checked(dropped) or 0), states, limit)
+    rows: list[TaskRow] = []
+    for first in range(0, length, _PAGE):
+        ids = await store.execute("LRANGE", keys.children(parent), first, first + _PAGE - 1)
+        rows += await _listed(store, ids, states)
+        if len(rows) >= limit:
+            break
+    return Members(tuple(rows[:limit]), length + int(dropped or 0), int(dropped or 0))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTree:
+    """A task and the tasks below it, each behind its parent, children in the order of their submits.
+
+    Attributes:
+        ids: of all of them, also of those without a record.
+        rows: those that have a record.
+        more: more tasks are below it.
+    """
+
+    ids: tuple[str, ...]
+    rows: tuple[TaskRow, ...]
+    more: bool
+
+
+async def tree(store: Store, top: str, *, limit: int) -> TaskTree:
+    """Read a task and the tasks below it, at most `limit`, level by level."""
+    ids, more = await below(store, [top], limit=limit)
+    rows: list[TaskRow] = []
+    for first in range(0, len(ids), _PAGE):
+        page = dict.fromkeys(ids[first : first + _PAGE])
+        rows += await rows_of(store, await list_records(store, page))
+    return TaskTree(tuple(ids), tuple(rows), more)
+
+
+async def below(store: Store, tops: Sequence[str], *, limit: int | None) -> tuple[list[str], bool]:
+    """Return the ids of tasks and of all tasks below them, each behind its parent, and whether there are more.
+
+    Args:
+        store: the store.
+        tops: the tasks.
+        limit: maximum number, or None for all; levels near the top come first.
+    """
+    most = math.inf if limit is None else limit
+    found: dict[str, list[str]] = {}
+    level, more = list(dict.fromkeys(tops)), False
+    seen = set(level)
+    while level and not more:
+        following: list[str] = []
+        for first in range(0, len(level), _FAMILIES):
+            for parent, ids in (await _children_of(store, level[first : first + _FAMILIES])).items():
+                new = [id_ for id_ in ids if id_ not in seen]
+                room = max(0, round(min(most - len(seen), len(new))))
+                more = more or room < len(new)
+                found[parent] = new[:room]
+                following += found[parent]
+                seen.update(found[parent])
+            if more:
+                break
+        level = following
+    return _in_order(list(dict.fromkeys(tops)), found), more
+
+
+async def to_retry(store: Store, tops: Sequence[str]) -> list[str]:
+    """Return tasks, and those below them that ended without a result; each before its parent, which awaits it."""
+    ids, _ = await below(store, tops, limit=None)
+    wanted = set(tops)
+    for first in range(0, len(ids), _PAGE):
+        records = await read_each(store, ids[first : first + _PAGE], "state")
+        wanted |= {
+            id_
+            for id_, record in records.items()
+            if not isinstance(record, StoreError) and record.exists and record.state in RETRYABLE
+        }
+    return [id_ for id_ in reversed(ids) if id_ in wanted]
+
+
+async def _children_of(store: Store, parents: Sequence[str]) -> dict[str, list[str]]:
+    """Read the children of tasks, a page of each at a time."""
+    found: dict[str, list[str]] = {parent: [] for parent in parents}
+    rest, first = list(parents), 0
+    while rest:
+        replies = await store.pipeline(
+            [("LRANGE", store.keys.children(parent), first, first + _PAGE - 1) for parent in rest]
+        )
+        for parent, reply in zip(rest, replies, strict=True):
+            found[parent] += [id_.decode() for id_ in _checked(reply)]
+        first += _PAGE
+        rest = [parent for parent in rest if len(found[parent]) == first]
+    return found
+
+
+def _in_order(tops: Sequence[str], found: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return tasks, each behind its parent."""
+    ordered: list[str] = []
+    left = list(reversed(tops))
+    while left:
+        id_ = left.pop()
+        ordered.append(id_)
+        left += reversed(found.get(id_, ()))
+    return ordered
 
 
 def _checked(reply: Any) -> Any:
@@ -129,8 +232,11 @@ async def _members(store: Store, ids: list[bytes], dropped: int, states: Collect
     for first in range(0, len(ids), _PAGE):
         if len(rows) >= limit:
             break
-        page = {id_.decode(): None for id_ in ids[first : first + _PAGE]}
-        rows += [
-            row for row in await rows_of(store, await list_records(store, page)) if not states or row.state in states
-        ]
+        rows += await _listed(store, ids[first : first + _PAGE], states)
     return Members(tuple(rows[:limit]), len(ids) + dropped, dropped)
+
+
+async def _listed(store: Store, ids: Sequence[bytes], states: Collection[TaskState]) -> list[TaskRow]:
+    """Return the rows of tasks that have a record and are in one of these states; empty for all."""
+    page = {id_.decode(): None for id_ in ids}
+    return [row for row in await rows_of(store, await list_records(store, page)) if not states or row.state in states]

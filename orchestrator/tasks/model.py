@@ -60,6 +60,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
         parent: task that submitted this one.
         depth: 0 for a task without parent.
         trace: trace context of the submit (`orchestrator/tracing/header.py`); empty without one.
+        root: first task of its family, if that is not its parent.
     """
 
     skill: str
@@ -73,6 +74,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
     parent: str | None = None
     depth: int = 0
     trace: str = ""
+    root: str | None = None
 
 
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
@@ -87,9 +89,18 @@ _NO_OPTIONS = msgspec.structs.astuple(Envelope("", b""))[2:]
 def encode_envelope(envelope: Envelope) -> bytes:
     """Pack an envelope."""
     values = msgspec.structs.astuple(envelope)
-    if envelope.trace:
+    if envelope.root is not None:
         return _pack(values)
-    return _pack(values[:2] if values[2:] == _NO_OPTIONS else values[:-1])
+    if envelope.trace:
+        return _pack(values[:-1])
+    return _pack(values[:2] if values[2:] == _NO_OPTIONS else values[:-2])
+
+
+def root_of(id_: str, envelope: Envelope) -> str | None:
+    """Return the first task of a task's family, itself without a parent; None if an older program has submitted it."""
+    if envelope.depth == 0:
+        return id_
+    return envelope.parent if envelope.depth == 1 else envelope.root
 
 
 def encode_plain(skill_and_args: tuple[str, bytes]) -> bytes:
@@ -313,12 +324,14 @@ class Promoted:
     Attributes:
         wait_s: seconds until the next task is due, or None if none is scheduled.
         left: more tasks are due now.
+        cancels: tasks below cancelled ones are to be cancelled.
     """
 
     promoted: int
     expired: int
     wait_s: float | None
     left: bool
+    cancels: bool = False
 
 
 @dataclass(frozen=True, slots=True)

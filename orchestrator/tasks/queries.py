@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.core.errors import StoreError
 from orchestrator.core.queue_name import QueueName
 from orchestrator.tasks.inbox import GROUP
-from orchestrator.tasks.model import STATE_OF_LETTER, TaskState
+from orchestrator.tasks.model import STATE_OF_LETTER, TaskState, root_of
 from orchestrator.tasks.records import TaskRecord, list_records, read_each, read_record, record_fields
 from orchestrator.tasks.values import is_apart, read_values
 
@@ -219,6 +219,8 @@ class TaskRow:
         submitted_at: aware time, like `ended_at`.
         agent: agent that has or had it, or that it is addressed to.
         parent: task that submitted it.
+        root: first task of its family, itself without a parent; None if an older program has submitted it.
+        depth: number of tasks above it.
         reason: reason of the last retry, or of an end without a result, in one line.
         lane: its lane.
     """
@@ -235,6 +237,8 @@ class TaskRow:
     ended_at: datetime | None = None
     reason: str = ""
     lane: str | None = None
+    root: str | None = None
+    depth: int = 0
 
 
 def row_of(task: TaskRecord, state: TaskState) -> TaskRow:
@@ -252,6 +256,8 @@ def row_of(task: TaskRecord, state: TaskState) -> TaskRow:
         ended_at=task.ended_at,
         reason=task.reason,
         lane=task.lane_name,
+        root=root_of(task.id, task.envelope),
+        depth=task.envelope.depth,
     )
 
 

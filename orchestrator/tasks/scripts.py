@@ -144,8 +144,8 @@ def promote(keys: PoolKeys, *, limit: int, now_us: str = "") -> Call[Promoted]:
     """Move due tasks to their queues and expire those past their `start_by`, at most `limit` of each."""
 
     def parse(reply: list[int]) -> Promoted:
-        promoted, expired, wait_ms, left = reply
-        return Promoted(promoted, expired, None if wait_ms < 0 else wait_ms / 1000, bool(left))
+        promoted, expired, wait_ms, left, cancels = reply
+        return Promoted(promoted, expired, None if wait_ms < 0 else wait_ms / 1000, bool(left), bool(cancels))
 
     return Call("tasks/promote", {"pool": keys.root, "limit": limit, "now_arg": now_us}, parse)
 
@@ -292,25 +292,60 @@ def watch(keys: PoolKeys, *, ids: Sequence[str]) -> Call[list[tuple[WatchStatus,
     return Call("tasks/watch", {"pool": keys.root, "rows": pack_rows([(id_,) for id_ in ids])}, parse)
 
 
-def cancel(
-    keys: PoolKeys, *, ids: Sequence[str], reason: str, now_us: str = ""
-) -> Call[list[tuple[CancelStatus, TaskState | None]]]:
-    """Cancel up to 500 tasks and return the status of each, and the state of a task that had ended before."""
+class Cancelled(NamedTuple):
+    """Reply of `cancel`: the status of each task, and the state of one that had ended before.
 
-    def parse(reply: list[bytes]) -> list[tuple[CancelStatus, TaskState | None]]:
-        texts = [part.decode() for part in reply]
-        return [
+    `any_children`: the tasks have children, which `cancel_children` must cancel.
+    """
+
+    answers: list[tuple[CancelStatus, TaskState | None]]
+    any_children: bool
+
+
+def cancel(
+    keys: PoolKeys, *, ids: Sequence[str], reason: str, only_this: bool = False, now_us: str = ""
+) -> Call[Cancelled]:
+    """Cancel up to 500 tasks, and note those with children, unless `only_this` is true."""
+
+    def parse(reply: list[Any]) -> Cancelled:
+        *parts, any_children = reply
+        texts = [part.decode() for part in parts]
+        answers = [
             (CancelStatus(status), TaskState(state) if state else None)
             for status, state in zip(texts[::2], texts[1::2], strict=True)
         ]
+        return Cancelled(answers, bool(any_children))
 
     args: Arguments = {
         "pool": keys.root,
         "rows": pack_rows([(id_,) for id_ in ids]),
         "reason": reason,
+        "only_this": "1" if only_this else "",
         "now_arg": now_us,
     }
     return Call("tasks/cancel", args, parse)
+
+
+class CancelledChildren(NamedTuple):
+    """Reply of `cancel_children`: tasks that ended, those that were told to stop, and whether more are left."""
+
+    ended: int
+    told: int
+    left: bool
+
+
+CANCEL_AT_ONCE: Final = 50
+"""Tasks that one call of `cancel_children` looks at: less than a millisecond of the server."""
+
+
+def cancel_children(keys: PoolKeys, *, limit: int = CANCEL_AT_ONCE, now_us: str = "") -> Call[CancelledChildren]:
+    """Cancel tasks below cancelled ones; any program may go on where another one stopped."""
+
+    def parse(reply: list[int]) -> CancelledChildren:
+        ended, told, left = reply
+        return CancelledChildren(ended, told, bool(left))
+
+    return Call("tasks/cancel_children", {"pool": keys.root, "limit": limit, "now_arg": now_us}, parse)
 
 
 def delete(

@@ -40,11 +40,14 @@ STEPS: Final = (
     Step(None, "submitted with a delay", _SCHEDULED, "submit"),
     *(
         Step(WAITING, "its turn has come: the one before it ended", _READY, script)
-        for script in ("finish", "cancel", "promote", "assign", "dispatch", "adopt", "abandon", "recover")
+        for script in (
+            *("finish", "cancel", "cancel_children", "promote", "assign", "dispatch", "adopt", "abandon", "recover"),
+        )
     ),
     Step(WAITING, "no task had the turn of its lane", _READY, "repair"),
     Step(WAITING, "not started in time", _EXPIRED, "promote"),
     Step(WAITING, "cancelled", _CANCELLED, "cancel"),
+    Step(WAITING, "a task above it was cancelled", _CANCELLED, "cancel_children"),
     Step(WAITING, "replaced by a later one of its lane", _CANCELLED, "submit"),
     Step(WAITING, "its record is damaged", _DEAD, "repair"),
     Step(_SCHEDULED, "due", _READY, "promote"),
@@ -52,6 +55,7 @@ STEPS: Final = (
     Step(_SCHEDULED, "due, its lane is busy", WAITING, "promote"),
     Step(_SCHEDULED, "not started in time", _EXPIRED, "promote"),
     Step(_SCHEDULED, "cancelled", _CANCELLED, "cancel"),
+    Step(_SCHEDULED, "a task above it was cancelled", _CANCELLED, "cancel_children"),
     Step(_SCHEDULED, "interrupted by a later one of its lane", _CANCELLED, "submit"),
     Step(_READY, "handed to an agent", _ASSIGNED, "assign"),
     Step(_READY, "handed to the least loaded agent of its skill", _ASSIGNED, "dispatch"),
@@ -60,6 +64,7 @@ STEPS: Final = (
     Step(_READY, "not started in time", _EXPIRED, "dispatch"),
     Step(_READY, "not started in time", _EXPIRED, "promote"),
     Step(_READY, "cancelled", _CANCELLED, "cancel"),
+    Step(_READY, "a task above it was cancelled", _CANCELLED, "cancel_children"),
     Step(_READY, "interrupted or replaced by a later one of its lane", _CANCELLED, "submit"),
     Step(_READY, "another one of its lane has the turn", WAITING, "repair"),
     Step(_ASSIGNED, "result stored", _SUCCEEDED, "finish"),
@@ -71,8 +76,10 @@ STEPS: Final = (
     Step(_AWAITING_INPUT, "answered", _READY, "answer"),
     Step(_AWAITING_INPUT, "not answered in time", _READY, "promote"),
     Step(_AWAITING_INPUT, "cancelled", _CANCELLED, "cancel"),
+    Step(_AWAITING_INPUT, "a task above it was cancelled", _CANCELLED, "cancel_children"),
     Step(_AWAITING_INPUT, "interrupted by a later one of its lane", _CANCELLED, "submit"),
     Step(_ASSIGNED, "cancelled before it was read", _CANCELLED, "cancel"),
+    Step(_ASSIGNED, "a task above it was cancelled before it was read", _CANCELLED, "cancel_children"),
     Step(_ASSIGNED, "interrupted or replaced before it was read", _CANCELLED, "submit"),
     Step(_ASSIGNED, "taken over", _ASSIGNED, "adopt"),
     Step(_ASSIGNED, "taken back, no room in a limit, or died too often to be taken over", _READY, "adopt"),

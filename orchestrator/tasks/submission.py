@@ -110,6 +110,8 @@ class Parent:
     depth: int
     trace: str = ""
     """The trace context that its task carries; a worker that does not trace hands it on to the child."""
+    root: str | None = None
+    """First task of its family, maybe itself; None if an older program has submitted it."""
 
 
 class NamedArguments(NamedTuple):
@@ -268,6 +270,7 @@ class SubmissionValidator:
             parent=parent.task_id if parent else None,
             depth=depth,
             trace=trace,
+            root=parent.root if parent and parent.root != parent.task_id else None,
             **{_ENVELOPE_FIELDS[name]: value for name, value in values.items() if name in _ENVELOPE_FIELDS},
         )
         rank = envelope.priority * self._aging_ms

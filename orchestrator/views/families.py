@@ -1,18 +1,19 @@
-"""Lists sessions, the tasks of a session, and the children of a task."""
+"""Lists sessions, the tasks of a session, the children of a task, and all tasks below it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from orchestrator.core.errors import NotFound
 from orchestrator.core.ids import check_task_id, encode_foreign
 from orchestrator.tasks import families
 from orchestrator.views.paging import LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from orchestrator.services import Services
-    from orchestrator.tasks.families import Members, SessionSummary
+    from orchestrator.tasks.families import Members, SessionSummary, TaskTree
     from orchestrator.tasks.model import TaskState
 
 
@@ -42,3 +43,21 @@ async def list_children(
         InvalidInput: that is no id of a task.
     """
     return await families.children(services.store, check_task_id(parent), states=states, limit=limit)
+
+
+async def read_tree(services: Services, task: str, *, limit: int = LIMIT) -> TaskTree:
+    """Read a task and the tasks below it, at most `limit`.
+
+    Raises:
+        InvalidInput: that is no id of a task.
+        NotFound: no such task, or its retention has passed.
+    """
+    tree = await families.tree(services.store, check_task_id(task), limit=limit)
+    if not tree.rows:
+        raise NotFound(f"task {task} does not exist, or its retention has passed")
+    return tree
+
+
+async def ids_to_retry(services: Services, tasks: Sequence[str]) -> list[str]:
+    """Return tasks, and those below them that ended without a result; each before its parent."""
+    return await families.to_retry(services.store, tasks)

@@ -115,7 +115,7 @@ async def read_session(services: Services, session: str) -> SessionView:
         InvalidInput: that is no session.
         NotFound: nothing is stored of it.
     """
-    found = await list_session_tasks(services, session, limit=families.KEPT_MEMBERS)
+    found = await list_session_tasks(services, session, limit=families.KEPT_TASKS)
     held, workspace, chats = await _read_state(services, session)
     if not found.total and workspace is None and not chats:
         raise NotFound(f"nothing is stored of session {session!r}; `orc sessions list` lists sessions with tasks")

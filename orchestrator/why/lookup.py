@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 import msgspec
@@ -13,35 +13,73 @@ from orchestrator.agents.failed_starts import failed_starts
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import NotFound, StoreError
 from orchestrator.payloads.reference import is_reference, name_of, unpack_reference
-from orchestrator.tasks.model import TaskState, decode_envelope
+from orchestrator.tasks.model import TaskState, decode_envelope, root_of
 from orchestrator.tasks.queries import version_scopes
 from orchestrator.tasks.records import TaskRecord, read_command, read_record
 from orchestrator.tracing.header import trace_id_of
 from orchestrator.why import scripts
 from orchestrator.why.explanation import explain
 from orchestrator.why.facts import VERSION
-from orchestrator.why.model import StoredValue, TaskInfo, TaskStatus
+from orchestrator.why.model import STUCK, StoredValue, TaskInfo, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.store.store import Store
     from orchestrator.why.facts import Findings
+    from orchestrator.why.model import Why
 
 
+MOST_LEVELS: Final = 3
+"""Children of children whose obstacles explain a parent."""
 MAX_READS: Final = 3
 """Reads of a task that changes between two reads."""
+MOST_CHILDREN: Final = 1000
+"""Children of a task that are read with it."""
 
 
-async def status(store: Store, id_: str) -> TaskStatus:
-    """Read the state of a task and what it waits for, in one round trip; in two if no agent could run it.
+async def status(store: Store, id_: str, *, children: bool = True) -> TaskStatus:
+    """Read the state of a task and what it waits for, in one round trip; in more of a parent.
+
+    Args:
+        store: the store.
+        id_: the task.
+        children: whether to tell why the children wait that it waits for.
 
     Raises:
         NotFound: no such task, or its retention has passed.
     """
     found = await _find(store, id_)
     why = explain(found)
+    if children:
+        why = await _with_child(store, why)
     return TaskStatus(found.state, why.text, why, found.progress)
+
+
+async def _with_child(store: Store, why: Why) -> Why:
+    """Add to the explanation of a parent which child it waits for and why that one waits, a few levels down."""
+    parts, level, first = [why.text], why, None
+    for _ in range(MOST_LEVELS):
+        found = None if not level.children else await _in_the_way(store, level.children)
+        if found is None:
+            break
+        child, level = found
+        first = first or found
+        parts.append(f"task {child}: {level.text}")
+    return why if first is None else replace(why, text="; ".join(parts), child=first[0], child_cause=first[1].cause)
+
+
+async def _in_the_way(store: Store, children: Sequence[str]) -> tuple[str, Why] | None:
+    """Return the first child that does not go on by itself, else the first; None if all have ended."""
+    waiting: list[tuple[str, Why]] = []
+    for child in children:
+        with suppress(NotFound):  # it was deleted at this moment
+            found = await _find(store, child)
+            if not found.state.final:
+                waiting.append((child, explain(found)))
+                if waiting[-1][1].cause in STUCK:
+                    return waiting[-1]
+    return waiting[0] if waiting else None
 
 
 async def info(store: Store, id_: str) -> TaskInfo:
@@ -57,7 +95,7 @@ async def info(store: Store, id_: str) -> TaskInfo:
     return TaskInfo(
         id=id_,
         state=state,
-        why=explain(found).text,
+        why=(await _with_child(store, explain(found))).text,
         skill=envelope.skill,
         agent=record.holder if state.final or has_begun else None,
         worker=found.worker.id if found.worker else None,
@@ -84,8 +122,10 @@ async def info(store: Store, id_: str) -> TaskInfo:
         progress=record.progress,
         questions=record.questions,
         once=record.once,
-        children=children,
-        children_dropped=record.children_dropped,
+        children=tuple(children.newest),
+        children_dropped=record.children_dropped + children.older,
+        root=root_of(id_, envelope),
+        depth=envelope.depth,
         restored=record.restored.partition(" ")[2],
         history=record.history(state, found.worker.id if found.worker else None),
         trace_id=trace_id_of(envelope.trace),
@@ -102,13 +142,23 @@ def _stored(id_: str, stored: bytes | None) -> StoredValue | None:
     return StoredValue(name_of(id_, reference.part), reference.size, reference.digest.hex(), stored)
 
 
-async def _find_with_record(store: Store, id_: str) -> tuple[Findings, TaskRecord, tuple[str, ...]]:
+class _Children(NamedTuple):
+    """The newest children of a task, and the number of older ones in its list."""
+
+    newest: list[str]
+    older: int
+
+
+async def _find_with_record(store: Store, id_: str) -> tuple[Findings, TaskRecord, _Children]:
     """Read the facts, the record and the children of a task at one moment, unless it changes all the time."""
+    children_key = store.keys.children(id_)
     reads_left = MAX_READS
     while True:
         reads_left -= 1
         found = await _find(store, id_)
-        replies = await store.pipeline([read_command(store.keys, id_), ("LRANGE", store.keys.children(id_), 0, -1)])
+        replies = await store.pipeline(
+            [read_command(store.keys, id_), ("LRANGE", children_key, -MOST_CHILDREN, -1), ("LLEN", children_key)]
+        )
         for reply in replies:
             if isinstance(reply, StoreError):
                 raise reply
@@ -116,7 +166,8 @@ async def _find_with_record(store: Store, id_: str) -> tuple[Findings, TaskRecor
         if not record.exists:
             raise _unknown(id_)
         if not reads_left or found.version == tuple(map(record.field, VERSION)):
-            return found, record, tuple(child.decode() for child in replies[1])
+            newest = [child.decode() for child in replies[1]]
+            return found, record, _Children(newest, max(0, replies[2] - len(newest)))
 
 
 async def _find(store: Store, id_: str) -> Findings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime  # noqa: TC003 - public dataclasses keep their types resolvable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.tasks.history import TaskAttempt  # noqa: TC001 - public dataclasses keep their types resolvable
 
@@ -47,6 +47,13 @@ class Cause(StrEnum):
     ENDED = "ended"
 
 
+STUCK: Final = frozenset({
+    Cause.STOPPED, Cause.PAUSED, Cause.AGENT_UNKNOWN, Cause.AGENT_DOWN, Cause.AGENT_DRAINING, Cause.SKILL_MISSING,
+    Cause.NO_AGENT, Cause.LIMIT_UNDEFINED, Cause.LOST,
+})  # fmt: skip
+"""Causes that do not end by themselves."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Why:
     """The first obstacle of a task. Fields that do not belong to its cause are None.
@@ -79,6 +86,8 @@ class Why:
         options: allowed answers as JSON values, or empty for any answer.
         children: up to ten of the tasks that its handler awaits and that have not ended.
         missing: number of these tasks.
+        child: the one of them that is in the way: the first that does not go on by itself, else the first.
+        child_cause: what that one waits for.
     """
 
     cause: Cause
@@ -113,6 +122,8 @@ class Why:
     options: tuple[Any, ...] | None = None
     children: tuple[str, ...] | None = None
     missing: int | None = None
+    child: str | None = None
+    child_cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +188,8 @@ class TaskInfo:
         history: its latest attempts, oldest first: the last 20 that ended, and the one that runs.
         children: ids of the tasks that it submitted, in order; of more than 1000 the newest.
         children_dropped: number of older children that are not listed.
+        root: first task of its family, itself without a parent; None if an older program has submitted it.
+        depth: number of tasks above it.
         trace_id: the trace of its submit, 32 hexadecimal digits; None if the submit was not traced.
         stored_args: large arguments in the payload store; `args` is then null, like `result` with `stored_result`.
         restored: state in a backup, and the backup, if a restore made it ready again: it may run a second time.
@@ -210,6 +223,8 @@ class TaskInfo:
     history: tuple[TaskAttempt, ...] = ()
     children: tuple[str, ...] = ()
     children_dropped: int = 0
+    root: str | None = None
+    depth: int = 0
     trace_id: str | None = None
     restored: str = ""
     stored_args: StoredValue | None = None

@@ -201,7 +201,10 @@ def test_header() -> None:
         ("tasks/once", ["stored", "already", "stale"]),
         ("tasks/retry", RequeueStatus),
         ("tasks/renew", LeaseStatus),
-        ("tasks/submit", ["created", "duplicate", "conflict", "full", "stale", "stopped", "busy", "crowded", "lost"]),
+        (
+            "tasks/submit",
+            ["created", "duplicate", "conflict", "full", "stale", "stopped", "busy", "crowded", "lost", "cancelling"],
+        ),
     ],
 )
 def test_statuses(script: str, statuses: Any) -> None:

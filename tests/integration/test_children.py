@@ -166,7 +166,7 @@ async def test_a_failed_child_fails_the_parent_that_waits(team: LocalTeam) -> No
         await (await ctx.submit("child")).result()
 
     await team.work(agent)
-    with pytest.raises(TaskFailed, match=r"TaskFailed: task .* failed: ValueError: childish"):
+    with pytest.raises(TaskFailed, match=r"ChildFailed: task .* failed: ValueError: childish"):
         await (await team.orc.submit("parent")).result(TIMEOUT_S)
 
 

@@ -185,7 +185,7 @@ async def test_a_start_loads_only_scripts_for_readers(prefix: str) -> None:
             assert "tasks/submit" not in at_start
             assert await loaded() == at_start
             call = cancel(services.keys, ids=[new_task_id()], reason="")
-            assert await services.store.call(call) == [(CancelStatus.UNKNOWN, None)]
+            assert (await services.store.call(call)).answers == [(CancelStatus.UNKNOWN, None)]
             assert await loaded() == {*at_start, "tasks/cancel"}
 
 

@@ -26,6 +26,7 @@ from orchestrator.tasks.model import (
     WatchStatus,
 )
 from orchestrator.tasks.questions import StoredQuestion
+from orchestrator.tasks.scripts import CancelledChildren
 from tests.lua.pool import LEASE_MS, Assigned
 
 if TYPE_CHECKING:
@@ -224,6 +225,9 @@ class Model:
         self.ends: list[tuple[str, str]] = []
         self.history: dict[str, list[int]] = {}
         self.lanes: dict[str, list[str]] = {}
+        self.children: dict[str, list[str]] = {}
+        self.cancelling: list[tuple[str, int]] = []
+        self.interrupted: list[str] = []
         self.turns: set[str] = set()
         self.looked = 0
         self.buried = 0
@@ -286,14 +290,16 @@ class Model:
         answers = [self._judge(row, max_tasks, lengths, accepted) for row in rows]
         for row in accepted.values():
             self._accept(row)
+        for task_id in self.interrupted:
+            self._note_children(task_id)
+        self.interrupted.clear()
         return answers
 
     def _judge(self, row: Row, max_tasks: int, lengths: dict[str, int], accepted: dict[str, Row]) -> tuple[str, str]:
         if row.id in self.tasks or row.id in accepted:
             return "duplicate", row.id
-        if row.idem in self.keys:
-            owner, digest = self.keys[row.idem]
-            return ("duplicate" if digest == row.digest else "conflict"), owner
+        if refusal := self._judge_key(row) or self._judge_parent(row):
+            return refusal
         place, lane = "scheduled" if self._due(row) > self.now_ms else row.queue, f"lane:{row.lane}"
         if row.lane and place != "scheduled" and lengths.setdefault(lane, len(self.lanes.get(row.lane, []))):
             place = lane
@@ -314,6 +320,20 @@ class Model:
             self.keys[row.idem] = (row.id, row.digest)
         return "created", ""
 
+    def _judge_key(self, row: Row) -> tuple[str, str] | None:
+        if row.idem not in self.keys:
+            return None
+        owner, digest = self.keys[row.idem]
+        return ("duplicate" if digest == row.digest else "conflict"), owner
+
+    def _judge_parent(self, row: Row) -> tuple[str, str] | None:
+        if not row.parent:
+            return None
+        parent = self.tasks.get(row.parent)
+        if parent is None or parent.state != "assigned" or str(parent.gen) != row.parent_generation:
+            return "stale", row.parent
+        return ("cancelling", row.parent) if parent.cancel else None
+
     def _length(self, place: str) -> int:
         if place == "scheduled":
             return len(self.scheduled())
@@ -331,6 +351,8 @@ class Model:
         if row.start_by_ms:
             self.expiring.add(row.id)
         self.counts["submitted"] += 1
+        if row.parent:
+            self.children.setdefault(row.parent, []).append(row.id)
         if row.lane and not later:
             self._meet_lane(task)
 
@@ -343,6 +365,7 @@ class Model:
             self.lanes[task.row.lane].insert(1, task.id)
             task.state = "waiting"
             self._cancel(self.tasks[others[0]])
+            self.interrupted.append(others[0])
         if task.row.on_busy == "replace":
             for other in reversed(others):
                 if not self._has_begun(self.tasks[other]):
@@ -387,7 +410,11 @@ class Model:
         waits += [task.due for task in self.asking() if task.due]
         wait_ms = max(0, min(waits) - self.now_ms) if waits else None
         return Promoted(
-            len(due) + len(overdue), expired, None if wait_ms is None else wait_ms / 1000, left=wait_ms == 0
+            len(due) + len(overdue),
+            expired,
+            None if wait_ms is None else wait_ms / 1000,
+            left=wait_ms == 0,
+            cancels=bool(self.cancelling),
         )
 
     def assign(self, names: Sequence[str], limit: int) -> dict[str, Assigned]:
@@ -618,9 +645,14 @@ class Model:
         self._tell(task, "answered")
         return AnswerStatus.ANSWERED
 
-    def cancel(self, ids: Sequence[str]) -> list[tuple[CancelStatus, TaskState | None]]:
+    def cancel(self, ids: Sequence[str], *, only_this: bool = False) -> list[tuple[CancelStatus, TaskState | None]]:
         """lua/tasks/cancel.lua."""
-        return [self._cancel(self.tasks.get(task_id)) for task_id in ids]
+        answers = []
+        for task_id in ids:
+            answers.append(self._cancel(self.tasks.get(task_id)))
+            if not only_this:
+                self._note_children(task_id)
+        return answers
 
     def _cancel(self, task: Task | None) -> tuple[CancelStatus, TaskState | None]:
         if task is None or task.deleted:
@@ -639,6 +671,24 @@ class Model:
         self.expiring.discard(task.id)
         return CancelStatus.ENDED, TaskState.CANCELLED
 
+    def _note_children(self, task_id: str) -> None:
+        if self.children.get(task_id):
+            self.cancelling.append((task_id, 0))
+
+    def cancel_children(self, limit: int) -> CancelledChildren:
+        """lua/tasks/cancel_children.lua."""
+        done: Counter[CancelStatus] = Counter()
+        while limit > 0 and self.cancelling:
+            parent, first = self.cancelling.pop()
+            ids = self.children.get(parent, [])[first : first + limit]
+            if len(ids) == limit:
+                self.cancelling.append((parent, first + limit))
+            for id_ in ids:
+                done[self._cancel(self.tasks.get(id_))[0]] += 1
+                self._note_children(id_)
+            limit -= max(1, len(ids))
+        return CancelledChildren(done[CancelStatus.ENDED], done[CancelStatus.SIGNALLED], bool(self.cancelling))
+
     def delete(self, ids: Sequence[str]) -> list[tuple[DeleteStatus, TaskState | None]]:
         """lua/tasks/delete.lua."""
         return [self._delete(self.tasks.get(task_id)) for task_id in ids]
@@ -651,6 +701,7 @@ class Model:
         if task.state not in FINAL:
             return DeleteStatus.REFUSED, TaskState(task.state)
         task.deleted, task.out = True, None
+        self.children.pop(task.id, None)
         if self.keys.get(task.row.idem, ("", ""))[0] == task.id:
             del self.keys[task.row.idem]
         return DeleteStatus.DELETED, TaskState(task.state)

@@ -337,9 +337,15 @@ class Pool:
         """Run why."""
         return self.call(scripts.why(self.keys, id_=task_id, limit=limit))
 
-    def cancel(self, *ids: str, reason: str = "because") -> list[tuple[CancelStatus, TaskState | None]]:
-        """Run cancel."""
-        return self.call(task_scripts.cancel(self.keys, ids=ids, reason=reason))
+    def cancel(
+        self, *ids: str, reason: str = "because", only_this: bool = False
+    ) -> list[tuple[CancelStatus, TaskState | None]]:
+        """Run cancel, and nothing for the children."""
+        return self.call(task_scripts.cancel(self.keys, ids=ids, reason=reason, only_this=only_this)).answers
+
+    def cancel_children(self, limit: int = 100) -> task_scripts.CancelledChildren:
+        """Run cancel_children once."""
+        return self.call(task_scripts.cancel_children(self.keys, limit=limit))
 
     def delete(self, *ids: str) -> list[tuple[DeleteStatus, TaskState | None]]:
         """Run delete."""

@@ -168,12 +168,17 @@ def play_families(pool: Pool) -> None:
     pool.cancel(known)
     pool.delete(known)
     children = [row(session="s", parent=held.task_id, parent_generation=held.generation) for _ in range(1001)]
-    for first in range(0, len(children), 500):
+    pool.put(*children[:500])
+    for _ in range(10):
+        pool.execute("RPUSH", pool.keys.children(held.task_id), *["old"] * 9950)
+    for first in range(500, len(children), 500):
         pool.put(*children[first : first + 500])
     pool.cancel(*[each.id for each in children])
     assert pool.call(task_scripts.drop_replies(pool.keys, rows=[("none", "5-0")])) == 0
     assert pool.call(task_scripts.trim_events(pool.keys, oldest=pool.entries(pool.keys.events)[1][0])) == 1
     pool.end(held)
+    pool.cancel(held.task_id)
+    assert pool.cancel_children().left
     pool.delete(children[-1].id)
     assert pool.call(task_scripts.unlist_session(pool.keys, session="s", ids=[held.task_id])) == 999
 

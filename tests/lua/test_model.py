@@ -85,6 +85,7 @@ MUST_FIRE = [
         "crash",
     ],
     *[f"finish {kind.value}" for kind in VerdictKind],
+    *["child, created", "child, parent told to stop", "child cancelled", "cancel_children, more"],
     *["woken", "finish, stale generation", "renew", "lease_expires", "adopted", "abandoned", "return_unseen"],
     *["change_skills", "repeat"],
     *[
@@ -267,16 +268,58 @@ class Machine(RuleBasedStateMachine):
 
         self.act("submit_known", step)
 
-    @rule(which=st.lists(st.integers(0, 1000), min_size=1, max_size=3))
-    @precondition(lambda self: self.model.tasks)
-    def cancel(self, which: list[int]) -> None:
-        """A client cancels tasks in whatever state."""
-        ids = [list(self.model.tasks)[i % len(self.model.tasks)] for i in which]
+    @rule(i=st.integers(0, 1000), places=st.lists(st.sampled_from(QUEUES), min_size=1, max_size=3))
+    @precondition(lambda self: self.past or any(worker.holds for worker in self.workers))
+    def submit_children(self, i: int, places: list[tuple[str, str]]) -> None:
+        """An attempt submits children, one that has its task, was told to stop, or lost it."""
+        held = [delivery for worker in self.workers for delivery in worker.holds.values()]
+        parent = [*held, *self.past[-5:]][i % (len(held) + len(self.past[-5:]))]
+        rows = [
+            row(
+                queue=queue,
+                skill=skill,
+                reply="c1",
+                parent=parent.task_id,
+                parent_generation=parent.generation,
+            )
+            for queue, skill in places
+        ]
 
         def step() -> None:
-            assert self.pool.cancel(*ids, "unknown") == self.model.cancel([*ids, "unknown"])
+            answers = self.pool.submit(*rows, max_tasks=MAX_TASKS)
+            assert answers == self.model.submit(rows, MAX_TASKS)
+            fired["child, created"] += ("created", "") in answers
+            fired["child, parent told to stop"] += ("cancelling", parent.task_id) in answers
+
+        self.act("submit_children", step)
+
+    @rule(which=st.lists(st.integers(0, 1000), min_size=1, max_size=3), only_this=st.sampled_from([False, False, True]))
+    @precondition(lambda self: self.model.tasks)
+    def cancel(self, which: list[int], *, only_this: bool = False) -> None:
+        """A client cancels tasks in whatever state; mostly those that have children."""
+        parents = [id_ for id_ in self.model.children if id_ in self.model.tasks]
+        every = list(self.model.tasks)
+        ids = [
+            (parents if i % 2 and parents else every)[i % len(parents if i % 2 and parents else every)] for i in which
+        ]
+
+        def step() -> None:
+            found = self.pool.cancel(*ids, "unknown", only_this=only_this)
+            assert found == self.model.cancel([*ids, "unknown"], only_this=only_this)
 
         self.act("cancel", step)
+
+    @rule(limit=st.sampled_from([1, 2, 100]))
+    def cancel_children(self, limit: int) -> None:
+        """A client or a supervisor goes on with a cancel."""
+
+        def step() -> None:
+            found = self.pool.cancel_children(limit)
+            assert found == self.model.cancel_children(limit)
+            fired["child cancelled"] += found.ended + found.told
+            fired["cancel_children, more"] += found.left
+
+        self.act("cancel_children", step)
 
     @rule(
         i=st.integers(0, 1000), off=st.sampled_from([0, 0, 0, -1, 1]), value=st.sampled_from(['"a"', '"a"', '"b"', "1"])
@@ -840,6 +883,15 @@ class Machine(RuleBasedStateMachine):
         self.told_once()
         self.limits_hold()
         self.nothing_is_to_be_repaired()
+
+    @invariant()
+    def families(self) -> None:
+        """Parents list their children, and the notes of cancels name what is left of them."""
+        keys = self.pool.keys
+        for parent, ids in self.model.children.items():
+            assert [id_.decode() for id_ in self.pool.execute("LRANGE", keys.children(parent), 0, -1)] == ids
+        notes = [note.decode().split(" ", 2) for note in self.pool.execute("LRANGE", keys.cancelling, 0, -1)]
+        assert [(parent, int(first)) for parent, first, _ in notes] == self.model.cancelling
 
     @invariant()
     def every_task_in_exactly_one_place(self) -> None:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from orchestrator.core.errors import AskExpired, FormatMismatch, Occupied, PayloadError, ServerFull, ServerUnavailable
+from orchestrator.core.errors import (
+    AskExpired,
+    ChildFailed,
+    FormatMismatch,
+    Occupied,
+    PayloadError,
+    ServerFull,
+    ServerUnavailable,
+)
 from orchestrator.core.log import get_logger
 from orchestrator.core.redaction import HIDDEN, name_of, traceback_without_texts
 from orchestrator.tasks.model import UNLIMITED, Delivery, Envelope, Verdict, VerdictKind
@@ -179,7 +187,9 @@ def _counted(
     reason, trace = describe(failure, redact=redact), traceback_of(raised, redact=redact)
     log = _log.bind(task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt)
     policy, kinds = skill.options.retry, kinds_of(failure)
-    if failures >= (envelope.max_attempts or skill.options.max_attempts):
+    # Another attempt would find the same child.
+    hopeless = child_failed(failure) and ChildFailed not in (policy.retry_on or ())
+    if hopeless or failures >= (envelope.max_attempts or skill.options.max_attempts):
         log.error("task_failed", reason=reason)
         return Verdict(VerdictKind.DEAD, trace, reason=reason)
     if refusal := next(filter(None, map(policy.refuses, kinds)), ""):
@@ -219,6 +229,13 @@ def class_names(failure: BaseException) -> tuple[tuple[str, ...], ...]:
     return tuple(
         tuple(kind if isinstance(kind, str) else name_of_class(kind) for kind in kinds) for kinds in kinds_of(failure)
     )
+
+
+def child_failed(failure: BaseException) -> bool:
+    """Return whether an attempt failed because children of its task failed, and for no other reason."""
+    if isinstance(failure, BaseExceptionGroup):
+        return all(child_failed(one) for one in failure.exceptions)
+    return isinstance(failure, ChildFailed)
 
 
 def sole(failure: BaseException) -> BaseException:

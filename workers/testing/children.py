@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeAlias
 
 from pydantic import ValidationError
 from pydantic_core import to_json
 
 from orchestrator.client.client import Orchestrator
 from orchestrator.client.handle import HandleParts, TaskHandle
-from orchestrator.core.errors import KeyConflict, OrchestratorError, TaskCancelled, TaskError, TaskExpired, TaskFailed
+from orchestrator.core.errors import (
+    ChildFailed,
+    KeyConflict,
+    OrchestratorError,
+    TaskCancelled,
+    TaskError,
+    TaskExpired,
+    TaskFailed,
+)
 from orchestrator.core.ids import TaskIds
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks.model import CancelStatus, TaskState, decode_envelope
@@ -76,6 +84,10 @@ class ScriptedClient(Orchestrator):
             self._keyed[idem] = digest, handle
         return handle
 
+    async def submit_many(self, tasks: Iterable[Submission], parent: Parent | None = None) -> list[TaskHandle[Any]]:
+        """Validate and record children; see `Orchestrator.submit_many`."""
+        return [await self.submit_one(task, parent) for task in tasks]
+
     async def as_completed(
         self,
         handles: Iterable[TaskHandle[Any]],
@@ -106,6 +118,7 @@ class ScriptedHandle(TaskHandle[Any]):
     """Handle of a child that ends as the test scripts it."""
 
     __slots__ = ("_client", "_late", "_task")
+    _dead: ClassVar[type[TaskFailed]] = ChildFailed
 
     def __init__(self, id_: str, client: ScriptedClient, task: Submission, *, skill: object) -> None:
         nothing: Any = self  # It implements its own reply and event sources.
@@ -145,7 +158,13 @@ class ScriptedHandle(TaskHandle[Any]):
         """Return the handle itself, because it has no slot to lend."""
         return self
 
-    async def cancel(self, reason: str = "", *, actor: str | None = None) -> CancelStatus:  # noqa: ARG002
+    async def cancel(
+        self,
+        reason: str = "",
+        *,
+        only_this: bool = False,  # noqa: ARG002
+        actor: str | None = None,  # noqa: ARG002
+    ) -> CancelStatus:
         """Cancel the child, unless it has ended."""
         if self.outcome is not None:
             return CancelStatus.ALREADY

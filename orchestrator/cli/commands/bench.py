@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from orchestrator.cli.commands.up import supervisor_command
 from orchestrator.cli.commands.worker import check_processes, worker_command
-from orchestrator.cli.processes import Child, ChildFailed, Part, blocked_signals, end_in_order, work_beside
+from orchestrator.cli.processes import Child, ChildProcessFailed, Part, blocked_signals, end_in_order, work_beside
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import Commands, option
@@ -177,7 +177,7 @@ def _measure(
             start(part)
 
         figures = anyio.run(work_beside, children, work)
-    except ChildFailed as failed:
+    except ChildProcessFailed as failed:
         raise MeasureFailed(f"{failed}; its last message: {_last_message(log)}", failed.exit_code) from None
     finally:
         with blocked_signals() as signals:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from orchestrator.cli.commands.up import supervisor_command
 from orchestrator.cli.commands.worker import check_processes, worker_command
-from orchestrator.cli.processes import Child, ChildFailed, Part, blocked_signals, end_in_order, work_beside
+from orchestrator.cli.processes import Child, ChildProcessFailed, Part, blocked_signals, end_in_order, work_beside
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import Commands, option, positional
@@ -146,7 +146,7 @@ def _run_team(root: str, folder: Path, log: IO[bytes], processes: int, environ: 
     try:
         children += [Child(part, environ, output=log) for part in parts]
         summary = anyio.run(work_beside, children, partial(_audit, root, folder, processes, environ))
-    except ChildFailed as failed:
+    except ChildProcessFailed as failed:
         raise DemoFailed(f"{failed}; see {shlex.quote(log.name)}", failed.exit_code) from None
     finally:
         with blocked_signals() as signals:

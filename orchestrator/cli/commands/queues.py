@@ -86,4 +86,4 @@ def purge(
     elif many:
         ask(action, yes=yes)
     command = PurgeQueue(queue=queue, count=many, filter=chosen.wanted.words)
-    return anyio.run(carry_out, command, found, options, common)
+    return anyio.run(carry_out, command, found.ids, options, common)

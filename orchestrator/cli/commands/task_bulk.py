@@ -11,7 +11,7 @@ from orchestrator.cli.terminal.failures import DONE, NOT_FOUND, REFUSED, error_l
 from orchestrator.cli.terminal.selections import carry_out, describe_action, find, show_dry_run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from orchestrator.cli.terminal.command_options import CommandOptions
     from orchestrator.cli.terminal.options import Globals
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
     from orchestrator.tasks import model
 
+NO_FIELDS: Final[Mapping[str, object]] = {}
+"""A job without fields of its own."""
 UNKNOWN: Final = "does not exist, or its retention has passed"
 
 
@@ -90,6 +92,23 @@ def retry_tasks(tasks: Sequence[str], selecting: Selecting | None, options: Comm
     return run_job("retry", selecting, options, common)
 
 
+def retry_families(tasks: Sequence[str], options: CommandOptions, common: Globals) -> int:
+    """Retry tasks and those below them by a job of the supervisor, and return the exit code. Blocks."""
+    import anyio
+
+    return anyio.run(_retry_families, checked(tasks), options, common)
+
+
+async def _retry_families(ids: Sequence[str], options: CommandOptions, common: Globals) -> int:
+    from orchestrator.control.commands import make_command
+    from orchestrator.views.families import ids_to_retry
+
+    async with common.services() as services:
+        selected = await ids_to_retry(services, await full_ids(services, ids))
+    command = make_command("retry-tasks", {"count": len(selected), "filter": "ids, with children"})
+    return await carry_out(command, selected, options, common)
+
+
 async def _retry_by_ids(ids: Sequence[str], options: CommandOptions, common: Globals) -> int:
     from orchestrator.client import task_actions
 
@@ -126,7 +145,13 @@ def delete(
     return run_job("delete", selecting, options, common)
 
 
-def run_job(action: TaskAction, selecting: Selecting, options: CommandOptions, common: Globals) -> int:
+def run_job(
+    action: TaskAction,
+    selecting: Selecting,
+    options: CommandOptions,
+    common: Globals,
+    fields: Mapping[str, object] = NO_FIELDS,
+) -> int:
     """Start a job of the supervisor for the tasks that match a filter, and return the exit code. Blocks."""
     import anyio
 
@@ -136,8 +161,8 @@ def run_job(action: TaskAction, selecting: Selecting, options: CommandOptions, c
     if selecting.dry_run:
         return show_dry_run(found, selecting, common)
     ask(describe_action(action, found, selecting), yes=selecting.yes or not found.tasks, final=action != "retry")
-    command = make_command(f"{action}-tasks", {"count": len(found.tasks), "filter": selecting.wanted.words})
-    return anyio.run(carry_out, command, found, options, common)
+    command = make_command(f"{action}-tasks", {"count": len(found.tasks), "filter": selecting.wanted.words, **fields})
+    return anyio.run(carry_out, command, found.ids, options, common)
 
 
 async def _delete(ids: Sequence[str], options: CommandOptions, common: Globals) -> int:

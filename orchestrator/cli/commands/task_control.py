@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from orchestrator.cli.commands.task_bulk import UNKNOWN, Row, full_ids, say_unrecorded, show_rows
@@ -34,11 +35,13 @@ def add_to(commands: Commands) -> None:
         "cancel",
         'orc tasks cancel 0192f0c1-… --reason "wrong input"',
         "orc tasks cancel ID ID --wait --timeout 30s",
+        "orc tasks cancel ID --only-this",
         "orc tasks cancel --session 101 --older-than 1h",
     )(cancel)
     commands.command(
         "retry",
         'orc tasks retry 0192f0c1-… --reason "the disk has room again"',
+        "orc tasks retry ID --with-children",
         'orc tasks retry --skill send --error "Connection refused"',
         "orc tasks retry --state cancelled --session 101 --dry-run",
     )(retry)
@@ -68,6 +71,8 @@ async def why(task: TaskId, /, *, common: Globals = DEFAULTS) -> None:
 def cancel(
     *tasks: TaskId,
     state: Annotated[tuple[Open, ...], option("--state", metavar="STATE", many=True)] = (),
+    with_children: Annotated[bool, option("--with-children")] = False,
+    only_this: Annotated[bool, option("--only-this")] = False,
     reason: Reason = "",
     wait: Annotated[bool, option("--wait")] = False,
     no_wait: Annotated[bool, option("--no-wait")] = False,
@@ -77,7 +82,7 @@ def cancel(
     filtering: Filtering = NO_FILTER,
     common: Globals = DEFAULTS,
 ) -> int:
-    """Cancel tasks. Waiting tasks end at once, running tasks are told to stop, ended tasks stay as they are.
+    """Cancel tasks and all tasks below them. Waiting ones end at once, running ones are told to stop, ended ones stay.
 
     With a filter it asks for confirmation, and a supervisor cancels the tasks that match now.
 
@@ -85,6 +90,8 @@ def cancel(
 
     Args:
         state: With a filter: only tasks in this state; may be repeated.
+        with_children: Also cancel the tasks that they submitted, and those below (the default).
+        only_this: Let the tasks below them go on.
         wait: Wait until the running tasks have ended.
         no_wait: With a filter: do not wait for the supervisor.
         timeout: How long to wait.
@@ -95,25 +102,30 @@ def cancel(
     from orchestrator.cli.commands.task_bulk import checked, run_job
     from orchestrator.tasks.selecting import OPEN
 
+    if with_children and only_this:
+        raise InvalidInput("give --with-children or --only-this, not both")
     chosen = selecting(tasks, filtering, among=OPEN, states=state, dry_run=dry_run, yes=yes)
     if chosen is not None:
         if wait:
             raise InvalidInput(
                 "--wait needs ids; with a filter the command waits until every task is cancelled or told to stop"
             )
-        return run_job("cancel", chosen, CommandOptions(reason, no_wait, timeout), common)
+        fields = {"only_this": True} if only_this else {}
+        return run_job("cancel", chosen, CommandOptions(reason, no_wait, timeout), common, fields)
     if timeout is not None and not wait:
         raise InvalidInput("--timeout needs --wait")
-    return anyio.run(_cancel, checked(tasks), reason, wait, timeout, common)
+    return anyio.run(partial(_cancel, wait=wait, only_this=only_this), checked(tasks), reason, timeout, common)
 
 
-async def _cancel(ids: Sequence[str], reason: str, wait: bool, timeout: str | None, common: Globals) -> int:  # noqa: FBT001
+async def _cancel(
+    ids: Sequence[str], reason: str, timeout: str | None, common: Globals, *, wait: bool, only_this: bool
+) -> int:
     timeout_s = duration_s("--timeout", timeout)
     from orchestrator.client import task_actions
 
     async with common.services() as services:
         ids = await full_ids(services, ids)
-        done = await task_actions.cancel_tasks(services, ids, reason=reason)
+        done = await task_actions.cancel_tasks(services, ids, reason=reason, only_this=only_this)
     say_unrecorded("cancel", done.unrecorded)
     rows = [_cancelled(id_, *done.tasks[id_]) for id_ in ids]
     told = [row.id for row in rows if row.status == "signalled"]
@@ -131,6 +143,7 @@ async def _cancel(ids: Sequence[str], reason: str, wait: bool, timeout: str | No
 def retry(
     *tasks: TaskId,
     state: Annotated[tuple[Retryable, ...], option("--state", metavar="STATE", many=True)] = (),
+    with_children: Annotated[bool, option("--with-children")] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     filtering: Filtering = NO_FILTER,
@@ -140,21 +153,25 @@ def retry(
     """Retry tasks that ended without a result. They keep their ids, keys and histories; failures count from zero.
 
     A filter selects dead letters, unless --state names cancelled or expired tasks, of which only the latest are kept.
-    With a filter it asks for confirmation, and a supervisor retries the tasks.
+    With a filter it asks for confirmation. With a filter or --with-children a supervisor retries the tasks.
 
     Exit code: 0 done, 3 unknown, 4 refused (they succeeded), 5 not done in time, 6 mixed, 69 no supervisor leads.
 
     Args:
         state: With a filter: only tasks in this state; may be repeated.
+        with_children: First retry all tasks below them that ended without a result. Needs ids.
     """
-    from orchestrator.cli.commands.task_bulk import retry_tasks
+    from orchestrator.cli.commands.task_bulk import retry_families, retry_tasks
     from orchestrator.tasks.model import TaskState
     from orchestrator.tasks.selecting import RETRYABLE
 
     among = RETRYABLE if state else {TaskState.DEAD}
-    return retry_tasks(
-        tasks, selecting(tasks, filtering, among=among, states=state, dry_run=dry_run, yes=yes), options, common
-    )
+    chosen = selecting(tasks, filtering, among=among, states=state, dry_run=dry_run, yes=yes)
+    if not with_children:
+        return retry_tasks(tasks, chosen, options, common)
+    if chosen is not None:
+        raise InvalidInput("--with-children needs ids")
+    return retry_families(tasks, options, common)
 
 
 def delete(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from orchestrator.cli.commands import task_answer, task_control
 from orchestrator.cli.terminal import history, inputs, output
@@ -34,6 +34,9 @@ State = Literal[
     "cancelled",
     "expired",
 ]
+
+MOST_IN_TREE: Final = 1000
+"""Tasks that `--tree` shows."""
 
 commands = Commands(
     "tasks",
@@ -132,7 +135,9 @@ async def list_(
                 wanted = conditions.wanted(state, parent=await find_task(services, parent))
             page = await list_matching(services, wanted, after=after, limit=limit)
             rows, cursor, looked = list(page.tasks), page.cursor, page.looked
-    columns = ("id", "state", "skill", "priority", "session", "submitted_at")
+    columns: tuple[str, ...] = ("id", "state", "skill", "priority", "session", "submitted_at")
+    if any(row.parent for row in rows):
+        columns = (*columns, "depth", "parent")
     shown = [asdict(row) for row in rows]
     if common.output == "table":
         shown = [{**row, "priority": output.priority(row["priority"])} for row in shown]
@@ -143,11 +148,12 @@ async def list_(
         output.hint(f"these are the first {limit}; raise --limit for more")
 
 
-@commands.command("show", "orc tasks show 0192f0c1-…", "orc tasks show 0192f0c1-… -o json")
+@commands.command("show", "orc tasks show 0192f0c1-…", "orc tasks show 0192f0c1-… --tree")
 async def show(
     task: TaskId,
     /,
     *,
+    tree: Annotated[bool, option("--tree")] = False,
     load: Annotated[bool, option("--load")] = False,
     reveal: Reveal = False,
     common: Globals = DEFAULTS,
@@ -155,8 +161,14 @@ async def show(
     """Show a task: what it waits for, its attempts, errors and result.
 
     Args:
+        tree: Show the tasks below it instead, each behind its parent, at most 1000.
         load: Also load large arguments and the result from the payload store.
     """
+    if tree:
+        if load or reveal:
+            raise InvalidInput("--tree shows no arguments and results; give --load and --reveal without it")
+        await _show_tree(task, common)
+        return
     found, _ = await _info(task, common, reveal=reveal, load=load)
     record = asdict(found) | {"args": output.raw_json(found.args)}
     record["result"] = None if found.result is None else output.raw_json(found.result)
@@ -172,7 +184,9 @@ async def show(
         record["children"] = history.child_ids(found)
         record["children_dropped"] = found.children_dropped or None
         record["snoozes"] = found.snoozes or None
-    named = ("why", "worker", "session", "tags", "key", "lane", "parent", "trace_id")
+        if found.parent is None:
+            record["root"], record["depth"] = None, None
+    named = ("why", "worker", "session", "tags", "key", "lane", "parent", "root", "depth", "trace_id")
     optional = (
         *named,
         "stored_args",
@@ -193,6 +207,26 @@ async def show(
         key="id",
         skip=(*optional, "result", "progress", "questions", "once", "history", "children", "children_dropped"),
     )
+
+
+async def _show_tree(task: str, common: Globals) -> None:
+    from orchestrator.core.ids import check_task_prefix
+    from orchestrator.views.families import read_tree
+    from orchestrator.views.tasks import find_task
+
+    check_task_prefix(task)  # before a server is asked
+    async with viewed(common) as services:
+        tree = await read_tree(services, await find_task(services, task), limit=MOST_IN_TREE)
+    rows = [asdict(row) for row in tree.rows]
+    if common.output == "table":
+        top = min(row.depth for row in tree.rows)
+        for row in rows:
+            row["task"] = f"{'  ' * (row['depth'] - top)}{row['id']}"
+    output.show_list(common.output, rows, ("task", "state", "skill", "agent", "reason"), key="id")
+    if tree.more:
+        output.say(f"these are the first {MOST_IN_TREE}; show the tree of a task below it for the others")
+    elif gone := len(tree.ids) - len(tree.rows):
+        output.say(f"{gone} more tasks are gone, because their retention has passed or they were deleted")
 
 
 @commands.command("result", "orc tasks result 0192f0c1-…", "orc tasks result 0192f0c1-… | jq .text")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 from orchestrator.cli.commands.worker import check_agents, worker_command
-from orchestrator.cli.processes import Child, ChildFailed, Part, blocked_signals, end_in_order
+from orchestrator.cli.processes import Child, ChildProcessFailed, Part, blocked_signals, end_in_order
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import Commands, option, positional
@@ -105,7 +105,7 @@ def _run(parts: list[Part], redis: Attachment | None, signals: Signals, common: 
         children = [Child(part, environ) for part in reversed(parts)][::-1]
         received = _watch(children, redis, signals)
         output.say(f"{received.name}: workers finish their tasks, then everything stops; repeat to stop faster")
-    except ChildFailed as failed:
+    except ChildProcessFailed as failed:
         exit_code = failed.exit_code
     finally:
         orderly = end_in_order(children, signals)

@@ -14,7 +14,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.cli.processes import Child, ChildFailed, Part, blocked_signals, child_of_this_process, end_in_order
+from orchestrator.cli.processes import (
+    Child,
+    ChildProcessFailed,
+    Part,
+    blocked_signals,
+    child_of_this_process,
+    end_in_order,
+)
 from orchestrator.cli.source_watch import SourceWatch
 from orchestrator.cli.terminal.failures import CONFIGURATION, DONE, INTERRUPTED, NOBODY_ANSWERED, exit_code_of
 from orchestrator.cli.terminal.output import say
@@ -75,7 +82,7 @@ class Reloader:
                 say(f"{_names(self._changed)} changed")
         except _Ended:
             pass
-        except ChildFailed as failed:
+        except ChildProcessFailed as failed:
             return failed.exit_code
         finally:
             if self._host is not None:
@@ -96,7 +103,7 @@ class Reloader:
             return
         try:
             self._host.poll()
-        except ChildFailed as failed:
+        except ChildProcessFailed as failed:
             self._host = None
             if failed.exit_code == NOBODY_ANSWERED:
                 raise

@@ -222,8 +222,8 @@ def _count(found: TaskSelection) -> str:
 # ------------------------------------------------------------------------------------------------------------- the job
 
 
-async def carry_out(command: Command, found: TaskSelection, options: CommandOptions, common: Globals) -> int:
-    """Give a job to the supervisor, wait for its end, and print the outcome.
+async def carry_out(command: Command, ids: Sequence[str], options: CommandOptions, common: Globals) -> int:
+    """Give a job for these tasks to the supervisor, wait for its end, and print the outcome.
 
     Returns:
         The exit code: 0 done, 3 unknown, 4 refused, 5 not done in time, 6 mixed, 69 no supervisor leads: the job is
@@ -234,12 +234,12 @@ async def carry_out(command: Command, found: TaskSelection, options: CommandOpti
 
     timeout_s = options.timeout_s()
     async with common.services() as services:
-        sent = await Admin(lambda: services).give(command, reason=options.reason, tasks=found.ids)
+        sent = await Admin(lambda: services).give(command, reason=options.reason, tasks=ids)
         if options.no_wait:
             _show(sent.id, command, JobState("stored"), common)
             return DONE
         output.hint(f"command {sent.id} is stored; Ctrl-C ends the waiting, not the command")
-        state = await _wait(services, sent, len(found.tasks), timeout_s)
+        state = await _wait(services, sent, len(ids), timeout_s)
     _show(sent.id, command, state, common)
     see = f"`orc control show {sent.id}` shows its progress"
     if state.ended:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.every_server
 
-KEPT, SESSIONS, SLACK = 1000, 10_000, 100
+KEPT, KEPT_CHILDREN, SESSIONS, SLACK = 1000, 100_000, 10_000, 100
 """Of lua/includes/family.lua."""
 
 
@@ -59,8 +59,13 @@ def test_children_in_order(pool: Pool) -> None:
 def test_children_are_capped(pool: Pool) -> None:
     """The newest stay, and the record counts the others."""
     parent = run_parent(pool)
-    ids = [id_ for _ in range(3) for id_ in bear(pool, parent, 400)]
-    assert members(pool, pool.keys.children(parent.task_id)) == ids[-KEPT:]
+    key = pool.keys.children(parent.task_id)
+    ids = bear(pool, parent, 300)
+    for _ in range(10):
+        pool.execute("RPUSH", key, *["old"] * ((KEPT_CHILDREN - 400) // 10))
+    ids += bear(pool, parent, 300)
+    assert pool.execute("LLEN", key) == KEPT_CHILDREN
+    assert [members(pool, key)[n] for n in (0, 99, 100, -1)] == [ids[200], ids[299], "old", ids[-1]]
     assert pool.task(parent.task_id)["dropped"] == "200"
     pool.end(parent)
     assert pool.state(parent.task_id) == "succeeded"

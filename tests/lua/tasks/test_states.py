@@ -136,12 +136,25 @@ def dispatch_late(pool: Pool) -> None:
     pool.dispatch()
 
 
-def cancel_unread(pool: Pool) -> None:
-    """An assigned task that nobody has read is cancelled."""
+def assigned(pool: Pool) -> str:
+    """An assigned task that no worker has read."""
     pool.register()
     (id_,) = pool.put()
     pool.assign()
-    pool.cancel(id_)
+    return id_
+
+
+def from_above(make: Callable[[Pool], str]) -> Callable[[Pool], None]:
+    """A task above this one is cancelled."""
+
+    def take(pool: Pool) -> None:
+        children_key = pool.keys.children("above")
+        pool.execute("RPUSH", children_key, make(pool))
+        pool.execute("EXPIRE", children_key, 100)
+        pool.cancel("above")
+        pool.cancel_children()
+
+    return take
 
 
 def delete_after(end: Callable[[Pool], None]) -> Callable[[WatchedPool], None]:
@@ -378,6 +391,7 @@ SCENARIOS: dict[tuple[StoredState | None, str, StoredState | None], Callable[[Wa
     (None, "submit", S.CANCELLED): lambda pool: pool.put(row(lane="x"), row(lane="x", on_busy="interrupt")),
     (WAITING, "finish", S.READY): lambda pool: (lane_of_two(pool), pool.end(pool.one())),
     (WAITING, "cancel", S.READY): lambda pool: pool.cancel(lane_of_two(pool)[0]),
+    (WAITING, "cancel_children", S.READY): from_above(lambda pool: lane_of_two(pool)[0]),
     (WAITING, "promote", S.READY): too_late(0, lambda pool: pool.promote()),
     (WAITING, "assign", S.READY): too_late(0, lambda pool: pool.assign()),
     (WAITING, "dispatch", S.READY): too_late(0, lambda pool: pool.dispatch()),
@@ -385,6 +399,7 @@ SCENARIOS: dict[tuple[StoredState | None, str, StoredState | None], Callable[[Wa
     (WAITING, "repair", S.READY): no_turn,
     (WAITING, "promote", S.EXPIRED): too_late(1, lambda pool: pool.promote()),
     (WAITING, "cancel", S.CANCELLED): lambda pool: pool.cancel(lane_of_two(pool)[1]),
+    (WAITING, "cancel_children", S.CANCELLED): from_above(lambda pool: lane_of_two(pool)[1]),
     (WAITING, "submit", S.CANCELLED): busy("replace", unread),
     (WAITING, "repair", S.DEAD): damaged(lambda pool: lane_of_two(pool)[1]),
     (S.SCHEDULED, "promote", WAITING): into_busy_lane,
@@ -399,6 +414,7 @@ SCENARIOS: dict[tuple[StoredState | None, str, StoredState | None], Callable[[Wa
     (S.SCHEDULED, "promote", S.READY): promote_due,
     (S.SCHEDULED, "promote", S.EXPIRED): promote_late,
     (S.SCHEDULED, "cancel", S.CANCELLED): lambda pool: pool.cancel(scheduled(pool)),
+    (S.SCHEDULED, "cancel_children", S.CANCELLED): from_above(scheduled),
     (S.READY, "assign", S.ASSIGNED): deliver,
     (S.READY, "dispatch", S.ASSIGNED): dispatch,
     (S.READY, "dispatch", S.EXPIRED): dispatch_late,
@@ -406,6 +422,7 @@ SCENARIOS: dict[tuple[StoredState | None, str, StoredState | None], Callable[[Wa
     (S.READY, "assign", S.EXPIRED): assign_late,
     (S.READY, "promote", S.EXPIRED): promote_late_ready,
     (S.READY, "cancel", S.CANCELLED): lambda pool: pool.cancel(*pool.put()),
+    (S.READY, "cancel_children", S.CANCELLED): from_above(lambda pool: pool.put()[0]),
     (S.ASSIGNED, "finish", S.SUCCEEDED): finish(VerdictKind.SUCCEEDED),
     (S.ASSIGNED, "finish", S.DEAD): finish(VerdictKind.DEAD),
     (S.ASSIGNED, "finish", S.CANCELLED): finish_cancelled,
@@ -416,8 +433,10 @@ SCENARIOS: dict[tuple[StoredState | None, str, StoredState | None], Callable[[Wa
     (S.AWAITING_INPUT, "answer", S.READY): lambda pool: pool.answer(asking(pool)),
     (S.AWAITING_INPUT, "promote", S.READY): promote_unanswered,
     (S.AWAITING_INPUT, "cancel", S.CANCELLED): lambda pool: pool.cancel(asking(pool)),
+    (S.AWAITING_INPUT, "cancel_children", S.CANCELLED): from_above(asking),
     (S.AWAITING_INPUT, "repair", S.DEAD): damaged(asking),
-    (S.ASSIGNED, "cancel", S.CANCELLED): cancel_unread,
+    (S.ASSIGNED, "cancel", S.CANCELLED): lambda pool: pool.cancel(assigned(pool)),
+    (S.ASSIGNED, "cancel_children", S.CANCELLED): from_above(assigned),
     (S.ASSIGNED, "adopt", S.ASSIGNED): taken("adopt"),
     (S.ASSIGNED, "adopt", S.READY): adopt_limited,
     (S.ASSIGNED, "repair", S.READY): lost_entry(),

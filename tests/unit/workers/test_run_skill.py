@@ -306,10 +306,10 @@ async def test_children_are_scripted_by_a_function() -> None:
     [
         (7, "7"),
         (None, "None"),
-        (TaskFailed("x", "boom"), "TaskFailed: task CHILD failed: boom"),
+        (TaskFailed("x", "boom"), "ChildFailed: task CHILD failed: boom"),
         (TaskCancelled("x", "enough"), "TaskCancelled: task CHILD was cancelled: enough"),
         (TaskExpired("x", "late"), "TaskExpired: task CHILD expired"),
-        (ValueError("boom"), "TaskFailed: task CHILD failed: ValueError: boom"),
+        (ValueError("boom"), "ChildFailed: task CHILD failed: ValueError: boom"),
         (TimeoutError("not yet"), "TimeoutError: not yet"),
     ],
 )
