@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from orchestrator.client.admin import Sent as Sent
     from orchestrator.client.client import Orchestrator as Orchestrator
     from orchestrator.client.handle import TaskHandle as TaskHandle
+    from orchestrator.client.session import SessionEvent as SessionEvent
+    from orchestrator.client.session import SessionHandle as SessionHandle
     from orchestrator.client.shared_config import ConfigChange as ConfigChange
     from orchestrator.client.shared_config import SharedConfig as SharedConfig
     from orchestrator.control.receipts import Receipt as Receipt
@@ -150,6 +152,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import TaskState as TaskState
     from orchestrator.tasks.queries import TaskRow as TaskRow
     from orchestrator.tasks.selecting import TaskFilter as TaskFilter
+    from orchestrator.tasks.selecting import TaskPage as TaskPage
     from orchestrator.tasks.submission import Submission as Submission
     from orchestrator.why.model import Cause as Cause
     from orchestrator.why.model import TaskInfo as TaskInfo

@@ -34,7 +34,7 @@ from orchestrator.core.errors import (
     StoreError,
     SubmitRefused,
 )
-from orchestrator.core.ids import TaskIds, check_task_id
+from orchestrator.core.ids import TaskIds, check_task_id, encode_foreign
 from orchestrator.core.live_settings import LiveSettings
 from orchestrator.services import Services, open_services, resolve_settings
 from orchestrator.store.keys import ScopeKeys
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from orchestrator.chat.accounts import ChatAccounts, ChatUsage
     from orchestrator.chat.chat import Chat
     from orchestrator.client.admin import Admin
+    from orchestrator.client.session import SessionHandle
     from orchestrator.client.shared_config import SharedConfig
     from orchestrator.client.tasks import Tasks
     from orchestrator.core.durability import Durability, Level
@@ -568,6 +569,17 @@ class Orchestrator:
             renewer=self._renewer,
             record=partial(record_lock, services),
         )
+
+    def session(self, id_: str) -> SessionHandle:
+        """Return a session, whose events can be followed: `async for event in orc.session("chat-7").events():`.
+
+        Raises:
+            InvalidInput: that is no session.
+        """
+        from orchestrator.client.session import SessionHandle
+
+        encode_foreign("session", id_)
+        return SessionHandle(id_, self._here())
 
     @property
     def limits(self) -> Limits:

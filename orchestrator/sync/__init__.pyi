@@ -10,6 +10,7 @@ from orchestrator.agents.stats import AttemptStats, By
 from orchestrator.boards.boards import Standing
 from orchestrator.chat.accounts import ChatUsage
 from orchestrator.chat.model import AppendedMessages, ChatChange, ChatHead, Hydration, Message, Position, StoredMessage
+from orchestrator.client.session import SessionEvent
 from orchestrator.client.shared_config import ConfigChange
 from orchestrator.control.commands import Command
 from orchestrator.control.receipts import Receipts
@@ -41,11 +42,11 @@ from orchestrator.schedules.model import Schedule
 from orchestrator.schedules.plans import ScheduleOptions
 from orchestrator.secondary.model import SecondaryStore
 from orchestrator.simulations.simulation import StateRef
-from orchestrator.subjects.places import Place
 from orchestrator.tasks.ends import EndedTask
 from orchestrator.tasks.families import SessionSummary
 from orchestrator.tasks.model import AnswerStatus, CancelStatus, OutputChunk, RequeueStatus, TaskEvent, TaskState
 from orchestrator.tasks.options import TaskOptions
+from orchestrator.tasks.output import Place
 from orchestrator.tasks.queries import TaskOutcome, TaskRow
 from orchestrator.tasks.selecting import TaskFilter, TaskPage
 from orchestrator.tasks.submission import Arguments, NamedSkill, Submission, TypedSkill
@@ -83,6 +84,7 @@ __all__ = [
     "Schedules",
     "Scratch",
     "Sent",
+    "SessionHandle",
     "SharedConfig",
     "Simulation",
     "StateMemory",
@@ -187,6 +189,13 @@ class Orchestrator:
 
         Raises:
             InvalidInput: that is no scope.
+        """
+
+    def session(self, id_: str) -> SessionHandle:
+        """Return a session, whose events can be followed: `for event in orc.session("chat-7").events():`.
+
+        Raises:
+            InvalidInput: that is no session.
         """
 
     @property
@@ -2468,4 +2477,26 @@ class Subjects:
             InvalidInput: not an id, or the record would contain it.
             CommandRefused: the action could not be recorded; nothing was removed.
             SecondaryStoreError, PayloadStoreUnavailable, StoreError: a call failed; a repeat goes on.
+        """
+
+class SessionHandle:
+    """A session of the pool.
+
+    Attributes:
+        id: the session.
+    """
+
+    def events(self, after: str | None = None, *, block: Duration | None = None) -> Iterator[SessionEvent]:
+        """Yield the events of all tasks of the session and of its workspace, in order: `for event in …:`.
+
+        Tasks are followed from the moment at which this finds them, about a tenth of a second after their submit. What
+        they emit is complete; of the states before that moment the first event has the last. A task that has ended
+        before has its final state only, unless it emitted. The newest 1000 tasks of the session are followed.
+
+        Args:
+            after: `id` of the last event that was seen; None is the beginning, `$` is now.
+            block: end when nothing has happened for so many seconds, or that timedelta; None never ends.
+
+        Raises:
+            InvalidInput: `after` is not the id of an event.
         """

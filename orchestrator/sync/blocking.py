@@ -22,6 +22,7 @@ from orchestrator.chat.chat import Chat
 from orchestrator.client.admin import Admin, Sent
 from orchestrator.client.client import Orchestrator
 from orchestrator.client.handle import TaskHandle
+from orchestrator.client.session import SessionHandle
 from orchestrator.client.shared_config import SharedConfig
 from orchestrator.client.tasks import Tasks
 from orchestrator.core.errors import InvalidInput, NotDurable, OrchestratorError, SubmitRefused
@@ -50,7 +51,7 @@ EXIT_TIMEOUT_S: Final = 2.0
 
 WRAPPED: Final = (
     Orchestrator, TaskHandle, Admin, Sent, Schedules, Locks, Lease, Limits, Agents, Tasks, SharedConfig, BoardView,
-    Board, WorkspaceView, Workspace, Scratch, Chat, Simulation, Memory, StateMemory, Subjects,
+    Board, WorkspaceView, Workspace, Scratch, Chat, Simulation, Memory, StateMemory, Subjects, SessionHandle,
 )  # fmt: skip
 """Classes with calls that are awaited. A base comes before the classes that derive from it."""
 

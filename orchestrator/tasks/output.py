@@ -14,7 +14,7 @@ from orchestrator.tasks.questions import unpack_question
 from orchestrator.tasks.records import read_record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from orchestrator.store.store import Store
@@ -78,6 +78,11 @@ def read_place(text: str) -> Place:
 async def read_page(store: Store, task_id: str, after: Place, *, limit: int) -> list[StreamEntry]:
     """Read up to `limit` entries behind a position, oldest first."""
     reply = await store.execute("XRANGE", store.keys.out(task_id), f"({after[0]}-{after[1]}", "+", "COUNT", limit)
+    return parse_entries(reply)
+
+
+def parse_entries(reply: Sequence[Any]) -> list[StreamEntry]:
+    """Decode the entries of a stream."""
     return [_entry(raw_id.decode(), dict(zip(flat[::2], flat[1::2], strict=True))) for raw_id, flat in reply]
 
 
