@@ -138,7 +138,7 @@ def _text(place: Place) -> str:
 
 @dataclass(slots=True)
 class _SessionStream:
-    """What a reader knows of the stream of a task.
+    """The stream of a task, as far as a reader has read it.
 
     Attributes:
         place: of the last entry that was read.
