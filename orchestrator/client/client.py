@@ -570,16 +570,19 @@ class Orchestrator:
             record=partial(record_lock, services),
         )
 
-    def session(self, id_: str) -> SessionHandle:
+    def session(self, session: str) -> SessionHandle:
         """Return a session, whose events can be followed: `async for event in orc.session("chat-7").events():`.
+
+        Args:
+            session: its id.
 
         Raises:
             InvalidInput: that is no session.
         """
         from orchestrator.client.session import SessionHandle
 
-        encode_foreign("session", id_)
-        return SessionHandle(id_, self._here())
+        encode_foreign("session", session)
+        return SessionHandle(session, self._here())
 
     @property
     def limits(self) -> Limits:

@@ -191,8 +191,11 @@ class Orchestrator:
             InvalidInput: that is no scope.
         """
 
-    def session(self, id_: str) -> SessionHandle:
+    def session(self, session: str) -> SessionHandle:
         """Return a session, whose events can be followed: `for event in orc.session("chat-7").events():`.
+
+        Args:
+            session: its id.
 
         Raises:
             InvalidInput: that is no session.
