@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, get_origin
 from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
 
+from orchestrator.core.bounded_files import CONFIGURATION_BYTES, read_bounded
 from orchestrator.core.errors import ConfigError
 from orchestrator.core.secret_environment import settings_environ
 from orchestrator.core.settings import ENV_PREFIX, Leaf, Settings, leaves
@@ -209,7 +210,7 @@ def _may_be_there(path: Path) -> bool:
 
 def _from_file(path: Path) -> Iterator[_Value]:
     try:
-        values = list(_flat(tomllib.loads(path.read_text(encoding="utf-8")), ()))
+        values = list(_flat(tomllib.loads(read_bounded(path, CONFIGURATION_BYTES).decode()), ()))
     except OSError as failed:
         advice = ""
         if isinstance(failed, PermissionError) and path == SYSTEM_FILE:
@@ -237,7 +238,7 @@ def _from_secrets(directory: Path) -> Iterator[_Value]:
     try:
         for entry in sorted(directory.iterdir()):
             if entry.name.upper().startswith(ENV_PREFIX) and not entry.is_dir():
-                texts[entry.name] = entry.read_text(encoding="utf-8").strip()
+                texts[entry.name] = read_bounded(entry, CONFIGURATION_BYTES).decode().strip()
     except OSError as failed:
         if entry is directory and isinstance(failed, (FileNotFoundError, NotADirectoryError)):
             return iter(())

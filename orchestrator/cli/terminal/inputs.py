@@ -7,8 +7,9 @@ import re
 import sys
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+from orchestrator.core.bounded_files import BODY_BYTES, read_bounded
 from orchestrator.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _body_text(body: str) -> tuple[str, str]:
         return "the body", body
     where = "standard input" if body == STDIN else body[1:]
     try:
-        data = _stdin() if body == STDIN else Path(where).expanduser().read_bytes()
+        data = read_bounded(_stdin() if body == STDIN else Path(where).expanduser(), BODY_BYTES)
     except OSError as failed:
         raise InvalidInput(f"cannot read {where or '@'}: {failed.strerror}") from None
     except ValueError:
@@ -134,22 +135,32 @@ def _body_text(body: str) -> tuple[str, str]:
         raise InvalidInput(f"{where} is not UTF-8 text") from None
 
 
-def _stdin() -> bytes:
+def _stdin() -> BinaryIO:
     if sys.stdin is None:
         raise InvalidInput("standard input is closed; give the body as text or as @file")
-    return sys.stdin.buffer.read()
+    return sys.stdin.buffer
 
 
 def json_or_text(value: str) -> Any:
-    """Parse a value: JSON when it parses, otherwise text."""
+    """Parse a value: JSON when it parses, otherwise text.
+
+    Raises:
+        InvalidInput: it is JSON with a name that occurs twice in an object.
+    """
     try:
         return _loads(value)
+    except _Twins as twins:
+        raise InvalidInput(f"the value is not valid JSON: {twins}") from None
     except (ValueError, RecursionError):
         return value
 
 
 def _loads(text: str) -> Any:
     return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_twins)
+
+
+class _Twins(ValueError):
+    """An object has a name twice."""
 
 
 def _no_constant(name: str) -> Any:
@@ -161,7 +172,7 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twin = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the name {twin!r} occurs twice in one object")
+        raise _Twins(f"the name {twin!r} occurs twice in one object")
     return found
 
 

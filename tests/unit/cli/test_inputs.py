@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator.cli.terminal import inputs
-from orchestrator.core.errors import InvalidInput
+from orchestrator.core.errors import ConfigError, InvalidInput
+from orchestrator.core.settings_sources import load_settings
 from tests.helpers.cases import each_case
 
 if TYPE_CHECKING:
@@ -72,6 +73,20 @@ def test_body_from_bad_file(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "latin").write_bytes(b'{"a": "\xfc"}')
     with pytest.raises(InvalidInput, match=message):
         inputs.arguments(f"@{tmp_path}/{name}", [])
+
+
+def test_files_without_end() -> None:
+    """They are refused, and not read until memory is short; so is a configuration file."""
+    with pytest.raises(InvalidInput, match="/dev/zero: it is longer than 64 MiB"):
+        inputs.arguments("@/dev/zero", [])
+    with pytest.raises(ConfigError, match="/dev/zero cannot be read: it is longer than 1 MiB"):
+        load_settings(config="/dev/zero", environ={})
+
+
+def test_json_with_a_name_that_occurs_twice() -> None:
+    """It is refused, and not taken for text."""
+    with pytest.raises(InvalidInput, match="'a' occurs twice"):
+        inputs.json_or_text('{"a": 1, "a": 2}')
 
 
 @each_case(

@@ -104,7 +104,7 @@ def test_closed_system_folder(folder: Path) -> None:
         refused = as_stranger(VALIDATE, file)
         assert refused.returncode == 78, refused.stderr
         assert refused.stderr.partition("---\n")[2] == (
-            f"error: configuration file {file} cannot be read: Permission denied — add this user to the group of its "
+            f"error: configuration file {file} cannot be read: Permission denied; add this user to the group of its "
             "folder, or name another file with ORC_CONFIG (/dev/null for none)\n"
         )
     assert "ConfigError: configuration file" in as_stranger(CLIENT, file).stderr
