@@ -9,7 +9,7 @@ from typing import Any
 import model
 from pydantic import BaseModel
 
-from orchestrator import Agent, CallNext, Snooze, TaskContext
+from orchestrator import Agent, CallNext, Snooze, Submission, TaskContext
 
 
 async def wait_for_model(ctx: TaskContext, call_next: CallNext) -> Any:
@@ -64,7 +64,7 @@ class Report(BaseModel):
 async def report(ctx: TaskContext, topic: str) -> Report:
     """Plan the questions, and join the work of the others."""
     plan = await ctx.once("plan", model.complete, f"plan: {topic}")
-    children = [await ctx.submit(investigate, {"question": line}) for line in plan.splitlines()]
+    children = await ctx.submit_many(Submission(investigate, {"question": line}) for line in plan.splitlines())
     done = 0
     async for _ in ctx.as_completed(children):
         done += 1

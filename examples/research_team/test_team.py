@@ -5,7 +5,7 @@ import model
 import pytest
 from team import investigate, report, review, team, write
 
-from orchestrator import Orchestrator, TaskHandle, TaskState
+from orchestrator import Orchestrator, TaskCancelled, TaskHandle, TaskState
 from orchestrator.workers.testing import Teams, run_skill
 
 pytestmark = pytest.mark.anyio
@@ -47,7 +47,7 @@ async def test_a_person_decides(answer: str) -> None:
 
 async def question_of(orc: Orchestrator, parent: str) -> TaskHandle[bool]:
     """Wait until the reviewer of a report asks."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while True:
             asking = await orc.tasks.find(parent=parent, states=[TaskState.AWAITING_INPUT])
             if asking:
@@ -58,11 +58,25 @@ async def question_of(orc: Orchestrator, parent: str) -> TaskHandle[bool]:
 async def test_a_report_survives_a_crash(orc_team: Teams) -> None:
     """The planner's worker dies after it submitted the draft; the next attempt finds it and all findings."""
     async with orc_team(*team) as running:
-        running.crash(report, at="submit", nth=6)
+        running.crash(report, at="submit")
         handle = await running.orc.submit(report, {"topic": "leases"}, session="ada")
         await (await question_of(running.orc, handle.id)).answer("yes")
-        found = await handle.result(timeout=10)
+        found = await handle.result(timeout=30)
         assert found.published
         assert found.text.startswith("leases: Why leases? A source")
         running.assert_submitted(investigate, times=5)
         running.assert_submitted(write, times=1)
+
+
+async def test_reports_of_a_lane_wait_for_each_other_and_a_cancel_takes_the_family(orc_team: Teams) -> None:
+    """The second report begins when the first one has ended, and a cancel ends the question of a report too."""
+    async with orc_team(*team) as running:
+        first = await running.orc.submit(report, {"topic": "leases"}, session="ada", lane="ada")
+        second = await running.orc.submit(report, {"topic": "lanes"}, session="ada", lane="ada")
+        asking = await question_of(running.orc, first.id)
+        assert (await second.status()).detail.cause == "lane"
+        await first.cancel("not needed")
+        with pytest.raises(TaskCancelled):
+            await asking.result(timeout=30)
+        await (await question_of(running.orc, second.id)).answer("no")
+        assert not (await second.result(timeout=30)).published

@@ -75,7 +75,7 @@ async def answer(session: str, value: str, orc: Client) -> dict[str, str]:
 
 @app.delete("/{session}/reports")
 async def cancel(session: str, orc: Client) -> list[str]:
-    """Cancel the reports of a session."""
+    """Cancel the reports of a session, each with all of its children."""
     reports = [row.id for row in await orc.tasks.find(session=session) if row.parent is None and row.ended_at is None]
     for report_id in reports:
         await orc.task(report_id).cancel(f"cancelled by {session}")
