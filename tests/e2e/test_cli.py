@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.faultkit.servers import RedisServer
 from tests.helpers.terminal import ORC, Terminal
 
 if TYPE_CHECKING:
@@ -40,6 +41,57 @@ def test_loads_little(arguments: list[str]) -> None:
     """Help and version load nothing heavy; the version not even what lays out help."""
     heavy = set(HEAVY) if "--help" in arguments else {*HEAVY, "rich"}
     assert not loaded_modules(*arguments) & heavy
+
+
+NOT_FOR_LISTS = {
+    "cyclopts", "opentelemetry.metrics._internal", "orchestrator.boards.boards", "orchestrator.chat.chat",
+    "orchestrator.cli.terminal.help", "orchestrator.control.commands", "orchestrator.embedded.guardian",
+    "orchestrator.locks.named", "orchestrator.memory.memory", "orchestrator.workspace.workspace", "redis.client",
+    "redis.cluster", "rich", "structlog",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("typed", "more"),
+    [
+        ("status", ()),
+        ("tasks list", ("orchestrator.client.client", "orchestrator.why.explanation")),
+        ("tasks submit greet", ("orchestrator.doctor.runner", "orchestrator.why.explanation")),
+        ("doctor", ("orchestrator.client.client",)),
+    ],
+)
+def test_common_commands_import_little(terminal: Terminal, typed: str, more: tuple[str, ...]) -> None:
+    """The program imports neither the features that a command does not use nor all of redis-py."""
+    with RedisServer() as server:
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "orchestrator", *typed.split()],
+            cwd=terminal.folder,
+            env={**terminal.environ, "ORC_REDIS__URL": server.url},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert {"redis.connection", "orchestrator.store.store"} <= imported, done.stderr
+    assert imported & (NOT_FOR_LISTS | set(more)) == set()
+
+
+def test_the_deferred_packages_are_whole() -> None:
+    """A name of redis-py that no connection needs is there when it is used; the import is that of redis-py."""
+    code = (
+        "from orchestrator.cli.imports import quicken; quicken(); import redis.connection, redis, sys; "
+        "assert 'redis.client' not in sys.modules; assert redis.Redis.__module__ == 'redis.client'; "
+        "import redis.asyncio; assert redis.asyncio.Redis is not redis.Redis; assert 'redis.cluster' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_server_that_does_not_answer_is_named(terminal: Terminal) -> None:
+    """The error has the URL that was tried, without the password, the reason, and what to do."""
+    done = terminal.orc("status", ORC_REDIS__URL="redis://ada:hunter2@127.0.0.1:1/3")
+    assert done.code == 69
+    assert "no answer from Redis at redis://127.0.0.1:1/3 to " in done.err
+    assert "(connection refused); start it, or name the server with --url or ORC_REDIS__URL\n" in done.err
 
 
 def test_public_names_are_lazy() -> None:

@@ -26,6 +26,30 @@ def test_table() -> None:
     assert text.splitlines() == ["NAME    LAST SEEN", "a       1", "longer  22"]
 
 
+@pytest.mark.parametrize("columns", [80, 120])
+def test_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal no line is wider than it; ids stay whole, and the longest cells are cut."""
+    monkeypatch.setattr(output, "is_terminal", lambda _: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    id_ = "0190f6e5-4d2a-7c3b-9f10-2b6c8d4e1a55"
+    text = output.table([[id_, "ready", "a-skill-with-a-long-name" * 2, "r" * 200]], ["id", "state", "skill", "reason"])
+    assert max(map(len, text.splitlines())) == columns
+    assert id_ in text
+    assert "ready" in text
+    assert text.count("…") == 2
+
+
+def test_a_table_for_a_pipe_is_whole() -> None:
+    """Off a terminal no cell is cut."""
+    assert "r" * 500 in output.table([["1", "r" * 500]], ["id", "reason"])
+
+
+def test_priorities_have_names() -> None:
+    """A priority is told by its name, or by its number if it has none."""
+    assert [output.priority(level) for level in (0, 1, 2, 3, 7)] == ["critical", "high", "normal", "low", "7"]
+
+
 def test_hostile_text_in_table(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """Control characters, line breaks and direction overrides are escaped in every form."""
     for form in ("table", "json", "jsonl", "id"):
