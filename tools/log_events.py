@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 KeyType: TypeAlias = Literal["text", "number", "flag", "list", "table"]
 
 
@@ -22,12 +23,13 @@ class LogKey:
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:
-    """An event: what it tells, and what to do."""
+    """An event: what it tells, and what to do; `up_level` is its level under `orc up`, where that differs."""
 
     name: str
-    level: Literal["debug", "info", "warning", "error"]
+    level: Level
     keys: tuple[str, ...]
     text: str
+    up_level: Level | None = None
 
     @property
     def required(self) -> set[str]:
@@ -61,6 +63,7 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "at_ms": LogKey("number", "the time for which a schedule fired, in ms since 1970"),
     "attempt": LogKey("number", "number of an attempt of `task`, from 1"),
     "before": LogKey("text", "host and port of the server that was used before"),
+    "blocked_s": LogKey("number", "time for which code has blocked an event loop"),
     "cause": LogKey("text", "what ended a worker or an attempt"),
     "changed": LogKey("list", "settings that a reload applied"),
     "code": LogKey("text", "code of a damage; [Repair](../guides/repair.md)"),
@@ -69,6 +72,7 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "dead_workers": LogKey("list", "ids of workers that died"),
     "desired": LogKey("list", "entries of the desired state"),
     "done": LogKey("text", "what a repair did"),
+    "events": LogKey("table", "number of lines by event"),
     "entry": LogKey("text", "id of an entry of a stream"),
     "error": LogKey("text", "text of the exception or refusal that the event is about"),
     "examples": LogKey("list", "some of the tasks or agents concerned"),
@@ -103,6 +107,7 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "question": LogKey("number", "number of a question of `task`"),
     "queue": LogKey("text", "name of a queue"),
     "reason": LogKey("text", "why an attempt failed: the exception on one line"),
+    "ran_ms": LogKey("number", "how long a handler ran"),
     "retry_in_ms": LogKey("number", "time until the next try"),
     "running": LogKey("number", "number of running tasks"),
     "schedule": LogKey("text", "name of a schedule"),
@@ -112,6 +117,7 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "signal": LogKey("text", "name of a signal"),
     "silent_s": LogKey("number", "time since an event loop, or one of our loops, turned"),
     "since_ms": LogKey("number", "Unix time at which a write was confirmed that Redis has lost, in ms"),
+    "skill": LogKey("text", "name of a skill; empty if the task could not be read"),
     "skipped": LogKey("number", "number of files that were not read"),
     "source": LogKey("text", "name of a logger"),
     "step_s": LogKey("number", "by how much a clock moved; below 0: back"),
@@ -124,6 +130,7 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "upkeep": LogKey("table", "number of changes by step of the upkeep"),
     "verdict": LogKey("text", "what a worker wanted to store"),
     "waited_s": LogKey("number", "time that a program waited before it gave up"),
+    "where": LogKey("text", "file and line of an agent's code; below the working directory relative to it"),
     "worker": LogKey("text", "id of a worker; every event of a worker process has it"),
     "workers": LogKey("number", "number of workers"),
     "workers_left": LogKey("number", "number of the other workers of a host"),
@@ -353,8 +360,9 @@ SECTIONS: Final = (
             LogEvent(
                 "attempt_failed",
                 "warning",
-                ("agent", "attempt", "reason", "retry_in_ms", "task"),
-                "A handler raised an exception. The task runs again after `retry_in_ms`. Look at `reason`.",
+                ("agent", "attempt", "reason", "retry_in_ms", "skill", "task", "where"),
+                "A handler raised an exception. The task runs again after `retry_in_ms`. Look at `reason` and at the "
+                "line `where`. The traceback follows, unless the attempt before failed in the same lines of code.",
             ),
             LogEvent(
                 "result_not_stored",
@@ -425,6 +433,22 @@ SECTIONS: Final = (
                 ("agent", "entry"),
                 "The inbox holds an entry that no script wrote. The worker skips it, and its next look removes it. "
                 "Find the program that writes to the key.",
+            ),
+            LogEvent(
+                "event_loop_blocked",
+                "warning",
+                ("agent?", "blocked_s", "skill?", "task?", "where"),
+                "Code has blocked the event loop for a second, at the line `where`; the stack follows. No other task "
+                "of the worker goes on meanwhile. The worker writes this while the code blocks, and once a minute for "
+                "each line. Await there, or make the handler a `def` or `process=True`. `orc doctor` shows it for an "
+                "hour.",
+            ),
+            LogEvent(
+                "event_loop_unblocked",
+                "info",
+                ("blocked_s", "where"),
+                "The event loop runs again, after `blocked_s` seconds in the code of `where`. See "
+                "`event_loop_blocked`.",
             ),
             LogEvent(
                 "event_loop_stuck",
@@ -578,9 +602,78 @@ SECTIONS: Final = (
             LogEvent(
                 "task_failed",
                 "error",
-                ("agent", "attempt", "reason", "task"),
-                "A handler raised an exception in the last attempt. The task is a [dead "
-                "letter](../guides/dead-letters.md) now. Look at `reason` and at `orc dead show`.",
+                ("agent", "attempt", "reason", "skill", "task", "where"),
+                "The task is a [dead letter](../guides/dead-letters.md) now: its last attempt failed, its arguments "
+                "or its result are invalid or too large, or its handler raised `Reject`. Look at `reason`, at the "
+                "line `where` (of the exception, else of the handler), and at `orc dead show`. The traceback follows, "
+                "unless the attempt before failed in the same lines of code.",
+            ),
+            LogEvent(
+                "task_asked",
+                "info",
+                ("agent", "attempt", "question", "skill", "task"),
+                "A handler asked a person, and its attempt has ended. `orc tasks answer` lets the task continue.",
+            ),
+            LogEvent(
+                "task_awaits_lock",
+                "debug",
+                ("agent", "attempt", "reason", "retry_in_ms", "skill", "task"),
+                "Another task has the execution lock that the attempt needs before its handler starts. The task waits "
+                "for it. No action.",
+            ),
+            LogEvent(
+                "task_awaits_version",
+                "warning",
+                ("agent", "attempt", "reason", "skill", "task", "where"),
+                "The arguments do not fit this version of the skill, and another version may take them. The task "
+                "waits for a worker that has it. If none comes: cancel the task, or start that version.",
+            ),
+            LogEvent(
+                "task_cancelled",
+                "info",
+                ("agent", "attempt", "skill", "task"),
+                "The task was cancelled while its handler ran, and the handler has ended. No action.",
+            ),
+            LogEvent(
+                "task_lines_left_out",
+                "info",
+                ("count", "events"),
+                "The worker wrote as many lines about tasks as it may in a second, and left out `count`; `events` "
+                "counts them by event. No action: `orc tasks list` and `orc dead list` have all tasks.",
+            ),
+            LogEvent(
+                "task_released",
+                "debug",
+                ("agent", "attempt", "reason", "skill", "task"),
+                "The worker returned a task whose handler had not begun. No attempt is counted. No action.",
+            ),
+            LogEvent(
+                "task_requeued",
+                "info",
+                ("agent", "attempt", "reason", "skill", "task"),
+                "The worker stopped an attempt, and the task runs again; no attempt is counted. `reason` says why. No "
+                "action.",
+            ),
+            LogEvent(
+                "task_snoozed",
+                "info",
+                ("agent", "attempt", "reason", "retry_in_ms", "skill", "task", "where"),
+                "A handler raised `Snooze`, or Redis or an exclusive lock was not available. The task runs again after "
+                "`retry_in_ms`, and no attempt is counted. *Often*: look at `reason`.",
+            ),
+            LogEvent(
+                "task_started",
+                "debug",
+                ("agent", "attempt", "skill", "task"),
+                "A handler starts. No action.",
+                up_level="info",
+            ),
+            LogEvent(
+                "task_succeeded",
+                "debug",
+                ("agent", "attempt", "ran_ms", "skill", "task"),
+                "A handler has returned, and Redis has its result. No action.",
+                up_level="info",
             ),
             LogEvent(
                 "timings_refused",
@@ -985,6 +1078,12 @@ SECTIONS: Final = (
                 ("error",),
                 "The supervisor ends with an error: Redis refuses its login, or is not fit for it. The service manager "
                 "starts it again. Correct what `error` names.",
+            ),
+            LogEvent(
+                "supervisor_stands_by",
+                "info",
+                ("supervisor",),
+                "Another supervisor leads. This one stands by, and takes over soon after the leader ends. No action.",
             ),
             LogEvent(
                 "supervisor_stop_requested",

@@ -29,6 +29,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=None, help="worker processes (default: settings)")
     parser.add_argument("--pool", action="append", default=[], help="pool to work for; may be repeated")
     parser.add_argument("--group", default=None, help="name of the worker group that the agents make up")
+    parser.add_argument("--tell-tasks", action="store_true", help="log starts and successes of tasks at info")
     parser.add_argument("--check", action="store_true", help="import the agents and end")
     parser.add_argument("--config", default=None, help="settings file")
     arguments = parser.parse_args()
@@ -48,6 +49,7 @@ def main() -> int:
         from orchestrator.core.secret_environment import take_secrets
         from orchestrator.workers.runtime.host import Host
         from orchestrator.workers.runtime.loading import load_agents
+        from orchestrator.workers.runtime.task_log import tell_of_tasks
 
         # Before the agents can read the environment, or start a process.
         take_secrets()
@@ -56,6 +58,8 @@ def main() -> int:
         if arguments.check:
             # Without waiting for threads and exit handlers of the agents' modules.
             os._exit(0)
+        if arguments.tell_tasks:
+            tell_of_tasks()
         processes, group = settings.worker.processes, arguments.group
         host = Host(settings, agents, processes=processes, pools=pools, group=group, notifier=notifier, sources=sources)
         return host.run(early)

@@ -23,6 +23,7 @@ from orchestrator.tracing.active import active
 from orchestrator.workers.asking import NO_DEFAULT
 from orchestrator.workers.pausing import PausableLimit, pause_agent
 from orchestrator.workers.signals import Asked
+from orchestrator.workers.unawaited import noticed, take_unawaited
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from orchestrator.workers.asking import Asking, PendingQuestion
     from orchestrator.workers.once import OnceCalls
     from orchestrator.workers.pausing import Pausing
+    from orchestrator.workers.unawaited import Call, NotAwaited
     from orchestrator.workspace.scratch import Scratch
     from orchestrator.workspace.workspace import Workspace
 
@@ -167,6 +169,7 @@ class TaskContext:
     """
 
     __slots__ = (
+        "_calls",
         "_children",
         "_delivery",
         "_depth",
@@ -207,6 +210,7 @@ class TaskContext:
         self._delivery, self._depth, self._resources = delivery, envelope.depth, resources
         self._trace, self._root = envelope.trace, root_of(delivery.task_id, envelope)
         self._children = 0
+        self._calls: list[Call] | None = None
         self._logger: Any = None
 
     @property
@@ -318,6 +322,7 @@ class TaskContext:
         """
         return PausableLimit(name, self._resources.pausing)
 
+    @noticed
     async def pause_agent(self, for_s: Duration, reason: str = "") -> None:
         """Give this agent no task for a time, on all workers. Attempts that run go on, and new tasks wait.
 
@@ -367,6 +372,11 @@ class TaskContext:
         """Configuration values that operators publish at run time, as this worker knows them."""
         return self._resources.config
 
+    def unawaited(self) -> NotAwaited | None:
+        """Return the failure of a handler that has returned and did not await one of the calls below."""
+        return None if self._calls is None else take_unawaited(self._calls)
+
+    @noticed
     async def extend(self, seconds: Duration) -> None:
         """Extend the deadline of this attempt; without a time limit only a sign of life.
 
@@ -383,6 +393,7 @@ class TaskContext:
             self._resources.timer.extend(more_s)
         await self.heartbeat()
 
+    @noticed
     async def heartbeat(self) -> None:
         """Give a sign of life, which restarts the skill's `silence` limit, as `progress` and `emit` do.
 
@@ -391,6 +402,7 @@ class TaskContext:
         self._sign()
         await lowlevel.checkpoint()
 
+    @noticed
     async def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Store the progress of the attempt; a sign of life. Returns when Redis has stored it.
 
@@ -409,6 +421,7 @@ class TaskContext:
         self._sign()
         await self._resources.output.progress(Progress(done, total, message))
 
+    @noticed
     async def emit(self, data: Any) -> None:
         """Append a chunk to the output of the task, which `TaskHandle.output()` reads live; a sign of life.
 
@@ -425,6 +438,7 @@ class TaskContext:
         self._sign()
         await self._resources.output.emit(data)
 
+    @noticed
     async def ask(
         self,
         question: str,
@@ -463,6 +477,7 @@ class TaskContext:
         tracing = active()
         return await (asking if tracing is None else tracing.ask(asking, ends=Asked))
 
+    @noticed
     async def once(self, name: str, do: Callable[..., Any], *args: Any) -> Any:
         """Call `do` once per task and keep its result with the task, which later attempts return.
 
@@ -502,6 +517,7 @@ class TaskContext:
         self, skill: str | NamedSkill, args: Arguments = None, **options: Unpack[TaskOptions]
     ) -> TaskHandle[Any]: ...
 
+    @noticed
     async def submit(
         self, skill: str | NamedSkill, args: Arguments = None, **options: Unpack[TaskOptions]
     ) -> TaskHandle[Any]:
@@ -520,6 +536,7 @@ class TaskContext:
         handle = await client.submit_one(child, self._parent)
         return handle.waiting_in(self._resources.until_ended)
 
+    @noticed
     async def submit_many(self, tasks: Iterable[Submission]) -> list[TaskHandle[Any]]:
         """Submit many child tasks in few calls: `ctx.submit_many(Submission("read", {"url": url}) for url in urls)`.
 
@@ -564,6 +581,7 @@ class TaskContext:
         """Return a handle whose waits lend the slot, or an exception as it is."""
         return outcome.waiting_in(self._resources.until_ended) if isinstance(outcome, TaskHandle) else outcome
 
+    @noticed
     async def extract(
         self, *, source: str = MAIN, agent: str | None = None, skill: str = EXTRACT, subject: str | None = None
     ) -> TaskHandle[Extraction] | None:

@@ -11,6 +11,8 @@ class AttemptSignal(Exception):
     """Base of `Retry`, `Snooze` and `Reject`."""
 
     reason: str = ""
+    raised_at: str = ""
+    """File and line where a handler's process raised it."""
 
 
 class Retry(AttemptSignal):

@@ -12,7 +12,8 @@ local rows    = cmsgpack.unpack(ARGV[2])  -- rows: agent backlog
 local others  = ARGV[3]                   -- str: agents, blank-separated
 local limits  = ARGV[4]                   -- str: blank-separated names of limits of the others
 local alive_s = tonumber(ARGV[5])         -- int: a worker is alive for this long after a heartbeat
-local now_arg = ARGV[6]                   -- time: test override, microseconds
+local blocked = ARGV[6]                   -- str: seconds, count and place of the last block of its event loop, or empty
+local now_arg = ARGV[7]                   -- time: test override, microseconds
 --@include time: day_s, now_us, integer
 --@include key: has_type
 --@include format: read_floor
@@ -83,6 +84,7 @@ for i = 1, #rows do
 end
 redis.call('EXPIRE', worker_key, alive_s + 3600)
 redis.call('ZADD', pool .. ':workers', integer(now_ms), worker)
+if blocked ~= '' then redis.call('HSET', worker_key, 'blocked', integer(now_ms) .. ' ' .. blocked) end
 for i = 1, #rows do
   if complete[i] then
     local agent, backlog = rows[i].agent, rows[i].backlog

@@ -131,6 +131,23 @@ class UnevenAgent:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopBlock:
+    """The last time when code blocked the event loop of a worker for a second or longer.
+
+    Attributes:
+        at: when the worker told of it.
+        seconds: how long, or how long so far.
+        count: number of such blocks since the start of the worker.
+        where: file and line of the code.
+    """
+
+    at: datetime
+    seconds: float
+    count: int
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerInfo:
     """A live worker."""
 
@@ -143,3 +160,4 @@ class WorkerInfo:
     last_seen_at: datetime
     settings: str = ""
     """Generation and digest of its settings; empty for a program from before both."""
+    blocked: LoopBlock | None = None

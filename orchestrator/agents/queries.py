@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from orchestrator.agents.model import AgentInfo, KnownVersion, UnevenAgent, WorkerInfo
+from orchestrator.agents.model import AgentInfo, KnownVersion, LoopBlock, UnevenAgent, WorkerInfo
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import NotFound, StoreError
 from orchestrator.core.queue_name import QueueName
@@ -309,7 +309,18 @@ def _worker(id_: str, last_ms: int, fields: dict[str, str]) -> WorkerInfo:
         started_at=from_instant_ms(int(started)) if started else None,
         last_seen_at=from_instant_ms(last_ms),
         settings=fields.get("settings", ""),
+        blocked=_loop_block(fields.get("blocked", "")),
     )
+
+
+def _loop_block(text: str) -> LoopBlock | None:
+    at_ms, _, rest = text.partition(" ")
+    seconds, _, rest = rest.partition(" ")
+    count, _, where = rest.partition(" ")
+    try:
+        return LoopBlock(from_instant_ms(int(at_ms)), float(seconds), int(count), where)
+    except ValueError:
+        return None
 
 
 def _definitions(reply: list[bytes]) -> dict[str, str]:

@@ -87,6 +87,7 @@ def heartbeat(
     others: Sequence[str] = (),
     limits: Sequence[str] = (),
     alive_s: int,
+    blocked: str = "",
     now_us: str = "",
 ) -> Call[HeartbeatReply]:
     """Send a heartbeat; an unknown worker must register again.
@@ -98,6 +99,7 @@ def heartbeat(
         others: up to 1,000 agents whose backlogs have not changed.
         limits: names of the limits of the others.
         alive_s: lifetime of the registration without a heartbeat.
+        blocked: how the event loop of the worker was blocked, as `SECONDS COUNT PLACE`; empty if that is known.
         now_us: overrides the clock of the server.
     """
     args: Arguments = {
@@ -107,6 +109,7 @@ def heartbeat(
         "others": " ".join(others),
         "limits": " ".join(limits),
         "alive_s": alive_s,
+        "blocked": blocked,
         "now_arg": now_us,
     }
 

@@ -90,6 +90,16 @@ class Logger:
         if self._logger.isEnabledFor(logging.ERROR):
             self._write(logging.ERROR, event, {"exc_info": True, **values})
 
+    @property
+    def writes_debug(self) -> bool:
+        """Whether events of the level debug are written, for callers that would prepare one at some cost."""
+        return self._logger.isEnabledFor(logging.DEBUG)
+
+    @property
+    def writes_info(self) -> bool:
+        """Whether events of the level info are written."""
+        return self._logger.isEnabledFor(logging.INFO)
+
     def _write(self, level: int, event: str, values: Mapping[str, object]) -> None:
         bound = {**self._values, **values}
         for name, value in _current_context():
@@ -97,7 +107,11 @@ class Logger:
         # `log` would walk the stack for a file name that is not printed.
         message = LogMessage(event, bound)
         exc_info = _exc_info(bound.pop("exc_info", None))
+        # Texts that were made while there was the exception, or the frames.
+        traceback_text, stack = bound.pop("traceback", None), bound.pop("stack", None)
         record = self._logger.makeRecord(self._logger.name, level, "", 0, message, (), exc_info)
+        record.exc_text = None if traceback_text is None else str(traceback_text)
+        record.stack_info = None if stack is None else str(stack)
         self._logger.handle(record)
 
 
@@ -324,6 +338,8 @@ def _event_of(record: logging.LogRecord, more: Callable[[], Mapping[str, Any]]) 
         hidden = texts_hidden() or record.name in _hidden_loggers
         text = traceback_without_texts(exc_info[1]) if hidden else "".join(traceback.format_exception(*exc_info))
         event["exception"] = text.rstrip("\n")
+    elif isinstance(message, LogMessage) and record.exc_text:
+        event["exception"] = record.exc_text.rstrip("\n")
     if record.name in _hidden_loggers:
         # asyncio prints a task with its exception on the lines after the first.
         event["event"] = str(name).partition("\n")[0]

@@ -241,6 +241,11 @@ _TABLE: Final = (
         "`orc worker run MODULE:AGENT`; look at the log of the silent one.",
     ),
     Topic(
+        "event-loops",
+        "Code of an agent has blocked the event loop of a worker for a second or longer in the last hour.",
+        "Await there, or make the handler a `def` or `process=True`. The log of the worker has the stack.",
+    ),
+    Topic(
         "skills",
         "The first task of a queue waits for a skill, an agent or a limit that no live agent offers; the finding has "
         "the words of `orc tasks why`.",

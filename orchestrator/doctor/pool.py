@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from orchestrator.why.model import Why
 
 MISSED_HEARTBEATS = 4
+BLOCKED_SINCE_S = 3600.0
+"""Blocks of event loops are reported for this long."""
 NEAR_CAP = 0.8
 HEADS: Final = 100
 """Queues whose first task is looked at, and agents that are named."""
@@ -202,3 +204,23 @@ async def check_workers(context: CheckContext) -> list[DoctorFinding]:
             for worker in lost
         ]
     return [ok("workers", f"{len(workers)} live; the oldest heartbeat is {max(silent_s.values()):.1f} s old")]
+
+
+async def check_event_loops(context: CheckContext) -> list[DoctorFinding]:
+    """Report workers whose event loop code of an agent has blocked in the last hour."""
+    now_s = await tasks.server_ms(context.store) / 1000
+    findings = []
+    for worker in await registry.workers(context.store):
+        block = worker.blocked
+        if block is None or (ago_s := now_s - block.at.timestamp()) > BLOCKED_SINCE_S:
+            continue
+        times = f", {block.count} times since its start" if block.count > 1 else ""
+        findings.append(
+            warning(
+                "event-loops",
+                f"{block.where} blocked the event loop of worker {worker.id} for {block.seconds:.1f} s, "
+                f"{max(0.0, ago_s):.0f} s ago{times}",
+                "await there, or make the handler a `def` or `process=True`; the worker's log has the stack",
+            )
+        )
+    return findings or [ok("event-loops", "no code has blocked a worker for a second in the last hour")]

@@ -79,6 +79,7 @@ _POOL: Final = (
     ("lost-writes", pool.check_losses),
     ("active-commands", active_commands.check_active_commands),
     ("workers", pool.check_workers),
+    ("event-loops", pool.check_event_loops),
     ("skills", pool.check_skills),
     ("lifespans", pool.check_starts),
     ("agent-skills", pool.check_agents),

@@ -308,7 +308,7 @@ POOL_KEYS: Final = (
     KeyKind(
         "worker:W",
         "hash",
-        "host, pid, version, start, alive_s, settings; per agent slots, lent slots and versions of skills",
+        "host, pid, version, start, alive_s, settings, last block of the loop; per agent slots, lent slots, versions",
         "heartbeat x 4 after the last heartbeat; an hour more when no supervisor runs",
         loss=Loss.RENEWED,
     ),

@@ -45,6 +45,7 @@ class Leader:
         self._lease_s = services.settings.supervisor.leader_lease_s
         self._renew_s = self._lease_s / 3
         self._trusted_until_s = 0.0
+        self._stands_by = False
         self._losses = LossCheck(services)
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -92,6 +93,9 @@ class Leader:
         floor.note(answer.floor)
         if answer.leads:
             self._trusted_until_s = asked_s + self._lease_s * TRUST
+        elif not self._stands_by:
+            _log.info("supervisor_stands_by", supervisor=self._supervisor)
+        self._stands_by = not answer.leads
         self._on_state(LEADS if answer.leads else STANDS_BY)
         await self._losses.compare(answer)
         return answer.leads

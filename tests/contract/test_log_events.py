@@ -18,7 +18,7 @@ PRODUCT: Final = ("orchestrator", "workers")
 LEVELS: Final = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "exception": "error"}
 HOME: Final = "orchestrator/core/log.py"
 LOGGERS: Final = {"_log", "log"}
-NOT_KEYS: Final = {"Asked", "def", "except", "lease", "lock_lost", "maxmemory", "task_lost"}
+NOT_KEYS: Final = {"Asked", "Reject", "Snooze", "def", "except", "lease", "lock_lost", "maxmemory", "task_lost"}
 """Words of the code in the texts of events that are neither events nor keys."""
 
 
@@ -57,7 +57,7 @@ def _calls(source: str, place: str) -> list[LogCall]:
                 f"{place}:{call.lineno}",
                 first.value if isinstance(first, ast.Constant) else None,
                 LEVELS[call.func.attr],
-                None if "" in words else frozenset(words - {"exc_info"}),
+                None if "" in words else frozenset(words - {"exc_info", "traceback", "stack"}),
             )
         )
     return found
@@ -70,7 +70,7 @@ def _wrong(call: LogCall) -> str | None:
         return "the name of an event is a constant, and its keys are written out"
     if event is None:
         return f"{call.name} is not declared in tools/log_events.py"
-    if call.level != event.level:
+    if call.level not in {event.level, event.up_level}:
         return f"{call.name} is declared with the level {event.level}"
     missing, unknown = event.required - call.keys, call.keys - event.allowed
     if missing or unknown:
@@ -97,7 +97,8 @@ def test_calls_write_what_is_declared() -> None:
 
 def test_a_wrong_call_is_found() -> None:
     """The twin: a call with an unknown name or key, a missing key, another level or a mapping."""
-    right = '_log.warning("attempt_failed", task=1, agent=2, attempt=3, reason=4, retry_in_ms=5)'
+    right = '_log.warning("attempt_failed", task=1, agent=2, attempt=3, reason=4, retry_in_ms=5, skill=6, where=7)'
+    bound = f"log = _log.bind(task=1, agent=2, attempt=3)\nlog.exception({right[13:29]}, reason=4, retry_in_ms=5"
     for source, problem in {
         right: None,
         right.replace("attempt_failed", "attempt_faild"): "not declared",
@@ -106,7 +107,7 @@ def test_a_wrong_call_is_found() -> None:
         right.replace("warning", "error"): "declared with the level warning",
         right.replace("reason=4", "**more"): "written out",
         right.replace('"attempt_failed"', "name"): "written out",
-        f"log = _log.bind(task=1, agent=2, attempt=3)\nlog.exception({right[13:29]}, reason=4, retry_in_ms=5)": "level",
+        f"{bound}, skill=6, where=7)": "level",
     }.items():
         (call,) = _calls(source, "x.py")
         found = _wrong(call)
@@ -154,7 +155,10 @@ def test_texts_cite_keys_of_their_event() -> None:
 def test_the_page_shows_them() -> None:
     """The reference has a line per event with its level and keys, and a row per key."""
     page = events_page()
-    assert "- **`attempt_failed`** (warning; `agent`, `attempt`, `reason`, `retry_in_ms`, `task`): A handler" in page
+    assert (
+        "- **`attempt_failed`** (warning; `agent`, `attempt`, `reason`, `retry_in_ms`, `skill`, `task`, `where`): "
+        in page
+    )
     assert [name for name in EVENTS if page.count(f"- **`{name}`**") != 1] == []
     assert [name for name in LOG_KEYS if f"\n| `{name}` | " not in page] == []
 

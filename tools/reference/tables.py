@@ -203,7 +203,8 @@ Every line also has {lines}; a line with a traceback has `exception`.
 
 def _event(event: LogEvent) -> str:
     keys = ", ".join(f"[`{key[:-1]}`]" if key.endswith("?") else f"`{key}`" for key in event.keys)
-    return f"- **`{event.name}`** ({event.level}{f'; {keys}' if keys else ''}): {event.text}"
+    level = f"{event.level}, {event.up_level} under `orc up`" if event.up_level else event.level
+    return f"- **`{event.name}`** ({level}{f'; {keys}' if keys else ''}): {event.text}"
 
 
 def states() -> str:

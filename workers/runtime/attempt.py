@@ -72,6 +72,9 @@ class Attempt(msgspec.Struct, eq=False):
         leave_group: gives the room of a suspect to the next one; see `Suspects`.
         lends: whether it waits for a child and lends its slot; see `Slots`.
         trace: its spans; None in a worker that does not trace.
+        start_logged: whether its start was written to the log; None if starts are not written.
+        raised_at: file and line of the exception that ended it.
+        raised: whether an exception ended it that was no signal, so that its verdict has a traceback.
         leave_wait: ends the wait of a handler that wants its slot back, because the attempt is being stopped.
     """
 
@@ -100,6 +103,9 @@ class Attempt(msgspec.Struct, eq=False):
     lends: bool = False
     leave_wait: Callable[[], None] | None = None
     trace: AttemptTrace | None = None
+    start_logged: bool | None = None
+    raised_at: str = ""
+    raised: bool = False
     _abandon: Callable[[Attempt], None] | None = None
     _handler_cancelled: bool = False
     _lease_lost: bool = False

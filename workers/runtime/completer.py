@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import Delivery, Verdict
     from orchestrator.tasks.scripts import Finished
     from orchestrator.workers.runtime.in_flight import InFlight
+    from orchestrator.workers.runtime.task_log import TaskLog
     from orchestrator.workers.runtime.timings import AttemptTimings
 
 PAUSE_S: Final = 1.0
@@ -45,8 +46,11 @@ _log = get_logger(__name__)
 class Completer:
     """Collects verdicts and stores them in batches."""
 
-    def __init__(self, services: Services, in_flight: InFlight, timings: AttemptTimings, *, worker: str) -> None:
+    def __init__(
+        self, services: Services, in_flight: InFlight, timings: AttemptTimings, task_log: TaskLog, *, worker: str
+    ) -> None:
         self._services, self._in_flight, self._timings, self._worker = services, in_flight, timings, worker
+        self._task_log = task_log
         self._hash_tables: bool | None = None
         self._commits: GroupCommit[tuple[Delivery, Verdict], FinishStatus | None] = GroupCommit(
             "worker", self._store, size=self._call_bytes
@@ -127,6 +131,7 @@ class Completer:
                 return [None]
             # Redis may refuse only one of them. Sending each alone stores the others.
             return [status for row in batch for status in await self._store([row])]
+        tells_all = self._task_log.tells_all
         for place, ((delivery, verdict), status) in enumerate(zip(batch, finished.statuses, strict=True)):
             attempt = self._in_flight.get(delivery.agent, delivery.entry)
             if attempt is not None and attempt.delivery.generation == delivery.generation:
@@ -135,11 +140,8 @@ class Completer:
                 waited_ms = self._timings.record(attempt, kind, ready_ms=finished.ready_ms.get(place))
                 if attempt.trace is not None and waited_ms is not None:
                     attempt.trace.record_wait(waited_ms)
-            if place in finished.dead and verdict.kind is VerdictKind.SNOOZE:
-                _log.error(
-                    "task_failed", task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt,
-                    reason=f"it raised Snooze once more than max_snoozes={verdict.number} of its skill allows",
-                )  # fmt: skip
+                if kind is not None and (tells_all or kind is not VerdictKind.SUCCEEDED):
+                    self._task_log.ended(attempt, kind, verdict)
             self._in_flight.drop(delivery)
             if status is FinishStatus.STALE:
                 _log.warning(

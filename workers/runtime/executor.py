@@ -43,12 +43,14 @@ from orchestrator.workers.context import TaskContext
 from orchestrator.workers.runtime.active_commands import stopped_by
 from orchestrator.workers.runtime.attempt import Attempt, StopCause, TimeLimits
 from orchestrator.workers.runtime.calling import HandlerCaller, Serialised
+from orchestrator.workers.runtime.places import place, place_of
 from orchestrator.workers.runtime.resources import Resources
 from orchestrator.workers.runtime.slots import Slots, slot_ends
 from orchestrator.workers.runtime.verdicts import (
     ArgumentsInvalid,
     OutagePolicy,
     OutageRetries,
+    ValidationFailed,
     failed,
     has_asked,
     invalid,
@@ -56,6 +58,7 @@ from orchestrator.workers.runtime.verdicts import (
     rejected,
     sole,
 )
+from orchestrator.workers.signals import AttemptSignal
 from orchestrator.workers.skill import HandlerKind
 
 if TYPE_CHECKING:
@@ -112,6 +115,7 @@ class Executor:
         self.state: Any = None
         self._agent, self._parts, self._throughput = agent, parts, throughput
         self._in_flight, self._completer, self._commands = parts.in_flight, parts.completer, parts.commands
+        self._task_log = parts.task_log
         self._outage_retries, self._live = OutageRetries(), parts.services.live
         self._floor = parts.services.store.floor
 
@@ -353,10 +357,7 @@ class Executor:
 
     async def _perform(self, attempt: Attempt) -> Verdict | None:
         """Run the handler and return its verdict, or None if the attempt was lost or ended without its handler."""
-        attempt.start(self._abandon)
-        if not self.caller.begins_later(attempt.skill):
-            attempt.begin()
-        limits = _watch(attempt)
+        limits = self._begin(attempt)
         try:
             ended = await self._call(attempt)
             if attempt.trace is not None:
@@ -379,6 +380,14 @@ class Executor:
         if ended is not None and not attempt.handler_cancelled:
             return self._failed(attempt, ended)
         return self._stopped(attempt, ended)
+
+    def _begin(self, attempt: Attempt) -> TimeLimits | None:
+        if self._task_log.tells_all:
+            self._task_log.started(attempt)
+        attempt.start(self._abandon)
+        if not self.caller.begins_later(attempt.skill):
+            attempt.begin()
+        return _watch(attempt)
 
     async def _call(self, attempt: Attempt) -> Returned | BaseException | None:
         """Call the handler and return its result or error, or None if the worker cancelled it."""
@@ -445,6 +454,10 @@ class Executor:
 
     async def _succeeded(self, attempt: Attempt, value: Any) -> Verdict | None:
         """Encode the result, in a thread if it is large, and put it into the payload store if it is too large."""
+        if attempt.context is not None and (forgotten := attempt.context.unawaited()) is not None:
+            verdict = self._failed(attempt, forgotten)
+            attempt.raised_at = place(forgotten.path, forgotten.line)
+            return verdict
         if self._parts.services.payloads.store is None:
             return self._encoded(attempt, value, self._live.current.results.max_bytes)
         caps = result_caps(self._live.current)
@@ -478,8 +491,13 @@ class Executor:
                 return self._success(attempt, stored)
 
     def _failed(self, attempt: Attempt, failure: BaseException) -> Verdict | None:
-        delivery = attempt.delivery
         cause = sole(failure)
+        attempt.raised_at = place_of(cause, attempt.skill)
+        attempt.raised = not isinstance(cause, AttemptSignal | ValidationFailed)
+        return self._judge(attempt, failure, cause)
+
+    def _judge(self, attempt: Attempt, failure: BaseException, cause: BaseException) -> Verdict | None:
+        delivery = attempt.delivery
         if isinstance(cause, Fenced) and cause.task_id == delivery.task_id:
             locks = attempt.locks_in_use
             lost_lock = locks is not None and locks.execution.lost and attempt.stop_cause is not StopCause.LEASE_LOST

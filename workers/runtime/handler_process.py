@@ -29,6 +29,7 @@ from orchestrator.core.redaction import hiding_texts
 from orchestrator.core.secret_environment import remember_secrets
 from orchestrator.tracing.active import under
 from orchestrator.tracing.environment import exported_spans
+from orchestrator.workers.runtime.places import place_of
 from orchestrator.workers.runtime.verdicts import (
     ArgumentsInvalid,
     HandlerRaised,
@@ -110,6 +111,7 @@ class HandlerReply(msgspec.Struct, frozen=True, array_like=True):
     delay_ms: int | None = None
     at_ms: int = 0
     kinds: tuple[tuple[str, ...], ...] = ()
+    raised_at: str = ""
 
 
 def handler_in(module: types.ModuleType, qualname: str) -> Any:
@@ -147,16 +149,18 @@ def raise_failure(answer: HandlerReply) -> NoReturn:
         case "invalid":
             raise ValidationFailed(answer.text)
         case "reject":
-            raise Reject(answer.text)
+            reject = Reject(answer.text)
+            reject.raised_at = answer.raised_at
+            raise reject
         case "retry":
             retry = Retry(reason=answer.text)
-            retry.delay_ms = answer.delay_ms
+            retry.delay_ms, retry.raised_at = answer.delay_ms, answer.raised_at
             raise retry
         case "snooze":
             snooze = Snooze(0, reason=answer.text)
-            snooze.delay_ms, snooze.at_ms = answer.delay_ms or 0, answer.at_ms
+            snooze.delay_ms, snooze.at_ms, snooze.raised_at = answer.delay_ms or 0, answer.at_ms, answer.raised_at
             raise snooze
-    raise HandlerRaised(answer.text, answer.data, answer.kinds)
+    raise HandlerRaised(answer.text, answer.data, answer.kinds, answer.raised_at)
 
 
 # ---------------------------------------------------------------------------------------- in the process
@@ -213,8 +217,7 @@ def _prepare(request: Request, main: str | None) -> Callable[[], HandlerReply] |
     except InvalidInput as misfit:
         return HandlerReply("misfit", text=str(misfit))
     except BaseException as broken:  # noqa: BLE001 - an import may raise anything
-        redact = request.redact
-        return HandlerReply("raised", data=traceback_of(broken, redact=redact), text=describe(broken, redact=redact))
+        return _raised_reply(broken, redact=request.redact)
     return functools.partial(_answer, skill, values, request)
 
 
@@ -224,10 +227,8 @@ def _answer(skill: Skill[Any, Any], values: dict[str, Any], request: Request) ->
             value = _call(skill.handler, values)
     except BaseException as raised:  # noqa: BLE001 - also SystemExit: only a crash may end this process
         if isinstance(signal_ := sole(raised), AttemptSignal):
-            return _signal_reply(signal_)
-        redact = skill.options.redact
-        text, trace = describe(raised, redact=redact), traceback_of(raised, redact=redact)
-        return HandlerReply("raised", data=trace, text=text, kinds=class_names(raised))
+            return _signal_reply(signal_, place_of(signal_, skill))
+        return _raised_reply(raised, skill, redact=skill.options.redact)
     try:
         return HandlerReply("returned", data=skill.dump_result(value, max_bytes=request.max_bytes))
     except InvalidInput as invalid:
@@ -243,12 +244,20 @@ async def _awaited(value: Awaitable[Any]) -> Any:
     return await value
 
 
-def _signal_reply(signal_: AttemptSignal) -> HandlerReply:
+def _raised_reply(raised: BaseException, skill: Skill[Any, Any] | None = None, *, redact: bool) -> HandlerReply:
+    text, trace = describe(raised, redact=redact), traceback_of(raised, redact=redact)
+    at = place_of(sole(raised), skill)
+    return HandlerReply("raised", data=trace, text=text, kinds=class_names(raised), raised_at=at)
+
+
+def _signal_reply(signal_: AttemptSignal, raised_at: str) -> HandlerReply:
+    text = signal_.reason
     if isinstance(signal_, Retry):
-        return HandlerReply("retry", text=signal_.reason, delay_ms=signal_.delay_ms)
+        return HandlerReply("retry", text=text, delay_ms=signal_.delay_ms, raised_at=raised_at)
     if isinstance(signal_, Snooze):
-        return HandlerReply("snooze", text=signal_.reason, delay_ms=signal_.delay_ms, at_ms=signal_.at_ms)
-    return HandlerReply("reject", text=signal_.reason)
+        delay_ms, at_ms = signal_.delay_ms, signal_.at_ms
+        return HandlerReply("snooze", text=text, delay_ms=delay_ms, at_ms=at_ms, raised_at=raised_at)
+    return HandlerReply("reject", text=text, raised_at=raised_at)
 
 
 @functools.cache

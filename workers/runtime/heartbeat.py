@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from orchestrator.services import SyncStore
     from orchestrator.workers.agent import Agent
     from orchestrator.workers.runtime.attempt import Attempt
+    from orchestrator.workers.runtime.loop_watcher import LoopWatcher
     from orchestrator.workers.runtime.parts import WorkerParts
     from orchestrator.workers.runtime.throughput import Throughput
     from orchestrator.workers.runtime.watchdog import LoopWatchdog
@@ -98,6 +99,7 @@ class Heartbeat:
         parts: of the worker.
         agents: the agents that it hosts.
         throughputs: by agent; the registry gets their backlogs.
+        loop_watcher: notes how the event loop was blocked; the registry gets that too.
         alive_s: lifetime of the registration without a heartbeat.
         callbacks: see `HeartbeatCallbacks`.
         watchdog: records the turns of the event loop for the host.
@@ -109,6 +111,7 @@ class Heartbeat:
         agents: Sequence[Agent],
         throughputs: dict[str, Throughput],
         *,
+        loop_watcher: LoopWatcher,
         alive_s: int,
         callbacks: HeartbeatCallbacks,
         watchdog: LoopWatchdog | None,
@@ -148,6 +151,7 @@ class Heartbeat:
         )
         self._surplus: dict[str, int] = {}
         self._limits = {agent.name: agent.spec({}).limit_names for agent in agents}
+        self._loop_watcher, self._blocked_stored = loop_watcher, ""
         self._recorded: dict[str, int] = {}
         """Backlogs that Redis has."""
         self._to_check = deque(agent.name for agent in agents)
@@ -332,7 +336,8 @@ class Heartbeat:
         self, store: SyncStore, backlogs: Sequence[tuple[str, int]], others: Sequence[str] = ()
     ) -> registry.HeartbeatReply:
         limits = dict.fromkeys(limit for name in others for limit in self._limits[name])
-        return store.call(
+        blocked = self._loop_watcher.note
+        answer = store.call(
             registry.heartbeat(
                 self._parts.services.keys,
                 worker=self._parts.worker,
@@ -340,8 +345,12 @@ class Heartbeat:
                 others=others,
                 limits=list(limits),
                 alive_s=self._alive_s,
+                blocked="" if blocked == self._blocked_stored else blocked,
             )
         )
+        if answer.known and not answer.again:
+            self._blocked_stored = blocked
+        return answer
 
     def _send_backlogs(self, store: SyncStore) -> bool:
         """Record the backlogs that changed since the last heartbeat; return whether that needs no whole heartbeat."""

@@ -17,6 +17,7 @@ from orchestrator.workers.runtime.in_flight import InFlight
 from orchestrator.workers.runtime.locking import Locking
 from orchestrator.workers.runtime.process_starter import ProcessStarter
 from orchestrator.workers.runtime.suspects import Suspects
+from orchestrator.workers.runtime.task_log import TaskLog
 from orchestrator.workers.runtime.timings import AttemptTimings
 from orchestrator.workers.runtime.waiting import Waiting
 
@@ -81,6 +82,7 @@ class WorkerParts:
     starter: ProcessStarter
     waiting: Waiting
     traces: AttemptTraces
+    task_log: TaskLog
 
 
 def make_parts(
@@ -95,11 +97,12 @@ def make_parts(
         workers: number of workers of its host, which share the processors.
     """
     in_flight, timings = InFlight(grace_s=lambda: services.settings.worker.grace_s), AttemptTimings()
+    task_log = TaskLog()
     return WorkerParts(
         worker=worker,
         services=services,
         in_flight=in_flight,
-        completer=Completer(services, in_flight, timings, worker=worker),
+        completer=Completer(services, in_flight, timings, task_log, worker=worker),
         emitter=Emitter(services),
         locking=Locking(services, worker=worker),
         accounts=ChatAccounts(services.store, services.live),
@@ -110,4 +113,5 @@ def make_parts(
         starter=ProcessStarter(services.live, groups, workers=workers),
         waiting=Waiting(services, worker=worker),
         traces=AttemptTraces(pool=services.keys.pool, worker=worker, relation=services.settings.tracing.relation),
+        task_log=task_log,
     )

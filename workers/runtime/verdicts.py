@@ -18,7 +18,6 @@ from orchestrator.core.errors import (
     ServerFull,
     ServerUnavailable,
 )
-from orchestrator.core.log import get_logger
 from orchestrator.core.redaction import HIDDEN, name_of, traceback_without_texts
 from orchestrator.tasks.model import UNLIMITED, Delivery, Envelope, Verdict, VerdictKind
 from orchestrator.workers.retrying import name_of_class
@@ -44,8 +43,6 @@ OCCUPIED_DELAY_MS: Final = (1000, 3000)
 MAX_OUTAGE_RETRIES: Final = 10
 """How often one worker exempts a task because Redis did not answer. A full Redis always exempts."""
 REMEMBERED: Final = 10_000
-
-_log = get_logger(__name__)
 
 
 class OutageRetries:
@@ -106,11 +103,11 @@ class WorkerFailure(Exception):
 
 
 class HandlerRaised(Exception):
-    """A handler raised in its process; carries one line, the traceback as text, and the names of the classes."""
+    """A handler raised in its process; carries one line, the traceback as text, the classes, and the file and line."""
 
-    def __init__(self, line: str, trace: bytes, kinds: tuple[tuple[str, ...], ...] = ()) -> None:
+    def __init__(self, line: str, trace: bytes, kinds: tuple[tuple[str, ...], ...] = (), raised_at: str = "") -> None:
         super().__init__(line)
-        self.line, self.trace, self.kinds = line, trace, kinds
+        self.line, self.trace, self.kinds, self.raised_at = line, trace, kinds, raised_at
 
 
 def rejected(reason: str) -> Verdict:
@@ -185,22 +182,18 @@ def _counted(
     """Return the verdict of an attempt whose failure counts: by its number, and by the policy of the skill."""
     failure, failures, redact = sole(raised), delivery.failures, skill.options.redact
     reason, trace = describe(failure, redact=redact), traceback_of(raised, redact=redact)
-    log = _log.bind(task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt)
     policy, kinds = skill.options.retry, kinds_of(failure)
     # Another attempt would find the same child.
     hopeless = child_failed(failure) and ChildFailed not in (policy.retry_on or ())
     if hopeless or failures >= (envelope.max_attempts or skill.options.max_attempts):
-        log.error("task_failed", reason=reason)
         return Verdict(VerdictKind.DEAD, trace, reason=reason)
     if refusal := next(filter(None, map(policy.refuses, kinds)), ""):
         said = f"; not retried: {refusal}"
         reason = reason[: REASON_CHARS - len(said)] + said
-        log.error("task_failed", reason=reason)
         return Verdict(VerdictKind.DEAD, trace, reason=reason)
     delay_ms = failure.delay_ms if isinstance(failure, Retry) else None
     if delay_ms is None:
         delay_ms = max(policy.delay_ms(failures, one, backoff) for one in kinds or ((),))
-    log.warning("attempt_failed", reason=reason, retry_in_ms=delay_ms)
     return Verdict(VerdictKind.RETRY, trace, delay_ms=delay_ms, reason=reason)
 
 

@@ -38,6 +38,7 @@ from orchestrator.workers.runtime.executor import Executor
 from orchestrator.workers.runtime.fetcher import Fetcher
 from orchestrator.workers.runtime.heartbeat import Heartbeat, HeartbeatCallbacks
 from orchestrator.workers.runtime.inbox_reader import InboxReader
+from orchestrator.workers.runtime.loop_watcher import LoopWatcher
 from orchestrator.workers.runtime.parts import make_parts
 from orchestrator.workers.runtime.suspect_taker import SuspectTaker
 from orchestrator.workers.runtime.throughput import Throughput
@@ -187,10 +188,12 @@ class Worker:
             SuspectTaker(agent, parts, self._executors[agent.name].slots, self._fetchers[agent.name])
             for agent in agents
         ]
+        self._loop_watcher = LoopWatcher(worker=worker)
         self._heartbeat = Heartbeat(
             parts,
             agents,
             self._throughputs,
+            loop_watcher=self._loop_watcher,
             alive_s=self._alive_s,
             callbacks=HeartbeatCallbacks(
                 forgotten=self._register_soon,
@@ -230,10 +233,13 @@ class Worker:
                 if received is not None:
                     self._close_at_signal()
                     listening.start_soon(self._watch_signals, received)
+                self._loop_watcher.start()
                 try:
                     await self._live()
                 except Exception as raised:  # noqa: BLE001 - the group would wrap it
                     failure = raised
+                finally:
+                    self._loop_watcher.stop()
                 listening.cancel_scope.cancel()
         if failure is not None:
             raise failure
@@ -551,6 +557,7 @@ class Worker:
             return
         self._shut_down_begun = True
         await anyio.to_thread.run_sync(self._heartbeat.stop)
+        self._parts.task_log.close()
         await self._parts.client.close()
         await self._deregister()
         _log.info("worker_stopped", unfinished=len(self._in_flight))

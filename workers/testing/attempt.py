@@ -26,6 +26,7 @@ from orchestrator.workers.runtime.completer import Completer
 from orchestrator.workers.runtime.executor import Executor, Next
 from orchestrator.workers.runtime.in_flight import InFlight
 from orchestrator.workers.runtime.resources import Resources
+from orchestrator.workers.runtime.task_log import TaskLog
 from orchestrator.workers.runtime.throughput import Throughput
 from orchestrator.workers.runtime.timings import AttemptTimings
 from orchestrator.workers.skill import Skill
@@ -260,7 +261,7 @@ class _Verdicts(Completer):
     """Passes the verdict to `_attempt`."""
 
     def __init__(self, services: Services, in_flight: InFlight) -> None:
-        super().__init__(services, in_flight, AttemptTimings(), worker=WORKER)
+        super().__init__(services, in_flight, AttemptTimings(), TaskLog(), worker=WORKER)
         self.given: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
 
     def put(self, delivery: Delivery, verdict: Verdict) -> None:  # noqa: ARG002 - there is only one
@@ -312,7 +313,7 @@ class RecordedContext(TaskContext):
         attempt = in_flight.add(delivery)
         assert attempt is not None
         attempt.envelope = envelope
-        parts = recording.parts(in_flight, Completer(services, in_flight, AttemptTimings(), worker=WORKER))
+        parts = recording.parts(in_flight, Completer(services, in_flight, AttemptTimings(), TaskLog(), worker=WORKER))
         resources = Resources(attempt, parts, lock_mode="task", lease_ms=15_000)
         resources.record = recording.record
         resources.pausing = NoPausing()

@@ -16,6 +16,7 @@ from orchestrator.workers.runtime.emitter import Emitter
 from orchestrator.workers.runtime.parts import ChildClient, WorkerParts
 from orchestrator.workers.runtime.process_starter import ProcessStarter
 from orchestrator.workers.runtime.suspects import Suspects
+from orchestrator.workers.runtime.task_log import TaskLog
 from orchestrator.workers.runtime.timings import AttemptTimings
 from orchestrator.workers.runtime.waiting import Waiting
 from orchestrator.workers.testing.children import ScriptedClient
@@ -95,6 +96,7 @@ class Recording:
             starter=ProcessStarter(self.services.live),
             waiting=Waiting(self._offline, worker=WORKER),
             traces=AttemptTraces(pool=self.services.keys.pool, worker=WORKER, relation="link"),
+            task_log=TaskLog(),
         )
 
     @property

@@ -59,7 +59,9 @@ def up(
     if reload and not apps:
         raise InvalidInput("--reload needs agents, as in `orc up my_agents:agent --reload`")
     pools, common = common.split_pools()
-    host = worker_command(apps, processes, pools=pools, reload=reload)  # checked before anything is started
+    host = worker_command(
+        apps, processes, pools=pools, reload=reload, tells_tasks=True
+    )  # checked before anything is started
     from orchestrator.core.secret_environment import take_secrets
 
     settings = common.settings(worker__processes=processes)

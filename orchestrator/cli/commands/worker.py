@@ -83,6 +83,7 @@ def worker_command(
     pools: Sequence[str] = (),
     group: str | None = None,
     reload: bool = False,
+    tells_tasks: bool = False,
 ) -> list[str]:
     """Return the command that runs a worker host; `-P` so that no file in the current directory shadows a module.
 
@@ -92,6 +93,7 @@ def worker_command(
         pools: for which they work, if not for that of the settings.
         group: name of the worker group that they make up, if any.
         reload: restart the host when the source of the agents changes.
+        tells_tasks: log starts and successes of tasks at info.
 
     Raises:
         InvalidInput: the number of processes is invalid.
@@ -100,13 +102,14 @@ def worker_command(
     count = [] if processes is None else ["--processes", str(check_processes(processes))]
     named = [] if group is None else ["--group", group]
     served = [word for pool in pools for word in ("--pool", pool)]
+    told = ["--tell-tasks"] if tells_tasks else []
     module = "orchestrator.workers"
     if reload:
         from orchestrator.cli.source_watch import check_installed
 
         check_installed()
         module = "orchestrator.cli.commands.worker_reload"
-    return [sys.executable, "-P", "-m", module, *count, *served, *named, "--", *agents]
+    return [sys.executable, "-P", "-m", module, *count, *served, *named, *told, "--", *agents]
 
 
 def check_agents(agents: tuple[str, ...], environ: Mapping[str, str]) -> int:
