@@ -62,6 +62,7 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "agents": LogKey("list", "names of agents"),
     "at_ms": LogKey("number", "the time for which a schedule fired, in ms since 1970"),
     "attempt": LogKey("number", "number of an attempt of `task`, from 1"),
+    "away_s": LogKey("number", "time for which Redis did not answer"),
     "before": LogKey("text", "host and port of the server that was used before"),
     "blocked_s": LogKey("number", "time for which code has blocked an event loop"),
     "cause": LogKey("text", "what ended a worker or an attempt"),
@@ -190,6 +191,20 @@ SECTIONS: Final = (
                 "The program could not send its state to systemd. It goes on and tries again; systemd ends a program "
                 "that sends it nothing. Check that nothing hides the path in the variable NOTIFY_SOCKET from the "
                 "service.",
+            ),
+            LogEvent(
+                "redis_back",
+                "info",
+                ("address", "away_s"),
+                "Redis answers this process again, `away_s` seconds after `redis_lost`. No action.",
+            ),
+            LogEvent(
+                "redis_lost",
+                "warning",
+                ("address", "error"),
+                "Redis has closed a connection of this process, or does not answer it. The process tries again until "
+                "it does, and writes `redis_back` then. Until 5 s after that, it writes the failures of its loops at "
+                "debug. Check that Redis is reachable: `orc doctor`.",
             ),
             LogEvent(
                 "settings_applied",

@@ -145,7 +145,7 @@ class ChatAccounts:
             await self.flush()
         except OrchestratorError as failed:
             self._pause_until_s = time.monotonic() + EVERY_S
-            _log.warning("chats_not_counted", error=str(failed))
+            _log.failure("chats_not_counted", error=failed)
             return False
         return True
 

@@ -221,7 +221,7 @@ class Following:
                     await self._refresh(list(self._outdated)[:REFRESH_CHUNK])
                     pauses.reset()
                 except ServerUnavailable as failure:
-                    _log.warning("following_interrupted", error=str(failure))
+                    _log.failure("following_interrupted", error=failure)
                     await anyio.sleep(pauses.next_s())
 
     async def _unsubscribe(self) -> None:
@@ -286,7 +286,7 @@ class Following:
             try:
                 await self._hints.check()
             except StoreError as failure:
-                _log.warning("following_interrupted", error=str(failure))
+                _log.failure("following_interrupted", error=failure)
             silent_since_s = time.monotonic() - self._poll_every_s
             for id_, followed in self._tasks.items():
                 if followed.updated_s <= silent_since_s:

@@ -61,7 +61,7 @@ class LossWatch:
                 await anyio.sleep(1.0)
                 self._connected.set()
             except StoreError as failure:
-                _log.warning("loss_check_failed", error=str(failure))
+                _log.failure("loss_check_failed", error=failure)
 
     async def _look(self, ids: Sequence[str]) -> None:
         store, keys = self._services.store, self._services.keys

@@ -252,7 +252,7 @@ class Replies:
                         "XREAD", "COUNT", 200, "BLOCK", int(self._block_s * 1000), "STREAMS", replies_key, self._cursor
                     )
                 except StoreError as failure:
-                    _log.warning("replies_interrupted", error=str(failure))
+                    _log.failure("replies_interrupted", error=failure)
                     reads_on = False
                     await anyio.sleep(pauses.next_s(failure))
                     await self._try_poll(list(self._waiting))

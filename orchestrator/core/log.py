@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 import traceback
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,6 +20,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias
 
+from orchestrator.core.errors import ServerUnavailable
 from orchestrator.core.log_output import JournalOutput, LineOutput, is_journal
 from orchestrator.core.redaction import texts_hidden, traceback_without_texts
 from orchestrator.core.scrubbing import MASK, Scrubber, text_of
@@ -38,6 +40,7 @@ __all__ = [
     "configure_logging",
     "get_logger",
     "hide_texts_of",
+    "hush_outages",
     "level_in_use",
     "mask_secrets",
     "override_level",
@@ -90,6 +93,13 @@ class Logger:
         if self._logger.isEnabledFor(logging.ERROR):
             self._write(logging.ERROR, event, {"exc_info": True, **values})
 
+    def failure(self, event: str, /, *, error: BaseException, **values: object) -> None:
+        """Write that a call failed: as a warning, or at debug when the process has told that Redis does not answer."""
+        told = isinstance(error, ServerUnavailable) and time.monotonic() < _hushed.until_s
+        level = logging.DEBUG if told else logging.WARNING
+        if self._logger.isEnabledFor(level):
+            self._write(level, event, {**values, "error": str(error)})
+
     @property
     def writes_debug(self) -> bool:
         """Whether events of the level debug are written, for callers that would prepare one at some cost."""
@@ -118,6 +128,18 @@ class Logger:
 def get_logger(name: str) -> Logger:
     """Return the logger of a module; pass `__name__`."""
     return Logger(logging.getLogger(name), {})
+
+
+def hush_outages(until_s: float) -> None:
+    """Let `Logger.failure` write at debug that Redis does not answer, until this monotonic time."""
+    _hushed.until_s = until_s
+
+
+class _Hushed:
+    until_s = 0.0
+
+
+_hushed: Final = _Hushed()
 
 
 def bind_context(**values: object) -> None:
@@ -329,8 +351,8 @@ def _event_of(record: logging.LogRecord, more: Callable[[], Mapping[str, Any]]) 
         name, values = message.get("event", ""), message
     else:
         name, values = record.getMessage(), dict(_current_context())
-    time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
-    fixed = {"timestamp": f"{time[:-6]}Z", "level": record.levelname.lower(), "logger": record.name, "event": name}
+    stamp = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
+    fixed = {"timestamp": f"{stamp[:-6]}Z", "level": record.levelname.lower(), "logger": record.name, "event": name}
     exc_info = record.exc_info or (_exc_info(values.get("exc_info")) if "exc_info" in values else None)
     event: dict[Any, Any] = {**fixed, **more(), **values, **fixed}
     event.pop("exc_info", None)

@@ -215,7 +215,7 @@ class LockRenewer:
             try:
                 self.settle(locks, await store.call(call), sent_s)
             except StoreError as failure:
-                _log.warning("lock_renewal_failed", locks=len(locks), error=str(failure))
+                _log.failure("lock_renewal_failed", locks=len(locks), error=failure)
                 await anyio.sleep(min(0.1, shortest_s / 20))
         if waited.cancelled_caught:
             _log.warning("lock_renewal_failed", locks=len(locks), error="no answer in time")

@@ -110,7 +110,7 @@ class Scheduler:
                     self._asks_at_s = time.monotonic() + IDLE_S
                     self._pauses.reset()
                 except StoreError as failure:
-                    _log.warning("schedule_fire_failed", error=str(failure))
+                    _log.failure("schedule_fire_failed", error=failure)
                     if isinstance(failure, ServerRefused):
                         self._repair_requested.notify("schedules")
                     await anyio.sleep(self._pauses.next_s(failure))

@@ -23,6 +23,7 @@ from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 from redis.retry import Retry
 
 from orchestrator.store.failures import CutOff, Redirected, is_from_replica, translate
+from orchestrator.store.outage import ClosedHere, Outage
 from orchestrator.store.wire import LATE_S, Wire, pack
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ class Link:
         opened: called when a connection has been opened, before anything is sent.
         late: called with the address every `LATE_S` while a reply is outstanding.
         reads_replica: it sends only what reads, and the server may be a replica.
+        outage: told of failures and answers.
 
     Attributes:
         used_s: time at which the router last chose the link, or left it for another one.
@@ -158,9 +160,10 @@ class Link:
         opened: Callable[[], None] | None = None,
         late: Callable[[Address], None] | None = None,
         reads_replica: bool = False,
+        outage: Outage | None = None,
     ) -> None:
         self.address, self.used_s = address, -math.inf
-        self._reads_replica = reads_replica
+        self._reads_replica, self._outage = reads_replica, outage or Outage()
         self._pool = make_pool(address, connect_timeout_s=connect_timeout_s, name=name)
         self._reply_timeout_s, self._published, self._ended = read_timeout_s, published, ended
         self._demoted, self._doubted, self._opened = demoted, doubted, opened
@@ -233,9 +236,14 @@ class Link:
         if wire is None or wire.is_closed:
             wire = await self._open(what)
         try:
-            return await wire.send(packed, expected)
+            replies = await wire.send(packed, expected)
         except (OSError, RedisError) as error:
-            raise translate(error, what=str(what), sent=True, at=self.address) from error
+            failure = translate(error, what=str(what), sent=True, at=self.address)
+            raise self._outage.note_failure(failure, error, self.address) from error
+        # A server that loads its data answers with errors.
+        if self._outage.expects_answer and not isinstance(replies[0], hiredis.ReplyError):
+            self._outage.note_answer(self.address)
+        return replies
 
     async def _open(self, what: Argument) -> Wire:
         attempt = self._attempts
@@ -258,7 +266,8 @@ class Link:
             except (OSError, RedisError) as error:
                 self._refusal = error
                 self._doubt()
-                raise translate(error, what=str(what), sent=False, at=self.address) from error
+                failure = translate(error, what=str(what), sent=False, at=self.address)
+                raise self._outage.note_failure(failure, error, self.address) from error
             if self._opened is not None:
                 self._opened()
             _Reconnects.count += self._was_open
@@ -278,12 +287,12 @@ class Link:
 
     def _check_left(self) -> None:
         if self._left:
-            raise ConnectionError("another server is the master now")
+            raise ClosedHere("another server is the master now")
 
     def leave(self) -> None:
         """Close the connection at once and for good, because another server is the master."""
         self._left = True
-        self.discard(ConnectionError("another server is the master now"))
+        self.discard(ClosedHere("another server is the master now"))
 
     def _doubt(self) -> None:
         if self._doubted is not None:
@@ -296,12 +305,12 @@ class Link:
     def leave_replica(self) -> None:
         """Close the connection, because another one to the same address found a replica there."""
         if self._wire is not None:
-            self._wire.leave(ConnectionError("the server is a replica"))
+            self._wire.leave(ClosedHere("the server is a replica"))
 
     def discard(self, why: Exception | None = None) -> None:
         """Close the connection at once; a reply that is outstanding fails with `why`."""
         if self._wire is not None:
-            self._wire.close(why or ConnectionError("the connection was closed"))
+            self._wire.close(why or ClosedHere("the connection was closed"))
             self._wire = None
         if self._connection is not None:
             self._connection._close()  # type: ignore[no-untyped-call]  # noqa: SLF001 - no other way without a wait
@@ -310,7 +319,7 @@ class Link:
     async def close(self) -> None:
         """Close the connection; a later command opens it again."""
         if self._wire is not None:
-            self._wire.close(ConnectionError("the connection was closed"))
+            self._wire.close(ClosedHere("the connection was closed"))
             self._wire = None
         if self._connection is not None:
             connection, self._connection = self._connection, None
@@ -336,6 +345,7 @@ class SyncLink:
         demoted: called with the address when the server turned out to be a replica.
         doubted: called with the address when no connection could be opened, or the server is cut off from its cluster.
         late: called with the address every `LATE_S` while a reply is outstanding.
+        outage: told of failures and answers.
 
     Attributes:
         used_s: time at which the router last chose the link.
@@ -351,9 +361,10 @@ class SyncLink:
         demoted: Callable[[Address], None],
         doubted: Callable[[Address], None],
         late: Callable[[Address], None] | None,
+        outage: Outage,
     ) -> None:
         self.address, self.used_s = address, -math.inf
-        self._demoted, self._doubted, self._late = demoted, doubted, late
+        self._demoted, self._doubted, self._late, self._outage = demoted, doubted, late, outage
         self._read_timeout_s = read_timeout_s
         self._connection: ConnectionInterface | None = None
         self._left = False
@@ -388,15 +399,21 @@ class SyncLink:
         except (RedisError, OSError) as error:
             if not sent:
                 self._doubted(self.address)
-            raise translate(error, what=str(commands[len(replies)][0]), sent=sent, at=self.address) from error
+            failure = translate(error, what=str(commands[len(replies)][0]), sent=sent, at=self.address)
+            raise self._outage.note_failure(failure, error, self.address) from error
         finally:
             if connection is not None:
                 if replica or not done:
                     connection.disconnect()  # type: ignore[no-untyped-call]
                 self._pool.release(connection)
+        self._note_answer(replies, replica=replica)
+        return replies
+
+    def _note_answer(self, replies: Sequence[Any], *, replica: bool) -> None:
         if replica:
             self._demoted(self.address)
-        return replies
+        if self._outage.expects_answer and not isinstance(replies[0], Exception):
+            self._outage.note_answer(self.address)
 
     def _to_error(self, what: str, reply: ResponseError) -> StoreError:
         error = with_address(translate(reply, what=what, sent=True, at=self.address), self.address)
@@ -418,7 +435,7 @@ class SyncLink:
 
     def _check_left(self) -> None:
         if self._left:
-            raise ConnectionError("another server is the master now")
+            raise ClosedHere("another server is the master now")
 
     def leave(self) -> None:
         """End the connection for good, because another server is the master. For any thread."""

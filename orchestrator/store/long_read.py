@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 from orchestrator.core.errors import ServerUnavailable
 from orchestrator.store.failures import CutOff, Redirected, ReplyTooLarge, is_from_replica, translate
 from orchestrator.store.links import end_connection, make_sync_pool, with_address
+from orchestrator.store.outage import ClosedHere, Outages
 from orchestrator.store.router import learn
 from orchestrator.store.wire import pack
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from redis.connection import ConnectionInterface
 
+    from orchestrator.core.errors import StoreError
     from orchestrator.store.calls import Argument
     from orchestrator.store.locator import Address, Locator
 
@@ -42,9 +44,20 @@ class LongRead:
         connect_timeout_s: for the connection and for each reply during the login.
         name: shown in CLIENT LIST.
         max_bytes: a larger reply is discarded.
+        outages: told of failures.
     """
 
-    def __init__(self, locator: Locator, *, slot: int, connect_timeout_s: float, name: str, max_bytes: int) -> None:
+    def __init__(
+        self,
+        locator: Locator,
+        *,
+        slot: int,
+        connect_timeout_s: float,
+        name: str,
+        max_bytes: int,
+        outages: Outages | None = None,
+    ) -> None:
+        self._outages = outages or Outages(by_address=False)
         self._locator, self._slot, self._name = locator, slot, name
         self._address: Address | None = None
         self._connection: ConnectionInterface | None = None
@@ -53,6 +66,8 @@ class LongRead:
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._what = ""
         self._read_bytes = 0
+        self._left = False
+        """Whether this process has ended the connection."""
         self.under_way = False
         self.more = False
         """Whether data is left that one `take` did not read; `fileno` does not signal it."""
@@ -73,7 +88,7 @@ class LongRead:
         except (RedisError, OSError) as error:
             self.close()
             assert self._address is not None
-            raise translate(error, what=self._what, sent=False, at=self._address) from error
+            raise self._noted(translate(error, what=self._what, sent=False, at=self._address), error) from error
         self.under_way = True
 
     def _open(self) -> socket.socket:
@@ -100,7 +115,7 @@ class LongRead:
             assert self._socket is not None
             if (self._locator.single or address) != address:
                 self.close()
-                raise ConnectionError("another server is the master now")
+                raise ClosedHere("another server is the master now")
         return self._socket
 
     def fileno(self) -> int:
@@ -121,11 +136,14 @@ class LongRead:
         except (OSError, hiredis.ProtocolError) as error:
             self.close()
             assert self._address is not None
-            raise translate(ConnectionError(str(error)), what=self._what, sent=True, at=self._address) from error
+            raise self._noted(
+                translate(ConnectionError(str(error)), what=self._what, sent=True, at=self._address), error
+            ) from error
         if reply is _NOTHING:
             if ended:
                 self.close()
-                raise ServerUnavailable(f"{self._what}: the server closed the connection", outcome_unknown=True)
+                closed = ServerUnavailable(f"{self._what}: the server closed the connection", outcome_unknown=True)
+                raise self._noted(closed, closed)
             if self._read_bytes > self._max_bytes:
                 self.close()
                 raise ReplyTooLarge(f"{self._what}: the reply has more than {self._max_bytes} bytes")
@@ -142,6 +160,12 @@ class LongRead:
                 self.close()
             raise failure
         return (reply,)
+
+    def _noted(self, failure: StoreError, cause: BaseException) -> StoreError:
+        if self._left or self._address is None:
+            self._left = False
+            return failure
+        return self._outages.of(self._address).note_failure(failure, cause, self._address)
 
     def _read(self) -> bool:
         """Read available data, up to `TURN_BYTES`, and return True if the connection has ended."""
@@ -167,11 +191,13 @@ class LongRead:
 
     def leave_replica(self) -> None:
         """End the connection; a read under way fails, and the next `begin` resolves the address again."""
+        self._left = True
         end_connection(self._socket)
 
     def leave(self, address: Address) -> None:
         """End the connection to an address that another server has replaced."""
         if self._address == address:
+            self._left = True
             end_connection(self._socket)
 
     def close(self) -> None:

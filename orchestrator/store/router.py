@@ -16,6 +16,7 @@ from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.store.failures import Redirected
 from orchestrator.store.locator import key_of, runs_script, slot_of
+from orchestrator.store.outage import ClosedHere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -233,7 +234,7 @@ class Router:
         """End a blocking read at a server that no longer has the slot."""
         link = self._link
         if not self._shared and slot == self._slot and link is not None and link.address != self._locator.address(slot):
-            link.discard(ConnectionError("the slot is at another server"))
+            link.discard(ClosedHere("the slot is at another server"))
 
     def discard_idle(self) -> None:
         """Close the connections without an outstanding reply; a later command opens them again."""

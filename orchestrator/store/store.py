@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from weakref import WeakSet
 
@@ -43,6 +43,7 @@ from orchestrator.store.links import Link, SyncLink
 from orchestrator.store.locating import locate
 from orchestrator.store.locator import FixedLocator, slot_of
 from orchestrator.store.long_read import LongRead
+from orchestrator.store.outage import Outages
 from orchestrator.store.retry import repeat, repeat_sync
 from orchestrator.store.router import Router, SyncRouter
 from orchestrator.store.script_files import all_scripts
@@ -78,11 +79,13 @@ class Endpoint:
         locator: answers the address of a slot.
         connect_timeout_s: for the connection.
         command_timeout_s: for the reply to a short command.
+        outages: what its stores have told of outages.
     """
 
     locator: Locator
     connect_timeout_s: float = 5.0
     command_timeout_s: float = 10.0
+    outages: Outages = field(default_factory=lambda: Outages(by_address=False), compare=False)
 
     @classmethod
     def at(cls, url: str | RedisUrl, *, connect_timeout_s: float = 5.0, command_timeout_s: float = 10.0) -> Self:
@@ -91,7 +94,9 @@ class Endpoint:
         Raises:
             ConfigError: it is not the address of Redis, or a file that TLS needs is wrong.
         """
-        return cls(locate(url), connect_timeout_s, command_timeout_s)
+        locator = locate(url)
+        outages = Outages(by_address=isinstance(locator, ClusterLocator))
+        return cls(locator, connect_timeout_s, command_timeout_s, outages)
 
     async def prepare(self) -> None:
         """Learn where the servers are, before the first command.
@@ -185,6 +190,7 @@ class Store:
                 # A blocking read may take long.
                 late=locator.late if shared and isinstance(locator, ClusterLocator) else None,
                 reads_replica=self._reads_replica,
+                outage=self._endpoint.outages.of(address),
             )
 
         locator = self._endpoint.locator
@@ -601,6 +607,7 @@ class SyncStore:
             demoted=self._leave_replica,
             doubted=self._endpoint.locator.doubt,
             late=self._endpoint.locator.late if isinstance(self._endpoint.locator, ClusterLocator) else None,
+            outage=self._endpoint.outages.of(address),
         )
 
     def _leave_replica(self, address: Address) -> None:
@@ -659,6 +666,7 @@ class SyncStore:
             connect_timeout_s=connect_timeout_s,
             name=f"{self._name}:{name}",
             max_bytes=max_bytes,
+            outages=self._endpoint.outages,
         )
         self._long_reads.add(long_read)
         return long_read

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import hiredis
 
 from orchestrator.store.failures import is_from_replica
+from orchestrator.store.outage import ClosedHere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -144,7 +145,7 @@ class Wire(asyncio.Protocol):
         except (hiredis.ProtocolError, IndexError) as malformed:
             self.close(ConnectionError(f"the answer is not Redis' protocol: {malformed}"))
         if self._closing and not self._open:
-            self.close(ConnectionError("the server is a replica"))
+            self.close(ClosedHere("the server is a replica"))
             if self._demoted is not None:
                 self._demoted()
 
@@ -154,7 +155,7 @@ class Wire(asyncio.Protocol):
             published(reply[1].decode(), reply[2].decode())
             return True
         if reply[0] == b"sunsubscribe" and not self._open:
-            self.close(ConnectionError("the slot of a subscription has moved"))
+            self.close(ClosedHere("the slot of a subscription has moved"))
             return True
         return False
 

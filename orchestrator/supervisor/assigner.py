@@ -52,7 +52,7 @@ class Assigner:
                     await self._assign_all(await self._touched(changed, turn), turn)
                     self._pauses.reset()
                 except StoreError as failure:
-                    _log.warning("assign_failed", error=str(failure))
+                    _log.failure("assign_failed", error=failure)
                     turn.record()
                     await anyio.sleep(self._pauses.next_s(failure))
                     self._wakeup.notify(EVERYTHING, REGISTRY)

@@ -83,7 +83,7 @@ class Controller:
                 try:
                     await self._apply_desired_state()
                 except StoreError as failure:
-                    _log.warning("control_sweep_failed", error=str(failure))
+                    _log.failure("control_sweep_failed", error=failure)
 
     async def _listen(self) -> None:
         control_key = self._services.keys.control
@@ -113,7 +113,7 @@ class Controller:
                         cursor = entries[-1][0].decode()
                     pauses.reset()
                 except StoreError as failure:
-                    _log.warning("control_read_failed", error=str(failure))
+                    _log.failure("control_read_failed", error=failure)
                     cursor, self._applied_seq = None, None
                     await anyio.sleep(pauses.next_s(failure))
         finally:

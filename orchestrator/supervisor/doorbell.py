@@ -84,7 +84,7 @@ class Doorbell:
                     else:
                         reply = await link.execute(*read)
                 except StoreError as failure:
-                    _log.warning("doorbell_read_failed", error=str(failure))
+                    _log.failure("doorbell_read_failed", error=failure)
                     cursor, self._ahead = None, ()
                     await anyio.sleep(pauses.next_s(failure))
                     continue

@@ -46,7 +46,7 @@ class EventTrimmer:
                 try:
                     idle = not await self.sweep()
                 except StoreError as failure:
-                    _log.warning("event_trim_failed", error=str(failure))
+                    _log.failure("event_trim_failed", error=failure)
 
     async def sweep(self) -> bool:
         """Trim the stream, unless few tasks have ended since the last time.

@@ -53,7 +53,7 @@ class Housekeeper:
                 except ServerRefused as refusal:
                     _log.error("housekeeping_refused", error=str(refusal))
                 except StoreError as failure:
-                    _log.warning("housekeeping_failed", error=str(failure))
+                    _log.failure("housekeeping_failed", error=failure)
                     await anyio.sleep(self._pauses.next_s(failure))
                     continue
                 scanned_s = time.monotonic()

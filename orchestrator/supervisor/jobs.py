@@ -60,7 +60,7 @@ class Jobs:
                 await self._do(todo[0])
                 pauses.reset()
             except StoreError as failure:
-                _log.warning("job_interrupted", command=todo[0].issued.id, error=str(failure))
+                _log.failure("job_interrupted", command=todo[0].issued.id, error=failure)
                 await anyio.sleep(pauses.next_s())
 
     async def _do(self, job: ActiveCommand) -> None:

@@ -87,7 +87,7 @@ class Leader:
         try:
             answer = await self._services.store.call(call)
         except StoreError as failure:
-            _log.warning("leadership_request_failed", error=str(failure))
+            _log.failure("leadership_request_failed", error=failure)
             self._on_state(WAITS_FOR_REDIS if isinstance(failure, ServerUnavailable) else str(failure))
             return False
         floor.note(answer.floor)
@@ -113,4 +113,4 @@ class Leader:
         try:
             await self._services.store.call(registry.resign(self._services.keys, supervisor=self._supervisor))
         except StoreError as failure:
-            _log.warning("leadership_release_failed", error=str(failure))
+            _log.failure("leadership_release_failed", error=failure)

@@ -61,4 +61,4 @@ class LossCheck:
         try:
             await self._services.store.call(report)
         except StoreError as failure:
-            _log.warning("loss_not_recorded", error=str(failure))
+            _log.failure("loss_not_recorded", error=failure)

@@ -45,7 +45,7 @@ class OlderWorkers:
                 try:
                     await self._look(turn)
                 except (StoreError, CommandRefused) as failure:
-                    _log.warning("older_workers_failed", error=str(failure))
+                    _log.failure("older_workers_failed", error=failure)
                 await self._services.live.sleep(_every_s)
 
     async def _look(self, turn: LoopTurn) -> None:

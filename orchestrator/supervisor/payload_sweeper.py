@@ -48,7 +48,7 @@ class PayloadSweeper:
                     await self.sweep(turn)
                     pauses.reset()
                 except (PayloadError, StoreError) as failure:
-                    _log.warning("payload_sweep_failed", error=str(failure))
+                    _log.failure("payload_sweep_failed", error=failure)
                     await anyio.sleep(pauses.next_s())
                     continue
                 swept_s = time.monotonic()

@@ -43,7 +43,7 @@ class Promoter:
                     await self._promote(turn)
                     self._pauses.reset()
                 except StoreError as failure:
-                    _log.warning("promote_failed", error=str(failure))
+                    _log.failure("promote_failed", error=failure)
                     if isinstance(failure, ServerRefused):
                         self._repair_requested.notify("scheduled")
                     turn.record()

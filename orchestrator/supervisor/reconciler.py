@@ -71,7 +71,7 @@ class Reconciler:
                     _log.error("reconcile_refused", error=str(refusal))
                     await self._wait_refused(turn)
                 except StoreError as failure:
-                    _log.warning("reconcile_failed", error=str(failure))
+                    _log.failure("reconcile_failed", error=failure)
                     await anyio.sleep(self._pauses.next_s())
 
     async def _wait_refused(self, turn: LoopTurn) -> None:

@@ -51,7 +51,7 @@ class Recoverer:
                 try:
                     await self._recover_all(turn)
                 except StoreError as failure:
-                    _log.warning("recover_failed", error=str(failure))
+                    _log.failure("recover_failed", error=failure)
                 self._sweeps += 1
                 await self._services.live.sleep(sweep_s)
 

@@ -38,7 +38,7 @@ class RegistryCleanup:
                 try:
                     await self._sweep(turn)
                 except StoreError as failure:
-                    _log.warning("expire_failed", error=str(failure))
+                    _log.failure("expire_failed", error=failure)
 
     async def _sweep(self, turn: LoopTurn) -> None:
         for worker in await self._services.store.call(

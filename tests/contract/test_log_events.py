@@ -15,7 +15,14 @@ from tools.reference.tables import events as events_page
 
 ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = ("orchestrator", "workers")
-LEVELS: Final = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "exception": "error"}
+LEVELS: Final = {
+    "debug": "debug",
+    "info": "info",
+    "warning": "warning",
+    "error": "error",
+    "exception": "error",
+    "failure": "warning",
+}
 HOME: Final = "orchestrator/core/log.py"
 LOGGERS: Final = {"_log", "log"}
 NOT_KEYS: Final = {"Asked", "Reject", "Snooze", "def", "except", "lease", "lock_lost", "maxmemory", "task_lost"}

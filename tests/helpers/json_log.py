@@ -25,10 +25,13 @@ class Log:
     def __init__(self) -> None:
         self.stream = io.StringIO()
 
+    def all(self) -> list[dict[str, Any]]:
+        """Return all lines."""
+        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
     def lines(self, *events: str) -> list[dict[str, Any]]:
         """Return the lines with these events."""
-        lines = [json.loads(line) for line in self.stream.getvalue().splitlines()]
-        return [line for line in lines if line["event"] in events]
+        return [line for line in self.all() if line["event"] in events]
 
 
 @contextmanager

@@ -139,7 +139,7 @@ class ControlReader:
         self._link.close()
         pause_s = self._pauses.next_s(failure)
         self._until_s = time.monotonic() + pause_s
-        _log.warning("command_listener_disconnected", error=str(failure), retry_in_ms=round(pause_s * 1000))
+        _log.failure("command_listener_disconnected", error=failure, retry_in_ms=round(pause_s * 1000))
         return Received(gap=True)
 
     def close(self) -> None:

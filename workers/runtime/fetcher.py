@@ -137,7 +137,7 @@ class Fetcher:
             _log.warning("inbox_missing", agent=self.name)
             await self._register()
         else:
-            _log.warning("fetch_failed", agent=self.name, error=str(failure))
+            _log.failure("fetch_failed", agent=self.name, error=failure)
         self.paused_until_s = time.monotonic() + pause_s
 
     async def take(self, deliveries: list[Delivery], *, asked_s: float) -> None:

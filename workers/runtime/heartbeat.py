@@ -240,7 +240,7 @@ class Heartbeat:
             return 0.0 if work(store) is False else self._every_s
         except StoreError as failure:
             self._reachable = False
-            _log.warning("heartbeat_missed", error=str(failure))
+            _log.failure("heartbeat_missed", error=failure)
             return self._pauses.next_s(failure)
         except Exception as failure:  # noqa: BLE001 - see below
             if self._stopping.is_set():

@@ -85,7 +85,7 @@ class InboxReader:
                         await self._turn()
                     except StoreError as failure:
                         self._look_soon()
-                        _log.warning("inboxes_unread", error=str(failure))
+                        _log.failure("inboxes_unread", error=failure)
                         await anyio.sleep(self._pauses.next_s(failure))
         finally:
             turn.close()

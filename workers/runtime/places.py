@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import orchestrator
+from orchestrator.core import ids
 from orchestrator.workers import context
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.workers.skill import Skill
 
 _PRODUCT: Final = tuple(
-    f"{os.path.realpath(Path(module.__file__ or '').parent)}{os.sep}" for module in (orchestrator, context)
+    f"{os.path.realpath(folder)}{os.sep}" for folder in (Path(ids.__file__).parents[1], Path(context.__file__).parent)
 )
 _LIBRARIES: Final = tuple(
     f"{os.path.realpath(path)}{os.sep}"

@@ -71,7 +71,7 @@ class SuspectTaker:
             await self._fetcher.start(taken.deliveries, asked_s=asked_s)
             answered = True
         except StoreError as failure:
-            _log.warning("fetch_failed", agent=self._agent.name, error=str(failure))
+            _log.failure("fetch_failed", agent=self._agent.name, error=failure)
             return True
         finally:
             if not answered:

@@ -476,7 +476,7 @@ class Worker:
             self._refused.add(agent.name)
             return False
         except StoreError as failure:
-            _log.warning("registration_failed", agent=agent.name, error=str(failure))
+            _log.failure("registration_failed", agent=agent.name, error=failure)
             return False
         self._refused.discard(agent.name)
         self._heartbeat.note_registered(agent.name)
