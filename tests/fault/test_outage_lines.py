@@ -35,7 +35,7 @@ async def test_an_outage_is_told_once_per_process(make_team: Callable[..., Team]
         await team.start_supervisor()
         await team.start_worker()
         async with team.open_client() as orc:
-            assert await (await orc.submit("echo", {"n": 1})).result(timeout=5) == 1
+            assert await (await orc.submit("echo", {"n": 1})).result(timeout=20) == 1
             for proxy in team.proxies:
                 proxy.refuse()
                 proxy.cut()
@@ -44,7 +44,7 @@ async def test_an_outage_is_told_once_per_process(make_team: Callable[..., Team]
             for proxy in team.proxies:
                 proxy.heal()
             await wait_for(lambda: len(log.lines("redis_back")) >= len(team.proxies), "all to be back", 20)
-            assert await (await orc.submit("echo", {"n": 2})).result(timeout=10) == 2
+            assert await (await orc.submit("echo", {"n": 2})).result(timeout=20) == 2
         back = log.lines("redis_back")
         assert sorted(line["address"] for line in back) == _addresses(team)
         assert all(line["away_s"] >= OUTAGE_S - 0.5 for line in back)
@@ -65,7 +65,7 @@ async def test_the_loops_feel_it(make_team: Callable[..., Team], log: Log) -> No
             return {line["event"] for line in log.all() if line["level"] == "debug"}
 
         wanted = {"heartbeat_missed", "inboxes_unread", "doorbell_read_failed", "assign_failed"}
-        await wait_for(lambda: wanted <= hushed(), lambda: f"{sorted(hushed())}", 6)
+        await wait_for(lambda: wanted <= hushed(), "the loops to fail", 30)
         for proxy in team.proxies:
             proxy.heal()
         await wait_for(lambda: log.lines("redis_back"), "Redis to be back", 20)

@@ -60,14 +60,14 @@ async def test_a_blocking_handler_is_named_while_it_blocks(team: LocalTeam, log:
     assert "_sleep(found)  # blocks" in line["stack"]
     assert "run_forever" not in line["stack"]
     assert line["blocked_s"] < 2
-    await wait_for(lambda: bool(log.lines("event_loop_unblocked")), "the end of the block")
+    await wait_for(lambda: bool(log.lines("event_loop_unblocked")), "the end of the block", 20)
 
     async def shown() -> bool:
         report = await run_server_checks(team.settings)
         (finding,) = [finding for finding in report.findings if finding.code == "event-loops"]
         return line["where"] in finding.found and "def" in finding.fix
 
-    await wait_for(shown, "the doctor to show it")
+    await wait_for(shown, "the doctor to show it", 20)
 
 
 async def test_a_waiting_handler_is_no_block(team: LocalTeam, log: Log) -> None:
@@ -85,7 +85,7 @@ async def test_a_waiting_handler_is_no_block(team: LocalTeam, log: Log) -> None:
     await team.work(agent)
     handles = [await team.orc.submit(skill) for skill in ("wait", "think")]
     for handle in handles:
-        await handle.result(10)
+        await handle.result(30)
     assert log.lines("event_loop_blocked") == []
     report = await run_server_checks(team.settings)
     (finding,) = [finding for finding in report.findings if finding.code == "event-loops"]
@@ -104,8 +104,8 @@ async def test_a_line_is_reported_once_a_minute(team: LocalTeam, log: Log, monke
 
     worker = await team.work(agent)
     for _ in range(2):
-        await (await team.orc.submit("work")).result(10)
-    await wait_for(lambda: len(log.lines("event_loop_unblocked")) == 2, "the end of both blocks")
+        await (await team.orc.submit("work")).result(30)
+    await wait_for(lambda: len(log.lines("event_loop_unblocked")) == 2, "the end of both blocks", 20)
     assert len(log.lines("event_loop_blocked")) == 1
     assert worker._loop_watcher.note.split()[1] == "2"
 
