@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.helpers.json_log import Log
-from tests.helpers.local_team import LocalTeam
+    from tests.helpers.local_team import LocalTeam
 
 HERE = __file__
 WAIT_S = 30.0
