@@ -102,12 +102,12 @@ class Logger:
 
     @property
     def writes_debug(self) -> bool:
-        """Whether events of the level debug are written, for callers that would prepare one at some cost."""
+        """Return whether events of the level debug are written, for callers that prepare one at some cost."""
         return self._logger.isEnabledFor(logging.DEBUG)
 
     @property
     def writes_info(self) -> bool:
-        """Whether events of the level info are written."""
+        """Return whether events of the level info are written."""
         return self._logger.isEnabledFor(logging.INFO)
 
     def _write(self, level: int, event: str, values: Mapping[str, object]) -> None:

@@ -126,6 +126,7 @@ class Scheduler:
             found = await self._services.store.call(
                 scripts.due(self._services.keys, excluded=self._excluded_until_s, limit=LIMIT)
             )
+            _log.debug("schedules_checked", count=len(found.schedules))
             await self._fire(found.schedules, found.now_ms)
             if found.wait_s != 0 and not found.schedules:
                 return found.wait_s

@@ -235,6 +235,7 @@ class Link:
         wire = self._wire
         if wire is None or wire.is_closed:
             wire = await self._open(what)
+        losses = self._outage.losses
         try:
             replies = await wire.send(packed, expected)
         except (OSError, RedisError) as error:
@@ -242,7 +243,7 @@ class Link:
             raise self._outage.note_failure(failure, error, self.address) from error
         # A server that loads its data answers with errors.
         if self._outage.expects_answer and not isinstance(replies[0], hiredis.ReplyError):
-            self._outage.note_answer(self.address)
+            self._outage.note_answer(self.address, losses=losses)
         return replies
 
     async def _open(self, what: Argument) -> Wire:
@@ -381,6 +382,7 @@ class SyncLink:
         if not commands:
             return []
         connection, sent, done, replica = None, False, False, False
+        losses = self._outage.losses
         replies: list[Any] = []
         try:
             connection = self._connection = self._pool.get_connection()
@@ -406,14 +408,14 @@ class SyncLink:
                 if replica or not done:
                     connection.disconnect()  # type: ignore[no-untyped-call]
                 self._pool.release(connection)
-        self._note_answer(replies, replica=replica)
+        self._note_answer(replies, losses, replica=replica)
         return replies
 
-    def _note_answer(self, replies: Sequence[Any], *, replica: bool) -> None:
+    def _note_answer(self, replies: Sequence[Any], losses: int, *, replica: bool) -> None:
         if replica:
             self._demoted(self.address)
         if self._outage.expects_answer and not isinstance(replies[0], Exception):
-            self._outage.note_answer(self.address)
+            self._outage.note_answer(self.address, losses=losses)
 
     def _to_error(self, what: str, reply: ResponseError) -> StoreError:
         error = with_address(translate(reply, what=what, sent=True, at=self.address), self.address)

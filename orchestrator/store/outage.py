@@ -28,15 +28,16 @@ class ClosedHere(ConnectionError):
 
 
 class Outage:
-    """Whether Redis answers at an address.
+    """State of the connection to an address: whether Redis answers there.
 
     Attributes:
         is_away: whether a line has told that it does not.
+        losses: number of outages so far.
     """
 
     def __init__(self) -> None:
         self.is_away = self._has_answered = False
-        self._since_s = 0.0
+        self._since_s, self.losses = 0.0, 0
         self._lock = threading.Lock()
 
     def note_failure(self, failure: StoreError, cause: BaseException, address: Address) -> StoreError:
@@ -47,14 +48,19 @@ class Outage:
             # A process that starts while Redis is away says so itself, and waits.
             if self.is_away or not self._has_answered:
                 return failure
-            self.is_away, self._since_s = True, time.monotonic()
+            self.is_away, self._since_s, self.losses = True, time.monotonic(), self.losses + 1
         _set_away(self, away=True)
         _log.warning("redis_lost", address=str(address), error=str(failure))
         return failure
 
-    def note_answer(self, address: Address) -> None:
-        """Note that Redis has answered."""
+    def note_answer(self, address: Address, *, losses: int) -> None:
+        """Note that Redis has answered what was sent after so many losses.
+
+        The answer to what was sent before the last one may still have been on its way.
+        """
         with self._lock:
+            if losses != self.losses:
+                return
             was_away, self.is_away, self._has_answered = self.is_away, False, True
         if was_away:
             _set_away(self, away=False)
@@ -62,7 +68,7 @@ class Outage:
 
     @property
     def expects_answer(self) -> bool:
-        """Whether the next answer must be noted."""
+        """Return whether the next answer must be noted."""
         return self.is_away or not self._has_answered
 
 

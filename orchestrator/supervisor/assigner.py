@@ -142,13 +142,15 @@ class Assigner:
         self.record([QueueName.of_agent(agent) for agent in agents], done)
         return list(done.left)
 
-    def record(self, queues: Iterable[QueueName], done: Assigned | Dispatched) -> bool:
+    def record(self, queues: Collection[QueueName], done: Assigned | Dispatched) -> bool:
         """Record when the limits that hold tasks back open; return whether any does.
 
         Args:
             queues: of the call.
             done: what it did.
         """
+        if done.count:
+            _log.debug("tasks_assigned", count=done.count, queues=[str(queue) for queue in queues])
         for queue in queues:
             self._refused.discard(queue)
             self._opens_s.pop(queue, None)

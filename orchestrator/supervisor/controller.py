@@ -82,6 +82,7 @@ class Controller:
                 turn.record()
                 try:
                     await self._apply_desired_state()
+                    _log.debug("control_swept")
                 except StoreError as failure:
                     _log.failure("control_sweep_failed", error=failure)
 
@@ -107,6 +108,7 @@ class Controller:
                     )
                     if reply:
                         entries = reply[0][1]
+                        _log.debug("control_read", count=len(entries))
                         # The state changed before the stream, and it alone decides.
                         await self._apply_desired_state()
                         await self._answer([read_entry(id_.decode(), fields, self._signer) for id_, fields in entries])

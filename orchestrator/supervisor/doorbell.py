@@ -122,6 +122,8 @@ class Doorbell:
 
     def _pass_on(self, names: set[str], covered: set[str]) -> bool:
         """Notify the loops, except of `covered`, and choose what the next read assigns; return whether it notified."""
+        if names:
+            _log.debug("doorbell_read", names=sorted(names))
         for name in names - covered:
             self._wakeups.get(name, self._assigner).notify(name)
         # All other names are of queues.

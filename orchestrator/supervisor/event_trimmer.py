@@ -65,5 +65,6 @@ class EventTrimmer:
             return any_ended
         if (oldest := await oldest_kept(store, keep)) is not None:
             await store.call(scripts.trim_events(keys, oldest=oldest))
+            _log.debug("events_trimmed", entry=oldest)
         self._trimmed_at = ended
         return any_ended

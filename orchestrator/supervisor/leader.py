@@ -93,6 +93,7 @@ class Leader:
         floor.note(answer.floor)
         if answer.leads:
             self._trusted_until_s = asked_s + self._lease_s * TRUST
+            _log.debug("leadership_renewed", supervisor=self._supervisor)
         elif not self._stands_by:
             _log.info("supervisor_stands_by", supervisor=self._supervisor)
         self._stands_by = not answer.leads

@@ -54,6 +54,8 @@ class Promoter:
         while True:
             turn.record()
             done = await self._services.store.call(scripts.promote(self._services.keys, limit=LIMIT))
+            if done.promoted or done.expired:
+                _log.debug("tasks_promoted", count=done.promoted, expired=done.expired)
             self._wait_s = done.wait_s
             if done.cancels:
                 await self._services.store.call(scripts.cancel_children(self._services.keys))

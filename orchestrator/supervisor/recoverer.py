@@ -70,6 +70,7 @@ class Recoverer:
                 except ServerRefused as refusal:
                     _log.error("recover_refused", agent=agent, error=str(refusal))
                     self._repair_requested.notify(agent)
+        _log.debug("recover_finished", count=len(agents))
 
     def _next_to_clean(self, agents: Sequence[str]) -> set[str]:
         """Choose the agents whose unknown consumers are searched for in this sweep, all agents in turns."""

@@ -46,6 +46,7 @@ class RegistryCleanup:
         ):
             _log.warning("worker_expired", worker=worker)
         await self._release(turn)
+        _log.debug("registry_checked")
 
     async def _release(self, turn: LoopTurn) -> None:
         """Return tasks to their queues if no known version takes their arguments; a worker makes them dead letters."""

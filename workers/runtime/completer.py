@@ -132,6 +132,7 @@ class Completer:
             # Redis may refuse only one of them. Sending each alone stores the others.
             return [status for row in batch for status in await self._store([row])]
         tells_all = self._task_log.tells_all
+        self._task_log.verdicts_stored(len(batch))
         for place, ((delivery, verdict), status) in enumerate(zip(batch, finished.statuses, strict=True)):
             attempt = self._in_flight.get(delivery.agent, delivery.entry)
             if attempt is not None and attempt.delivery.generation == delivery.generation:

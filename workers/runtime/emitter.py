@@ -59,7 +59,9 @@ class Emitter:
 
     async def _call(self, rows: Sequence[EmitRow]) -> list[EmitStatus]:
         call = scripts.emit(self._services.keys, rows=rows, max_chunks=self._services.settings.output.max_chunks)
-        return await self._services.store.call(call, retry_for_s=self._retry_for_s)
+        statuses = await self._services.store.call(call, retry_for_s=self._retry_for_s)
+        _log.debug("output_stored", count=len(rows))
+        return statuses
 
 
 class AttemptOutput:

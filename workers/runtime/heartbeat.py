@@ -293,6 +293,7 @@ class Heartbeat:
         self.listener.check_sequence(answer.seq, known_until_s=sent_s + self._alive_s if known else 0.0)
         self._reachable = True
         self._pauses.reset()
+        _log.debug("heartbeat_sent", running=len(self._parts.in_flight))
         self._send_timings(store)
         if not known:
             self._describe_s = -math.inf  # Redis may have lost the descriptions too

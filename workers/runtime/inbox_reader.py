@@ -239,6 +239,7 @@ class InboxReader:
             await checkpoint()
 
     async def _take(self, fetcher: Fetcher, entries: list[Any], *, asked_s: float) -> None:
+        self._parts.task_log.entries_read(fetcher.name, len(entries))
         try:
             await fetcher.take(parse_entries(fetcher.name, entries), asked_s=asked_s)
         except StoreError as failure:

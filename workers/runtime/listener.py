@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.control.desired import read_desired
 from orchestrator.control.signing import signer_of
 from orchestrator.core.errors import StoreError
+from orchestrator.core.log import get_logger
 from orchestrator.workers.runtime.active_commands import interrupted
 from orchestrator.workers.runtime.control_reader import MAX_BYTES, NOTHING, ControlReader
 from orchestrator.workers.runtime.receipts import CommandReceipts
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 LISTEN_BACK_S: Final = 1
 """The first read starts this long before now, so that no command falls between the desired state and the stream."""
+_log = get_logger(__name__)
 
 
 class CommandListener:
@@ -126,6 +128,7 @@ class CommandListener:
         if self._reader is not None and (self._reader.listening or reachable):
             received = self._reader.turn()
         for note in received.notes:
+            _log.debug("note_received", kind=note.kind)
             self._handle_note(note)
         self._unchecked += received.commands
         self._state_outdated = self._state_outdated or received.gap or bool(received.commands)

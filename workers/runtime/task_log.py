@@ -57,11 +57,12 @@ class TaskLog:
 
     def __init__(self) -> None:
         self._cap, self._failure_cap = LineCap(LINES_PER_S, _tell_left_out), LineCap(FAILURES_PER_S, _tell_left_out)
+        self._loop_cap = LineCap(LINES_PER_S, _tell_left_out)
         self._traces: OrderedDict[str, int] = OrderedDict()
 
     @property
     def tells_all(self) -> bool:
-        """Whether starts and successes are written now."""
+        """Return whether starts and successes are written now."""
         return _log.writes_info if _Level.is_info else _log.writes_debug
 
     def started(self, attempt: Attempt) -> None:
@@ -90,6 +91,16 @@ class TaskLog:
             self._failed(attempt, kind, verdict)
         elif kind not in _WITH_DEBUG or _log.writes_debug:
             self._continued(attempt, kind, verdict)
+
+    def entries_read(self, agent: str, count: int) -> None:
+        """Write that a read of an inbox brought entries."""
+        if _log.writes_debug and self._loop_cap.admits("entries_read"):
+            _log.debug("entries_read", agent=agent, count=count)
+
+    def verdicts_stored(self, count: int) -> None:
+        """Write that Redis has stored verdicts."""
+        if _log.writes_debug and self._loop_cap.admits("verdicts_stored"):
+            _log.debug("verdicts_stored", count=count)
 
     def _succeeded(self, attempt: Attempt) -> None:
         if attempt.start_logged is False:
@@ -165,6 +176,7 @@ class TaskLog:
         """Write what was left out in the last second."""
         self._cap.flush()
         self._failure_cap.flush()
+        self._loop_cap.flush()
 
 
 def _tell_left_out(events: Mapping[str, int]) -> None:

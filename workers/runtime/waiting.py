@@ -281,6 +281,7 @@ class Waiting:
                 statement.parent.recorded = None
                 statement.parent.looked.difference_update(statement.look)
             raise
+        _log.debug("waits_recorded", count=len(told))
         self._stated = {agent: text for agent, text in counts.items() if text}
         for statement, recorded in zip(told, reply.recorded, strict=True):
             self._apply(statement, recorded)
