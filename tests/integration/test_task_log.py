@@ -41,6 +41,12 @@ def up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_log._Level, "is_info", True)
 
 
+async def _lines(log: Log, count: int, *events: str) -> list[dict[str, Any]]:
+    """Wait for so many lines: a client may have the result before the worker has written its line."""
+    await wait_for(lambda: len(log.lines(*events)) >= count, f"{count} lines of {events}", WAIT_S)
+    return log.lines(*events)
+
+
 async def _run(team: LocalTeam, agent: Agent, skill: str, args: dict[str, Any] | None = None) -> None:
     await team.work(agent)
     handle = await team.orc.submit(skill, args)
@@ -59,7 +65,7 @@ async def test_a_task_is_told_from_start_to_end(team: LocalTeam, log: Log) -> No
         return size
 
     await _run(team, agent, "work", {"size": 1})
-    started, succeeded = log.lines("task_started", "task_succeeded")
+    started, succeeded = await _lines(log, 2, "task_started", "task_succeeded")
     assert (started["event"], started["level"], succeeded["level"]) == ("task_started", "info", "info")
     assert (succeeded["skill"], succeeded["attempt"], succeeded["agent"]) == ("work", 1, "calm")
     assert succeeded["task"] == started["task"]
@@ -74,10 +80,12 @@ async def test_a_service_tells_it_at_debug(team: LocalTeam, log: Log) -> None:
     async def work() -> None: ...
 
     await _run(team, agent, "work")
-    assert log.lines("task_started", "task_succeeded") == []
+    assert log.lines("task_started") == []
     set_level("debug")
     await _run(team, Agent("other"), "work")
-    assert [line["level"] for line in log.lines("task_started", "task_succeeded")] == ["debug", "debug"]
+    (started,) = await _lines(log, 1, "task_started")
+    await wait_for(lambda: started["task"] in {line["task"] for line in log.lines("task_succeeded")}, "the end", WAIT_S)
+    assert {line["level"] for line in log.lines("task_started", "task_succeeded")} == {"debug"}
 
 
 async def test_a_failure_has_its_line_and_one_traceback(team: LocalTeam, log: Log) -> None:
@@ -92,7 +100,7 @@ async def test_a_failure_has_its_line_and_one_traceback(team: LocalTeam, log: Lo
         return parse(f"no number {ctx.attempt}")
 
     await _run(team, agent, "work")
-    lines = log.lines("attempt_failed", "task_failed")
+    lines = await _lines(log, 3, "attempt_failed", "task_failed")
     assert [line["event"] for line in lines] == ["attempt_failed", "attempt_failed", "task_failed"]
     assert {line["skill"] for line in lines} == {"work"}
     where = f"{HERE}:{line_of(parse, 'int(text)')}"
@@ -113,7 +121,7 @@ async def test_another_failure_has_its_own_traceback(team: LocalTeam, log: Log) 
         raise KeyError("second")
 
     await _run(team, agent, "work")
-    assert ["exception" in line for line in log.lines("attempt_failed", "task_failed")] == [True, True]
+    assert ["exception" in line for line in await _lines(log, 2, "attempt_failed", "task_failed")] == [True, True]
 
 
 async def test_two_tasks_have_a_traceback_each(team: LocalTeam, log: Log) -> None:
@@ -128,7 +136,7 @@ async def test_two_tasks_have_a_traceback_each(team: LocalTeam, log: Log) -> Non
     for _ in range(2):
         with pytest.raises(TaskFailed):
             await (await team.orc.submit("work")).result(WAIT_S)
-    assert ["exception" in line for line in log.lines("task_failed")] == [True, True]
+    assert ["exception" in line for line in await _lines(log, 2, "task_failed")] == [True, True]
 
 
 def _reject() -> Agent:
@@ -176,7 +184,7 @@ async def test_each_dead_letter_is_told(
     """Wrong arguments, an unfit or huge result and `Reject`: one line with the reason, the file and the line."""
     reason, line = expected
     await _run(team, make(), "work", {"size": size})
-    (told,) = log.lines("task_failed", "attempt_failed")
+    (told,) = await _lines(log, 1, "task_failed", "attempt_failed")
     assert (told["event"], told["level"], told["skill"], told["attempt"]) == ("task_failed", "error", "work", 1)
     assert reason in told["reason"]
     assert f"{HERE}:{line_of(make, line)}".endswith(told["where"])
@@ -185,17 +193,18 @@ async def test_each_dead_letter_is_told(
 
 async def test_snooze_and_retry_are_told(team: LocalTeam, log: Log) -> None:
     """A snooze says until when, a requested retry why; neither has a traceback."""
-    agent = Agent("patient")
+    agent, runs = Agent("patient"), list[int]()
 
     @agent.skill
     async def work(ctx: TaskContext) -> None:
-        if not log.lines("task_snoozed"):
+        runs.append(ctx.attempt)
+        if len(runs) == 1:
             raise Snooze(0.05, reason="not yet")
         if ctx.attempt == 1:
             raise Retry(0.05, reason="once more")
 
     await _run(team, agent, "work")
-    (snoozed,), (retried,) = log.lines("task_snoozed"), log.lines("attempt_failed")
+    (snoozed,), (retried,) = await _lines(log, 1, "task_snoozed"), await _lines(log, 1, "attempt_failed")
     assert (snoozed["level"], snoozed["reason"], snoozed["retry_in_ms"]) == ("info", "not yet", 50)
     assert "once more" in retried["reason"]
     for line, code in ((snoozed, "raise Snooze"), (retried, "raise Retry")):
@@ -208,7 +217,7 @@ async def test_a_process_handler_names_its_line(team: LocalTeam, log: Log) -> No
     await team.work(cruncher)
     with pytest.raises(TaskFailed):
         await (await team.orc.submit("end", {"how": "raise"})).result(WAIT_S)
-    (line,) = log.lines("task_failed")
+    (line,) = await _lines(log, 1, "task_failed")
     assert line["where"].startswith("tests/helpers/process_handlers.py:")
 
 
@@ -228,15 +237,20 @@ async def test_a_flood_is_counted(team: LocalTeam, log: Log) -> None:
         await handle.result(WAIT_S)
     with pytest.raises(TaskFailed):
         await handles[-1].result(WAIT_S)
-    await wait_for(lambda: bool(log.lines("task_lines_left_out")), "the lines to be counted", WAIT_S)
-    await asyncio.sleep(1.1)
-    told, left_out = log.lines("task_started", "task_succeeded"), log.lines("task_lines_left_out")
-    counted = [event for line in left_out for event in line["events"].values()]
-    assert len(told) + sum(counted) == 999
-    assert len(log.lines("task_failed")) == 1
-    assert [line["count"] for line in left_out] == [sum(line["events"].values()) for line in left_out]
-    ended = {line["task"] for line in told if line["event"] == "task_succeeded"}
-    assert ended <= {line["task"] for line in told if line["event"] == "task_started"}
+
+    def counted() -> int:
+        return sum(line["count"] for line in log.lines("task_lines_left_out"))
+
+    def told() -> list[dict[str, Any]]:
+        return log.lines("task_started", "task_succeeded")
+
+    await wait_for(lambda: len(told()) + counted() >= 999, "all lines to be written or counted", WAIT_S)
+    assert len(told()) + counted() == 999
+    assert counted() > 0
+    assert len(await _lines(log, 1, "task_failed")) == 1
+    assert all(line["count"] == sum(line["events"].values()) for line in log.lines("task_lines_left_out"))
+    ended = {line["task"] for line in told() if line["event"] == "task_succeeded"}
+    assert ended <= {line["task"] for line in told() if line["event"] == "task_started"}
 
 
 async def test_a_standby_supervisor_says_so(team: LocalTeam, log: Log) -> None:
@@ -276,7 +290,7 @@ async def test_a_forgotten_await_fails_by_name(team: LocalTeam, log: Log, call: 
         return "done"
 
     await _run(team, agent, "work")
-    (line,) = log.lines("task_failed")
+    (line,) = await _lines(log, 1, "task_failed")
     assert f"ctx.{call}() was called without await" in line["reason"]
     assert f"await ctx.{call}(" in line["reason"]
     source = line_of(test_a_forgotten_await_fails_by_name, f"# forgotten: {call}")
@@ -315,4 +329,4 @@ async def test_a_thread_that_cannot_await_is_told(team: LocalTeam, log: Log) -> 
         return "done"
 
     await _run(team, agent, "work")
-    assert "ctx.emit() was called without await" in log.lines("task_failed")[0]["reason"]
+    assert "ctx.emit() was called without await" in (await _lines(log, 1, "task_failed"))[0]["reason"]
