@@ -89,6 +89,26 @@ async def submits_typo(ctx: TaskContext) -> None:
 """
 
 
+LIFESPAN: Final = """
+from contextlib import asynccontextmanager
+
+from orchestrator import Agent
+
+
+@asynccontextmanager
+async def lifespan(agent):
+    raise RuntimeError("no database")
+    yield
+
+
+agent = Agent("a", lifespan=lifespan)
+
+
+@agent.skill
+async def work() -> None: ...
+"""
+
+
 @dataclass(frozen=True)
 class Mistake:
     """A mistake of a handler or of the arguments of its task, and what is told of it.
@@ -180,6 +200,20 @@ def test_in_a_handler(running: Running, mistake: Mistake) -> None:
                 20,
             )
         assert time.monotonic() - began_s < within_s
+
+
+def test_a_lifespan_fails(tmp_path: Path) -> None:
+    """The log has the exception with the user's line; the doctor and `why` name the lifespan."""
+    (tmp_path / "starting.py").write_text(LIFESPAN)
+    with RedisServer() as server:
+        terminal = Terminal(tmp_path, ORC_REDIS__URL=server.url, PYTHONUNBUFFERED="")
+        with terminal.start("worker", "run", "starting:agent") as host:
+            told = host.wait_output("worker_exception", timeout_s=30)
+            assert "RuntimeError: no database" in told
+            host.wait_output("line 9, in lifespan", timeout_s=5)
+            doctor = terminal.orc("doctor").out
+            assert "the lifespan of agent 'a' failed" in doctor
+            assert "correct the lifespan, or what it needs" in doctor
 
 
 # ----------------------------------------------------------------------------------------------------------- the caller
