@@ -88,7 +88,6 @@ async def submits_typo(ctx: TaskContext) -> None:
     await ctx.submit("sumarize", {"text": "a"})
 """
 
-
 LIFESPAN: Final = """
 from contextlib import asynccontextmanager
 
@@ -127,10 +126,21 @@ class Mistake:
 
 IN_HANDLERS: Final = {
     "wrong type of an argument": Mistake(
-        "summarize", {"text": 5}, "arguments do not fit 'summarize': text: Input should be a valid string"
+        "summarize",
+        {"text": 5},
+        "arguments do not fit 'summarize': text: Input should be a valid string",
+        log=("task_failed.*arguments do not fit 'summarize'",),
     ),
     "print": Mistake("prints", log=("printed by a handler",)),
-    "exception in a handler": Mistake("fails", caller="KeyError: 'key'"),
+    "forgotten await": Mistake(
+        "forgets_await",
+        caller=r"ctx\.submit\(\) was called without await, so that it did nothing; write `await ctx\.submit",
+        log=(r"task_failed.*writers\.py:\d+",),
+    ),
+    "blocking call": Mistake("blocks", log=(r"event_loop_blocked.*writers\.py:\d+", r"time\.sleep\(4\)")),
+    "exception in a handler": Mistake(
+        "fails", caller="KeyError: 'key'", log=(r"task_failed.*writers\.py:\d+", r"writers\.py.*, line \d+, in fails")
+    ),
     "huge result": Mistake("huge", caller=r"result of 'huge' would be \d+ bytes of JSON, more than the 1048576"),
     "unserialisable result": Mistake(
         "unserialisable", caller="result of 'unserialisable' does not fit its type or JSON: .*object"
@@ -193,13 +203,34 @@ def test_in_a_handler(running: Running, mistake: Mistake) -> None:
         if mistake.caller:
             with pytest.raises(TaskFailed, match=f"(?s){mistake.caller}"):
                 handle.result(timeout=20)
-        elif mistake.log:
+        if mistake.log:
             wait_until(
                 lambda: all(re.search(pattern, running.up.output[before:]) for pattern in mistake.log),
                 lambda: running.up.describe(str(mistake.log)),
                 20,
             )
         assert time.monotonic() - began_s < within_s
+
+
+def test_two_supervisors(running: Running) -> None:
+    """The second one says that it stands by."""
+    with running.terminal.start("supervisor", "run") as second:
+        second.wait_output("supervisor_stands_by", timeout_s=20)
+
+
+def test_redis_is_restarted(tmp_path: Path) -> None:
+    """Each process tells once that Redis is away, and once that it is back; the caller gets its result."""
+    with RedisServer(port=0, options={"appendonly": "yes"}) as server:
+        terminal = Terminal(tmp_path, ORC_REDIS__URL=server.url, PYTHONUNBUFFERED="")
+        with terminal.start("up", "my_agents:agent") as up, Orchestrator(server.url) as orc:
+            up.wait_output("worker_started", timeout_s=30)
+            up.wait_output("leadership_acquired", timeout_s=30)
+            handle = orc.submit("nap", {"seconds": 0.5})
+            server.kill()
+            up.wait_output("redis_lost", timeout_s=20)
+            server.start()
+            up.wait_output("redis_back", timeout_s=30)
+            assert handle.result(timeout=30) == "rested"
 
 
 def test_a_lifespan_fails(tmp_path: Path) -> None:
