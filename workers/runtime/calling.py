@@ -6,7 +6,7 @@ import inspect
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from anyio import to_thread
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from orchestrator.workers.runtime.attempt import Attempt
     from orchestrator.workers.runtime.process_starter import ProcessStarter
     from orchestrator.workers.skill import Skill
+
+
+_LOOP: Final = HandlerKind.LOOP
+"""The usual kind. A look-up of a member of an enum takes 0.1 µs on Python 3.11."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class HandlerCaller:
         """
         run: Callable[[], Awaitable[Any]]
         skill = attempt.skill
-        if skill.kind is HandlerKind.LOOP:
+        if skill.kind is _LOOP:
             if not self._middleware:
                 return skill.handler(**attempt.values)
             run = partial(skill.handler, **attempt.values)
@@ -86,7 +90,7 @@ class HandlerCaller:
 
     def begins_later(self, skill: Skill[Any, Any]) -> bool:
         """Return whether the user's code begins only when a process has imported the handler."""
-        return skill.kind is HandlerKind.PROCESS and not self._middleware
+        return skill.kind is not _LOOP and skill.kind is HandlerKind.PROCESS and not self._middleware
 
     async def _in_process(self, attempt: Attempt) -> Any:
         skill = attempt.skill

@@ -93,6 +93,13 @@ class Next(Enum):
     """The task is gone, or is no longer this worker's: there is nothing to store."""
 
 
+_RUN: Final = Next.RUN
+_PROCESS: Final = HandlerKind.PROCESS
+_SUCCEEDED: Final = VerdictKind.SUCCEEDED
+_LEAN: Final = Feature.LEAN_SUCCESSES
+"""What each attempt looks at. A look-up of a member of an enum takes 0.1 µs on Python 3.11."""
+
+
 class Returned(msgspec.Struct, frozen=True):
     """The value that a handler returned."""
 
@@ -155,15 +162,13 @@ class Executor:
         packed = attempt.delivery.envelope
         try:
             step = self._decode(attempt, packed) if packed else await self._fetch(attempt)
-            if step is Next.RUN and (
-                announce or is_apart(attempt.envelope.args) or is_reference(attempt.envelope.args)
-            ):
+            if step is _RUN and (announce or is_apart(attempt.envelope.args) or is_reference(attempt.envelope.args)):
                 step = await self._before_start(attempt, announce=announce)
-            if step is Next.RUN:
+            if step is _RUN:
                 step = self._prepare(attempt)
-            if step is Next.RUN and needs_lock(attempt):
+            if step is _RUN and needs_lock(attempt):
                 step = await self._lock(attempt)
-            if step is Next.RUN:
+            if step is _RUN:
                 attempt.begun_s = time.monotonic()
                 try:
                     verdict = await self._perform(attempt)
@@ -213,7 +218,7 @@ class Executor:
         """Check whether the worker or a command forbids the start."""
         if attempt.stop_requested or self._in_flight.closed:
             return _RELEASED
-        return Next.BLOCKED if self._is_blocked(attempt) else Next.RUN
+        return Next.BLOCKED if self._is_blocked(attempt) else _RUN
 
     async def _before_start(self, attempt: Attempt, *, announce: bool) -> Next | Verdict:
         """Load large arguments, and record the start of a task that died before."""
@@ -278,11 +283,11 @@ class Executor:
             attempt.context = self._context(attempt, attempt.resources)
         try:
             # The process of a handler validates its arguments itself.
-            attempt.values = {} if skill.kind is HandlerKind.PROCESS else skill.bind(envelope.args, attempt.context)
+            attempt.values = {} if skill.kind is _PROCESS else skill.bind(envelope.args, attempt.context)
         except InvalidInput as misfit:
             return invalid(str(misfit), skill, envelope)
         attempt.started_s = time.monotonic()
-        return Next.RUN
+        return _RUN
 
     def _is_blocked(self, attempt: Attempt) -> bool:
         """Return whether the start is forbidden, and set `stop_reason`: by a command, or because one may be unknown."""
@@ -359,7 +364,8 @@ class Executor:
         """Run the handler and return its verdict, or None if the attempt was lost or ended without its handler."""
         limits = self._begin(attempt)
         try:
-            ended = await self._call(attempt)
+            call = self._call_redacted if attempt.skill.options.redact else self._call
+            ended = await call(attempt)
             if attempt.trace is not None:
                 attempt.trace.note_raised(ended)
         finally:
@@ -389,14 +395,12 @@ class Executor:
             attempt.begin()
         return _watch(attempt)
 
+    async def _call_redacted(self, attempt: Attempt) -> Returned | BaseException | None:
+        with hiding_texts():
+            return await self._call(attempt)
+
     async def _call(self, attempt: Attempt) -> Returned | BaseException | None:
         """Call the handler and return its result or error, or None if the worker cancelled it."""
-        if attempt.skill.options.redact:
-            with hiding_texts():
-                return await self._call_handler(attempt)
-        return await self._call_handler(attempt)
-
-    async def _call_handler(self, attempt: Attempt) -> Returned | BaseException | None:
         try:
             return Returned(await self.caller.call(attempt))
         except BaseException as raised:
@@ -440,9 +444,9 @@ class Executor:
     # --------------------------------------------------------------------------------------------------- the verdict
 
     def _success(self, attempt: Attempt, result: bytes) -> Verdict:
-        lean = not self._live.current.results.keep_arguments and self._floor.admits(Feature.LEAN_SUCCESSES)
+        lean = not self._live.current.results.keep_arguments and self._floor.admits(_LEAN)
         kept = without_arguments(attempt.delivery.envelope, attempt.envelope) if lean else b""
-        return Verdict(VerdictKind.SUCCEEDED, result, envelope=kept)
+        return Verdict(_SUCCEEDED, result, envelope=kept)
 
     def _encoded(self, attempt: Attempt, value: Any, max_bytes: int) -> Verdict:
         if isinstance(value, Serialised):

@@ -67,16 +67,18 @@ class InFlight:
         """Let handlers begin again."""
         self.closed = False
 
-    def drop(self, delivery: Delivery) -> None:
-        """Remove an entry, unless it came back under a new generation."""
+    def drop(self, delivery: Delivery) -> Attempt | None:
+        """Remove an entry and return its attempt, or None if it is gone or came back under a new generation."""
         attempt = self.get(delivery.agent, delivery.entry)
-        if attempt is not None and attempt.delivery.generation == delivery.generation:
-            del self._attempts[delivery.agent][delivery.entry]
-            self._count -= 1
-            if not self._count:
-                self._emptied.set()
-            if (on_drop := self.on_drop) is not None:
-                on_drop()
+        if attempt is None or attempt.delivery.generation != delivery.generation:
+            return None
+        del self._attempts[delivery.agent][delivery.entry]
+        self._count -= 1
+        if not self._count:
+            self._emptied.set()
+        if (on_drop := self.on_drop) is not None:
+            on_drop()
+        return attempt
 
     def find(self, task_id: str, generation: str) -> Attempt | None:
         """Find an attempt by its task; safe from any thread."""

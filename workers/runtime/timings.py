@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from orchestrator.workers.runtime.attempt import Attempt
 
 LAST: Final = BUCKETS - 1
+_SUCCEEDED: Final = VerdictKind.SUCCEEDED
+"""The usual end. A look-up of a member of an enum takes 0.1 µs on Python 3.11."""
 LOST: Final = OUTCOMES.index("lost")
 _OUTCOMES: Final[Mapping[VerdictKind, int]] = {
     VerdictKind.SUCCEEDED: OUTCOMES.index("succeeded"),
@@ -46,6 +48,8 @@ class AttemptTimings:
         self._stored: dict[tuple[str, str], list[int]] = {}
         self._batch: tuple[int, dict[tuple[str, str], list[int]], list[Row]] | None = None
         self._number = self._next = 0
+        self._time_digits, self._time_ms = "-", 0
+        """The time in the id of the last task, as digits and in ms."""
         self._clock_ms = (time.time() - time.monotonic()) * 1000
         """The time of the server at the monotonic time 0; until it is known, that of this machine."""
         self.knows_clock = False
@@ -61,7 +65,7 @@ class AttemptTimings:
             ready_ms: since when the task was ready, by the clock of the server; 0 if that is unknown; None for the time
                 of its submit.
         """
-        if verdict is VerdictKind.SUCCEEDED:  # a look-up of an enum is slow
+        if verdict is _SUCCEEDED:
             outcome: int | None = 0
         else:
             outcome = LOST if verdict is None else _OUTCOMES.get(verdict)
@@ -78,7 +82,10 @@ class AttemptTimings:
         cells[RAN_MS] += ran_ms
         cells[RUNS + min(ran_ms.bit_length(), LAST)] += 1
         if ready_ms is None and delivery.attempt == 1:
-            ready_ms = submitted_ms(delivery.task_id)
+            # Tasks that were submitted together have the same time.
+            if not delivery.task_id.startswith(self._time_digits):
+                self._time_digits, self._time_ms = delivery.task_id[:13], submitted_ms(delivery.task_id)
+            ready_ms = self._time_ms
         if not ready_ms:
             return None
         waited_ms = int(self._clock_ms + attempt.begun_s * 1000) - ready_ms
