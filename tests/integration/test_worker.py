@@ -300,7 +300,7 @@ async def test_a_skill_that_is_gone_is_given_back_unburnt(team: LocalTeam) -> No
     await store.execute("XADD", keys.doorbell, "*", "w", "agents")
 
     async def given_back() -> bool:
-        return (await handle.info()).reason == "no-skill vanished"
+        return (await handle.info()).last_retry == "no-skill vanished"
 
     await wait_for(given_back, "the task to come back")
     await store.execute("HSET", keys.agent("gated"), "skills", "work")
