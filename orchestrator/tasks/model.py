@@ -81,6 +81,10 @@ decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
 _pack = msgspec.msgpack.Encoder().encode
 _TWO_VALUES: Final = b"\x92"
 """How MessagePack begins the envelope of a task without options."""
+_LONG_ARRAY: Final = 0xDC
+_SHORT_TEXT: Final = range(0xA0, 0xC0)
+_LENGTH_BYTES: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
+"""By the byte with which longer texts and binary values of MessagePack begin."""
 _NO_BYTES: Final = b"\xc4\x00"
 """An empty binary value of MessagePack."""
 _NO_OPTIONS = msgspec.structs.astuple(Envelope("", b""))[2:]
@@ -124,12 +128,19 @@ def without_arguments(packed: bytes, envelope: Envelope) -> bytes:
         return _plain_without_arguments(envelope.skill)
     if not packed:
         return encode_envelope(msgspec.structs.replace(envelope, args=b""))
-    # The arguments are cut out, because packing all options again takes a worker longer. Before them are a byte and the
-    # skill behind a length of one byte or two; they follow a kind and a length of one, two or four bytes.
-    size, skill_bytes = len(envelope.args), len(envelope.skill)
-    at = skill_bytes + (2 if skill_bytes < 32 else 3)
-    behind = at + size + (2 if size < 1 << 8 else 3 if size < 1 << 16 else 5)
-    return packed[:at] + _NO_BYTES + packed[behind:]
+    # The arguments are cut out, because packing all options again takes a worker longer. They are the second value, and
+    # `envelope` may have others in their place, which were stored apart.
+    at = _behind(packed, 3 if packed[0] == _LONG_ARRAY else 1)
+    return packed[:at] + _NO_BYTES + packed[_behind(packed, at) :]
+
+
+def _behind(packed: bytes, at: int) -> int:
+    """Return the place behind a text or a binary value of MessagePack."""
+    kind = packed[at]
+    if kind in _SHORT_TEXT:
+        return at + 1 + kind - _SHORT_TEXT[0]
+    start = at + 1 + _LENGTH_BYTES[kind]
+    return start + int.from_bytes(packed[at + 1 : start], "big")
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):

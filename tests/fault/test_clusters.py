@@ -271,7 +271,7 @@ async def test_a_frozen_master_is_left(with_replicas: Cluster, prefix: str, kind
 
         await ask()
         master.process.freeze()
-        with anyio.fail_after(WITHIN_S), pytest.raises(ServerUnavailable, match="GET: no answer from Redis"):
+        with anyio.fail_after(WITHIN_S), pytest.raises(ServerUnavailable, match=r"no answer from Redis at .* to GET"):
             await ask()
         assert await ask() is None
     master.process.thaw()

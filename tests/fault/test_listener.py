@@ -112,7 +112,7 @@ async def test_a_blocked_loop_keeps_no_stop_away(redis_server: RedisServer, pref
         await wait_for(done, "the rest once the loop turns", WITHIN_S)
         # It has seen that it should end: its result does not count.
         info = await handle.info()
-        assert (info.state, info.reason, info.attempts) == (TaskState.READY, "stopped by ann: drill", 0)
+        assert (info.state, info.last_retry, info.attempts) == (TaskState.READY, "stopped by ann: drill", 0)
 
 
 async def test_a_handler_that_blocks_hears_of_its_cancel(redis_server: RedisServer, prefix: str) -> None:

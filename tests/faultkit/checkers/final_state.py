@@ -183,7 +183,7 @@ def read_record(id_: str, record: Mapping[bytes, bytes]) -> StoredTask:
         fails=stored.failures,
         deaths=stored.deaths,
         blamed=int(stored.field("blamed") or 0),
-        reason=stored.reason,
+        reason=stored.stored_reason,
         result=None if stored.result is None else stored.result.decode(errors="replace"),
         ended_ms=stored.ended_ms,
         start_by=stored.field("by") is not None,

@@ -6,7 +6,7 @@ import re
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -144,7 +144,8 @@ def _serving(path: Path, answer: str | None) -> Iterator[None]:
         listener.listen()
 
         def serve() -> None:
-            with listener.accept()[0] as connection:
+            # A program that does not ask leaves it to the end of the listener.
+            with suppress(OSError), listener.accept()[0] as connection:
                 connection.recv(1000)
                 connection.sendall((answer or "").encode())
 

@@ -18,3 +18,6 @@ def test_without_arguments(skill_chars: int, argument_bytes: int) -> None:
         expected = encode_envelope(replace(envelope, args=b""))
         assert without_arguments(encode_envelope(envelope), envelope) == expected
         assert without_arguments(b"", envelope) == expected
+        # The worker put the arguments in place of a reference to those that are stored apart.
+        apart = replace(envelope, args=b"y" * 7)
+        assert without_arguments(encode_envelope(apart), envelope) == expected
