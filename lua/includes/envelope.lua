@@ -13,9 +13,11 @@ end
 local function options_at(envelope)
   -- MessagePack: one byte opens the array, then a text of at most 31 bytes, or of more with a byte for its length.
   local size, at = string.byte(envelope, 2) or 160, 3
-  if size == 217 then size, at = string.byte(envelope, 3), 4 else size = size - 160 end
+  if size == 217 then size, at = string.byte(envelope, 3) or 0, 4 else size = size - 160 end
   at = at + size
   local kind, a, b, c, d = string.byte(envelope, at, at + 4)
+  -- A damaged envelope may end inside a length.
+  a, b, c, d = a or 0, b or 0, c or 0, d or 0
   if kind == 196 then at = at + 2 + a
   elseif kind == 197 then at = at + 3 + a * 256 + b
   elseif kind == 198 then at = at + 5 + ((a * 256 + b) * 256 + c) * 256 + d
@@ -32,7 +34,7 @@ local function session_of(envelope)
   return session or nil
 end
 
--- Returns how many parents a task has above it, the last option of its envelope.
+-- Returns how many parents a task has above it, the eighth option of its envelope.
 local function depth_of(envelope)
   local at = options_at(envelope)
   if not at then return 0 end

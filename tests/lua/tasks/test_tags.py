@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.core.ids import task_ms
+from orchestrator.tasks.model import Envelope, encode_envelope
 from tests.lua.pool import row, tagged
 
 if TYPE_CHECKING:
@@ -109,6 +110,20 @@ def test_entries_without_a_task(pool: Pool) -> None:
     rows = [(id_, "tag:eu") for id_ in ids]
     assert pool.repair(*rows) == [(held.task_id, "misplaced")]
     assert listed(pool, "eu") == []
+
+
+@pytest.mark.parametrize(("skill", "size"), [("sum", 2), ("s" * 40, 300), ("sum", 70_000)])
+def test_envelopes_that_are_cut_off(pool: Pool, skill: str, size: int) -> None:
+    """A damaged envelope, wherever it ends, fails no scan, and its task can be deleted."""
+    pool.register()
+    envelope = encode_envelope(Envelope(skill, b" " * size, session="s", tags=("eu",)))
+    for length in range(60):
+        pool.put(row())
+        held = pool.one()
+        pool.end(held)
+        pool.execute("HSET", pool.keys.task(held.task_id), "env", envelope[:length])
+        pool.repair(held.task_id)
+        assert pool.delete(held.task_id)[0][0] == "deleted"
 
 
 def test_another_type(pool: Pool) -> None:
