@@ -96,6 +96,12 @@ class SkillVersions:
         async with self._reading:
             if self.accepts(skill, names, agent):
                 return
+            known = self._known.get(skill)
+            if known is not None and time.monotonic() < known.until_s and _fits(known.versions, names, agent):
+                # A new copy, with the versions of all agents, would tell no more.
+                known.looked_for.add(agent)
+                await self._look_for(skill, agent)
+                return
             await self._read(skill, agent)
         if not self.accepts(skill, names, agent) and not (key and await self._is_known(key)):
             raise InvalidInput(_misfit(skill, self._known[skill].versions, names, agent))
@@ -121,20 +127,27 @@ class SkillVersions:
 
     async def _read(self, skill: str, agent: str | None) -> None:
         found: list[KnownVersion] | None = None
-        absence: str | None = None
-        subject = self._services.keys.root, skill, agent
         with anyio.move_on_after(ANSWER_S), contextlib.suppress(StoreError):  # the submit reports the failure
-            if subject not in _warned and len(_warned) < WARNED_MAX:
-                absence = await find_absence(self._services.store, skill, agent)
             found = usable(await registry.versions(self._services.store, skill))
         if found is None:
             self._unchecked_until_s = time.monotonic() + RETRY_S
             return
         if skill not in self._known and len(self._known) >= KNOWN_MAX:
             del self._known[next(iter(self._known))]
-        known = self._known.get(skill)
-        looked_for = {agent} if known is None or time.monotonic() >= known.until_s else known.looked_for | {agent}
-        self._known[skill] = _Known(time.monotonic() + FRESH_S, found, looked_for=looked_for)
+        known, now_s = self._known.get(skill), time.monotonic()
+        looked_for = {agent, *(version.agent for version in found if version.live)}
+        if known is not None and now_s < known.until_s:
+            looked_for |= known.looked_for
+        self._known[skill] = _Known(now_s + FRESH_S, found, looked_for=looked_for)
+        await self._look_for(skill, agent)
+
+    async def _look_for(self, skill: str, agent: str | None) -> None:
+        """Warn the caller, once, if no live agent takes the task."""
+        subject, absence = (self._services.keys.root, skill, agent), None
+        if subject in _warned or len(_warned) >= WARNED_MAX:
+            return
+        with anyio.move_on_after(ANSWER_S), contextlib.suppress(StoreError):
+            absence = await find_absence(self._services.store, skill, agent)
         if absence is not None:
             _warned.add(subject)
             self._warn(absence)

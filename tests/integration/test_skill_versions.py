@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator import Agent, InvalidInput, KeyConflict, TaskFailed
+from orchestrator.agents import presence
+from orchestrator.agents import queries as registry
+from orchestrator.client import skill_versions
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import TaskState
-from orchestrator.tasks.submission import Submission
+from orchestrator.tasks.submission import NamedArguments, Submission
 from orchestrator.why.lookup import heads
 from orchestrator.why.model import Cause
 from tests.helpers.local_team import TIMEOUT_S
@@ -19,7 +22,9 @@ from tests.helpers.waiting import wait_for
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from orchestrator.agents.model import KnownVersion
     from orchestrator.client.handle import TaskHandle
+    from orchestrator.store.store import Store
     from orchestrator.workers.skill import Skill
     from tests.helpers.local_team import LocalTeam
 
@@ -90,6 +95,38 @@ async def test_a_new_argument_waits_until_the_old_workers_are_gone(team: LocalTe
         await team.stop(worker)
     assert [await handle.result(TIMEOUT_S) for handle in handles] == [f"good day {number}" for number in range(210)]
     assert {(await handle.info()).attempts for handle in handles[:20]} == {1}
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_tasks_for_many_agents_read_the_registry_once(
+    team: LocalTeam, monkeypatch: pytest.MonkeyPatch, *, known: bool
+) -> None:
+    """The versions of all agents are not read again for each agent; of those without a live worker it is told."""
+    names = [f"greeter{number}" for number in range(12)]
+    if known:
+        for name in names[:3]:
+            await team.work(first_version(name))
+    versions, absence = registry.versions, presence.find_absence
+    reads, looked_for = list[str](), list[str | None]()
+
+    async def counted(store: Store, skill: str) -> list[KnownVersion]:
+        reads.append(skill)
+        return await versions(store, skill)
+
+    async def looked(store: Store, skill: str, agent: str | None = None) -> str | None:
+        looked_for.append(agent)
+        return await absence(store, skill, agent)
+
+    monkeypatch.setattr(registry, "versions", counted)
+    monkeypatch.setattr(skill_versions, "find_absence", looked)
+    monkeypatch.setattr(skill_versions, "_warned", set())
+    told = list[str]()
+    checked = skill_versions.SkillVersions(team.services, told.append)
+    for name in names * 2:
+        await checked.check(NamedArguments("greet", ["name"], name, None))
+    assert reads == ["greet"]
+    assert looked_for == (names[:1] + names[3:] if known else names)
+    assert len(told) == (9 if known else 12)
 
 
 async def test_what_waits_is_seen(team: LocalTeam) -> None:
