@@ -178,21 +178,41 @@ class _Sorted:
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """A list of at most about 1000 ids, oldest first, which is read at once."""
+    """A list of ids, oldest first. A position is an id and its index.
+
+    The list of a parent has up to 100,000. They are appended, so that an id keeps its index until older ones are
+    dropped: a page is read from there on. The list of a session has about 1000, and is read at once.
+    """
 
     name: str
     key: str
     newest_first: bool = False
 
     async def read(self, store: Store, after: str) -> list[_Candidate]:
-        ids = [id_.decode() for id_ in await store.execute("LRANGE", self.key, 0, -1)]
+        last, _, index = after.partition(" ")
+        if not self.newest_first:
+            first = int(index) if index.isdecimal() else 0
+            page = list(enumerate(await self._ids(store, first, first + PAGE), first))
+            if not last:
+                return self._candidates(page)
+            if page and page[0][1] == last:
+                return self._candidates(page[1:])
+        ids = await self._ids(store, 0, -1)
         if self.newest_first:
             ids.reverse()
-        if after in ids:
-            ids = ids[ids.index(after) + 1 :]
-        elif after:
-            ids = [id_ for id_ in ids if (id_ < after if self.newest_first else id_ > after)]
-        return [_Candidate(id_, id_) for id_ in ids[:PAGE]]
+        found = list(enumerate(ids))
+        if last in ids:
+            found = found[ids.index(last) + 1 :]
+        elif last:
+            found = [(n, id_) for n, id_ in found if (id_ < last if self.newest_first else id_ > last)]
+        return self._candidates(found)
+
+    async def _ids(self, store: Store, first: int, last: int) -> list[str]:
+        return [id_.decode() for id_ in await store.execute("LRANGE", self.key, first, last)]
+
+    @staticmethod
+    def _candidates(found: list[tuple[int, str]]) -> list[_Candidate]:
+        return [_Candidate(id_, f"{id_} {index}") for index, id_ in found[:PAGE]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ import orchestrator.sync
 from orchestrator import Agent, InvalidInput, Submission, TaskContext, TaskFilter
 from orchestrator.client.session_actions import delete_session
 from orchestrator.core.formats import Feature
-from orchestrator.tasks import selecting
+from orchestrator.store.store import Store
+from orchestrator.tasks import selecting, walking
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.terminal import Terminal
 
@@ -169,6 +170,42 @@ async def test_indices_are_used(team: LocalTeam, monkeypatch: pytest.MonkeyPatch
     assert cut.cursor is not None
     assert await ids(team, error="no such text") == []
     assert len(await ids(team, tag="eu")) == 3
+
+
+async def test_children_are_read_in_pages(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No read takes more of the children than a page, unless the list has changed before the page; none is missed."""
+    agent = Agent("placed")
+
+    @agent.skill
+    async def bear(ctx: TaskContext) -> None:
+        await ctx.submit_many(Submission("later") for _ in range(400))
+
+    await team.work(agent)
+    parent = await team.orc.submit("bear")
+    await parent.result(timeout=10)
+    monkeypatch.setattr(walking, "PAGE", 50)
+    execute, lengths = Store.execute, list[int]()
+
+    async def counted(store: Store, *command: Any) -> Any:
+        reply = await execute(store, *command)
+        if command[0] == "LRANGE":
+            lengths.append(len(reply))
+        return reply
+
+    monkeypatch.setattr(Store, "execute", counted)
+    found = await ids(team, parent=parent.id)
+    assert len(set(found)) == len(found) == 400
+    assert max(lengths) <= 51
+    assert await in_pages(team, 70, parent=parent.id) == found
+    assert max(lengths) <= 51
+    first = await team.orc.tasks.page(TaskFilter(parent=parent.id), limit=70)
+    children_key = team.services.keys.children(parent.id)
+    await team.services.store.execute("LTRIM", children_key, 10, -1)
+    second = await team.orc.tasks.page(TaskFilter(parent=parent.id), after=first.cursor, limit=70)
+    assert [task.id for task in (*first.tasks, *second.tasks)] == found[:140]
+    await team.services.store.execute("LREM", children_key, 1, found[139])
+    third = await team.orc.tasks.page(TaskFilter(parent=parent.id), after=second.cursor, limit=70)
+    assert [task.id for task in third.tasks] == found[140:210]
 
 
 async def test_one_moment(team: LocalTeam) -> None:
