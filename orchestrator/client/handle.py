@@ -353,6 +353,8 @@ class TaskHandle(Generic[T_co]):
         if with_children:
             status = await self._retry_with_children(reason, actor)
         else:
+            # An earlier cancel of a task above it, which has not reached it, must not end it after the retry.
+            await bulk.cancel_children(self._parts.services.store, retry_for_s=self._retry_for_s)
             call = scripts.retry(
                 self._parts.services.keys,
                 ids=[self.id],

@@ -44,6 +44,7 @@ async def cancel(services: Services, job: ActiveCommand, ids: Sequence[str]) -> 
 
 async def retry(services: Services, job: ActiveCommand, ids: Sequence[str]) -> Counter[str]:
     """Retry tasks. The command's id is the token, so that it retries no task twice, even if that died again."""
+    await bulk.cancel_children(services.store)  # of earlier cancels, which else end what is retried here
     call = scripts.retry(
         services.keys,
         ids=ids,

@@ -60,6 +60,7 @@ async def retry(
     store: Store, ids: Sequence[str], *, said: str, max_wait_s: int, retry_for_s: float
 ) -> dict[str, tuple[RequeueStatus, TaskState | None]]:
     """Requeue ended tasks; `said` has actor and reason. Arguments, result and errors as for `cancel`."""
+    await cancel_children(store, retry_for_s=retry_for_s)  # of earlier cancels, which else end what is retried here
     done: dict[str, tuple[RequeueStatus, TaskState | None]] = {}
     token = new_token()
     for chunk in _chunks(ids):

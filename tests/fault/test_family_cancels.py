@@ -7,9 +7,12 @@ import sys
 from typing import TYPE_CHECKING
 
 import anyio
+import pytest
 
 from orchestrator import Agent, Submission, SubmitRefused, TaskContext
-from orchestrator.tasks.model import TaskState
+from orchestrator.client.task_actions import retry_tasks
+from orchestrator.tasks import bulk, scripts
+from orchestrator.tasks.model import RequeueStatus, TaskState
 from orchestrator.tasks.scripts import CANCEL_AT_ONCE
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import local_settings, run_local_team
@@ -84,6 +87,34 @@ async def test_killed_half_way(redis_server: RedisServer, prefix: str) -> None:
         children = await team.orc.tasks.find(parent=handle.id, limit=MANY, states=["cancelled"])
         assert len(children) == MANY
         assert {child.reason for child in children} == {f"with task {handle.id}: enough"}
+
+
+@pytest.mark.parametrize("how", ["one", "many"])
+async def test_retried_behind_a_cancel(redis_server: RedisServer, prefix: str, how: str) -> None:
+    """A retry comes after a cancel whose client has died, also if the cancel has not reached the task yet."""
+    agent, grown = Agent("family", concurrency=2), list[str]()
+
+    @agent.skill
+    async def parent(ctx: TaskContext) -> None:
+        grown.extend([(await ctx.submit("nobody")).id, (await ctx.submit("nobody")).id])
+        await anyio.sleep_forever()
+
+    async with run_local_team(local_settings(redis_server.url, prefix), supervised=False) as team:
+        supervisor = await team.start_supervisor()
+        await team.work(agent)
+        top = await team.orc.submit("parent")
+        await wait_for(lambda: len(grown) == 2, "children")
+        supervisor.cancel()
+        first, second = grown
+        await team.orc.cancel(first)
+        await team.services.store.call(scripts.cancel(team.services.keys, ids=[top.id], reason="enough"))
+        if how == "one":
+            assert await team.orc.retry(first) is RequeueStatus.REQUEUED
+        else:
+            await retry_tasks(team.services, [first])
+        await bulk.cancel_children(team.services.store)
+        states = {id_: (await team.orc.task(id_).status()).state for id_ in grown}
+        assert states == {first: TaskState.READY, second: TaskState.CANCELLED}
 
 
 async def test_parents_that_submit_meanwhile(redis_server: RedisServer, prefix: str) -> None:
