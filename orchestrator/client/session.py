@@ -21,7 +21,7 @@ from orchestrator.core.ids import check_task_id
 from orchestrator.store.keys import CHANGES
 from orchestrator.store.scoped import bind_scope
 from orchestrator.tasks import families, scripts
-from orchestrator.tasks.model import TaskEvent, WatchStatus
+from orchestrator.tasks.model import TaskEvent, TaskState, WatchStatus
 from orchestrator.tasks.output import as_event, final_entry, parse_entries, read_place
 from orchestrator.workspace.events import parse_event
 from orchestrator.workspace.model import WorkspaceEvent
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 POLL_S: Final = 0.1
 """Interval at which a reader looks for new tasks and events."""
 WATCHED_AT_ONCE: Final = 500
+RETRIED_S: Final = 1.0
+"""Interval at which a reader looks for retries of tasks that had ended before it found them."""
 _BUFFERED: Final = 512
 """Entries that a reader holds, about; each has at most 64 KiB."""
 _BEGINNING: Final = (0, 0)
@@ -79,7 +81,8 @@ class SessionHandle:
 
         Tasks are followed from the moment at which this finds them, about a tenth of a second after their submit. What
         they emit is complete; of the states before that moment the first event has the last. A task that has ended
-        before has its final state only, unless it emitted. The newest 1000 tasks of the session are followed.
+        before has its final state only, unless it emitted; after a retry it is followed within a second. The newest
+        1000 tasks of the session are followed.
 
         Args:
             after: `id` of the last event that was seen; None is the beginning, `$` is now.
@@ -167,6 +170,8 @@ class _SessionReader:
         self._streams: dict[str, _SessionStream] = {}
         self._known: dict[str, None] = {}
         self._newest = b""
+        self._ended: dict[str, None] = {}
+        self._looked_s = anyio.current_time()
 
     def start_at(self, now_ms: int) -> None:
         """Skip what happened before a time."""
@@ -183,6 +188,7 @@ class _SessionReader:
         # What has an earlier time is stored by now, in the streams of tasks that the session lists by now.
         until: Place = (await self.now_ms(), 0)
         await self._find_tasks()
+        await self._follow_retried()
         while True:
             await self._fill()
             changes = await self._read_workspace()
@@ -209,12 +215,27 @@ class _SessionReader:
                 end = await final_entry(self._store, id_) if status is WatchStatus.SILENT else None
                 if end is not None and (end.place, id_) > self._start:
                     stream.entries.append(end)
+                if end is not None and end.kind != TaskState.SUCCEEDED:
+                    self._ended[id_] = None
                 if status is not WatchStatus.UNKNOWN:
                     self._streams[id_] = stream
         self._known = dict.fromkeys(listed)
         # The list keeps the newest 1000 tasks.
         self._streams = {id_: stream for id_, stream in self._streams.items() if id_ in self._known}
         self._newest = newest
+
+    async def _follow_retried(self) -> None:
+        """Follow tasks that had ended, from a retry on: `watch` changes nothing while a task has ended."""
+        if not self._ended or anyio.current_time() - self._looked_s < RETRIED_S:
+            return
+        ids = list(self._ended)
+        for first in range(0, len(ids), WATCHED_AT_ONCE):
+            chunk = ids[first : first + WATCHED_AT_ONCE]
+            statuses = await self._store.call(scripts.watch(self._store.keys, ids=chunk))
+            for id_, (status, _) in zip(chunk, statuses, strict=True):
+                if status is not WatchStatus.SILENT or id_ not in self._known:
+                    del self._ended[id_]
+        self._looked_s = anyio.current_time()
 
     def _first_place(self) -> Place:
         """Return the place before the entries with the time of the position, of which other tasks may have some."""

@@ -2494,7 +2494,8 @@ class SessionHandle:
 
         Tasks are followed from the moment at which this finds them, about a tenth of a second after their submit. What
         they emit is complete; of the states before that moment the first event has the last. A task that has ended
-        before has its final state only, unless it emitted. The newest 1000 tasks of the session are followed.
+        before has its final state only, unless it emitted; after a retry it is followed within a second. The newest
+        1000 tasks of the session are followed.
 
         Args:
             after: `id` of the last event that was seen; None is the beginning, `$` is now.

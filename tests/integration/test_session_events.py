@@ -144,6 +144,30 @@ async def test_live(team: LocalTeam) -> None:
     assert seen[-1].kind == "succeeded"
 
 
+async def test_retry_of_a_task_that_had_ended(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower that found only the end of a task sees its next attempt after a retry."""
+    monkeypatch.setattr(module, "RETRIED_S", 0.05)
+    agent, kinds = Agent("writer"), list[str]()
+
+    @agent.skill
+    async def write() -> str:
+        return "done"
+
+    handle = await team.orc.submit("write", session="s 1")
+    await handle.cancel()
+    with anyio.fail_after(20):
+        async with aclosing(team.orc.session("s 1").events()) as events:
+            async for event in events:
+                kinds.append(event.kind)
+                if event.kind == "cancelled":
+                    await handle.retry()
+                elif event.kind == "ready":
+                    await team.work(agent)
+                elif event.kind == "succeeded":
+                    break
+    assert kinds == ["cancelled", "ready", "assigned", "succeeded"]
+
+
 async def test_entries_that_are_not_shown(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader goes on behind full pages of which nothing is to be shown, and waits when all entries are too young."""
     await play(team)
