@@ -8,7 +8,7 @@ DOCS_STAMP := $(DOCS_VENV)/.installed
 MUTANTS_VENV := build/mutants-venv
 MUTANTS_STAMP := $(MUTANTS_VENV)/.installed
 LINKS := orchestrator/lua orchestrator/workers
-# The newest supported interpreter that really starts (version shims may exist without one).
+# The first of these interpreters that really starts (version shims may exist without one).
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 ARGS ?=

@@ -76,7 +76,7 @@ async def test_followed(server: RedisServer, tmp_path: Path) -> None:
 
 
 def test_the_unit_has_the_settings_of_the_supervisor() -> None:
-    """User, program, credentials and environment are those of the supervisor's unit, which the deployment guide installs."""
+    """User, program, credentials and environment are those of the supervisor's unit, which the guide installs."""
     service = next(block.text for block in blocks(PAGE) if block.language == "ini").splitlines()
     supervisor = SUPERVISOR.read_text(encoding="utf-8").splitlines()
     shared = [line for line in supervisor if line.startswith(("User=", "LoadCredential=", "EnvironmentFile="))]

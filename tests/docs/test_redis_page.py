@@ -63,7 +63,9 @@ def test_server_of_your_own(tmp_path: Path, line: str) -> None:
                 return None
 
         where = f"127.0.0.1:{port}/0"
-        assert wait_until(lambda: answers(f"redis://worker:pw-worker@{where}"), lambda: server.describe("a start")) is True
+        assert (
+            wait_until(lambda: answers(f"redis://worker:pw-worker@{where}"), lambda: server.describe("a start")) is True
+        )
         assert "invalid username-password pair" in answers(f"redis://worker:other@{where}")
         assert "invalid username-password pair" in answers(f"redis://viewer:any@{where}")
         assert "authenticated" in answers(f"redis://{where}")
