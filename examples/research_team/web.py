@@ -43,15 +43,20 @@ async def start(
     return {"report": handle.id}
 
 
-@app.get("/{session}/events", response_class=EventSourceResponse)
-async def follow(
-    session: str, orc: Client, last_event_id: Annotated[str | None, Header()] = None
-) -> AsyncIterable[ServerSentEvent]:
-    """Stream the newest report of a session. A browser that reconnects gets what it missed."""
+async def newest_report(session: str, orc: Client) -> str:
+    """Return the newest report of a session, before the stream begins, because that could not answer 404."""
     reports = [row.id for row in await orc.tasks.find(session=session) if row.parent is None]
     if not reports:
         raise HTTPException(404, f"session {session!r} has no report")
-    async for event in orc.task(reports[0]).events(after=last_event_id):
+    return reports[0]
+
+
+@app.get("/{session}/events", response_class=EventSourceResponse)
+async def follow(
+    newest: Annotated[str, Depends(newest_report)], orc: Client, last_event_id: Annotated[str | None, Header()] = None
+) -> AsyncIterable[ServerSentEvent]:
+    """Stream the newest report of a session. A browser that reconnects gets what it missed."""
+    async for event in orc.task(newest).events(after=last_event_id):
         progress = event.progress and f"{event.progress.done} of {event.progress.total} {event.progress.message}"
         yield ServerSentEvent(id=event.id, event=event.kind, data=event.data or progress or event.reason)
 
