@@ -309,10 +309,14 @@ async def listing(store: Store, *, states: Collection[TaskState], limit: int) ->
     return rows
 
 
-async def ids_with_prefix(store: Store, prefix: str, *, limit: int) -> list[str]:
-    """Return the ids with a prefix among the open tasks, the latest ends and the dead letters, `limit` of each."""
-    found = [*await waiting(store, limit), *await ended(store, limit), *await dead(store, limit)]
-    return list(dict.fromkeys(id_ for id_, _ in found if id_.startswith(prefix)))
+async def ids_with_prefix(store: Store, prefix: str, *, limit: int) -> tuple[list[str], bool]:
+    """Return the ids with a prefix among the open tasks, the latest ends and the dead letters, `limit` of each.
+
+    And whether these were all open tasks, so that no other one has the prefix.
+    """
+    still_open = await waiting(store, limit)
+    found = [*still_open, *await ended(store, limit), *await dead(store, limit)]
+    return list(dict.fromkeys(id_ for id_, _ in found if id_.startswith(prefix))), len(still_open) < limit
 
 
 async def queue_lengths(store: Store) -> dict[str, int]:

@@ -141,24 +141,29 @@ async def find_task(services: Services, typed: str) -> str:
     """Return a whole task id as it is; for the beginning of one, the only id that begins with it.
 
     Raises:
-        InvalidInput: not the form of a task id, or several ids begin with it.
+        InvalidInput: not the form of a task id, or several ids begin with it, or perhaps do.
         NotFound: none does.
     """
     if len(check_task_prefix(typed)) == TASK_ID_CHARS:
         return typed
     store = services.store
-    found = await store.read_with_retry(
+    found, complete = await store.read_with_retry(
         lambda: queries.ids_with_prefix(store, typed, limit=LOOKED_AT),
         retry_for_s=services.settings.redis.command_timeout_s,
     )
     if not found:
         raise NotFound(
-            f"no id begins with {typed} among the open tasks, the dead letters and the {LOOKED_AT} latest ends; give "
-            "the whole id, or see `orc tasks list`"
+            f"no id begins with {typed} among the open tasks, the dead letters and the latest ends, {LOOKED_AT} of "
+            "each; give the whole id, or see `orc tasks list`"
         )
     if len(found) > 1:
         named = ", ".join([*sorted(found)[:NAMED], *(["…"] if len(found) > NAMED else [])])
         raise InvalidInput(f"{len(found)} task ids begin with {typed}: {named}; give more of the id")
+    if not complete:
+        raise InvalidInput(
+            f"{found[0]} begins with {typed}, and perhaps another id: only {LOOKED_AT} open tasks were looked at; "
+            "give the whole id"
+        )
     return found[0]
 
 

@@ -45,6 +45,17 @@ async def test_several_ids_begin_so(team: LocalTeam) -> None:
         await find_task(team.services, begin)
 
 
+async def test_many_tasks_are_open(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where not all open tasks are looked at, another id may begin so: nothing is chosen, and the id is shown."""
+    monkeypatch.setattr("orchestrator.views.tasks.LOOKED_AT", 3)
+    first, second = [await team.orc.submit("unserved", delay=60 + n) for n in range(2)]
+    assert await find_task(team.services, second.id[:-1]) == second.id
+    for n in range(3):
+        await team.orc.submit("unserved", delay=70 + n)
+    with pytest.raises(InvalidInput, match=f"^{first.id} begins with .*, and perhaps another id.*give the whole id"):
+        await find_task(team.services, first.id[:23])
+
+
 async def test_no_id_begins_so(team: LocalTeam) -> None:
     """An unknown beginning is not found, and what no id begins with is refused before Redis is asked."""
     with pytest.raises(NotFound, match="no id begins with ffff"):
