@@ -275,7 +275,7 @@ class HoldAgent(TimedPause):
 
     slots = {"hold:agent:{.agent}": "-"}
     verb = "agents hold"
-    examples = ('editor 300 --reason "the model is down"',)
+    examples = ('editor 5m --reason "the model is down"',)
 
     kind: Literal["hold-agent"] = "hold-agent"
     agent: AgentName
@@ -289,7 +289,7 @@ class HoldLimit(TimedPause):
 
     slots = {"hold:limit:{.limit}": "-"}
     verb = "limits hold"
-    examples = ('model:gpt 60 --reason "429 with Retry-After: 60"',)
+    examples = ('model:gpt 60s --reason "429 with Retry-After: 60"',)
 
     kind: Literal["hold-limit"] = "hold-limit"
     limit: LimitName

@@ -111,7 +111,7 @@ async def delete(store: Store, name: str, *, retry_for_s: float = 0.0) -> None:
 def _first_fire(plan: Plan, now_ms: int) -> str:
     first_ms = plan.timing(now_ms).after(now_ms)
     if first_ms is None:
-        raise InvalidInput(f"cron {plan.cron!r} matches no day of the next 50 years; see docs/guides/schedules.md")
+        raise InvalidInput(f"cron {plan.cron!r} matches no day of the next 50 years; correct its day and month")
     return str(first_ms)
 
 

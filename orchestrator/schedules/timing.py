@@ -22,7 +22,15 @@ if TYPE_CHECKING:
 
 SHORTEST_EVERY_MS: Final = 1_000
 MAX_CRON_CHARS: Final = 256
-_FIELDS: Final = ("minute", "hour", "day-of-month", "month", "day-of-week")
+_FORMS: Final = {
+    "minute": "0 to 59, a list 1,15, a range 9-17, a step */15, or *",
+    "hour": "0 to 23, a list 1,15, a range 9-17, a step */6, or *",
+    "day-of-month": "1 to 31 if the month has that day, a list 1,15, a range 9-17, a step */5, L, LW, or *",
+    "month": "1 to 12 or JAN to DEC, a list 1,7, a range 3-6, a step */3, or *",
+    "day-of-week": "0 to 7 or SUN to SAT, a list MON,FRI, a range MON-FRI, MON#1, FRIL, or *",
+}
+"""What each field takes, for messages."""
+_FIELDS: Final = tuple(_FORMS)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE: Final = timedelta(minutes=1)
 _DAY: Final = timedelta(days=1)
@@ -150,9 +158,7 @@ def _validate(expression: str, name: str, part: str, alone: str) -> None:
     try:
         CronSim(alone, _EPOCH)
     except (CronSimError, ValueError, AssertionError):
-        raise InvalidInput(
-            f"cron {expression!r}: {name} {part!r} is not possible; see docs/guides/schedules.md"
-        ) from None
+        raise InvalidInput(f"cron {expression!r}: {name} {part!r} is not possible; write {_FORMS[name]}") from None
 
 
 def check_every(every_ms: int) -> int:

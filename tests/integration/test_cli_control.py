@@ -229,6 +229,19 @@ async def test_who_starts_later_obeys(team: LocalTeam, orc: Orc, ed: Ed) -> None
     await wait_until(answered, "its receipt")
 
 
+async def test_pauses_with_an_end(orc: Orc, worker: Worker) -> None:
+    """A pause takes a duration as other options do; one that is none is exit code 2."""
+    done = await orc("agents", "hold", "ed", "5m", "--reason", "429")
+    assert (done.code, done.out.splitlines()[0].partition(": ")[2]) == (0, "hold-agent for_s=300.0 agent=ed")
+    done = await orc("agents", "hold", "ed", "600", "--reason", "429")
+    assert (done.code, done.out.splitlines()[0].partition(": ")[2]) == (0, "hold-agent for_s=600.0 agent=ed")
+    done = await orc("agents", "hold", "ed", "0")
+    assert (done.code, done.err) == (2, "error: DURATION in seconds should be greater than 0\n")
+    done = await orc("limits", "hold", "model", "soon")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "error: DURATION 'soon' is not a duration; write 90s, 5m, 2h, 1h30m or seconds\n"
+
+
 async def test_hints(orc: Orc, worker: Worker) -> None:
     """An unknown agent, a start of nothing, and other stops that still hold are said."""
     done = await orc("stop", "--agent", "nobody")

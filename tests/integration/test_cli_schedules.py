@@ -90,8 +90,9 @@ async def test_add_forms(orc: Orc) -> None:
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        (("--cron", "61 2 * * *"), "minute '61' is not possible"),
-        (("--cron", "0 0 31 2 *"), "day-of-month '31 in month 2' is not possible"),
+        (("--cron", "61 2 * * *"), "minute '61' is not possible; write 0 to 59, a list 1,15,"),
+        (("--cron", "0 0 31 2 *"), "day-of-month '31 in month 2' is not possible; write 1 to 31 if the month"),
+        (("--cron", "0 0 * * FRY"), "day-of-week 'FRY' is not possible; write 0 to 7 or SUN to SAT"),
         (("--cron", "0 0 * * *", "--zone", "Europe/Berln"), "did you mean Europe/Berlin"),
         (("--every", "100ms"), "the shortest interval is 1 s"),
         ((), "either cron or every"),

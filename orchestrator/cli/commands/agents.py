@@ -1,4 +1,4 @@
-"""`orc agents`: list, show, top, pause, resume, limit."""
+"""`orc agents`: list, show, top, limit; pause, hold and resume are declared control commands."""
 
 from __future__ import annotations
 

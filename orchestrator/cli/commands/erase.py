@@ -41,8 +41,8 @@ def erase(
 ) -> int:
     """Erase all text about a person: records, messages, summaries, assigned sessions. Asks for confirmation.
 
-    For 20 minutes, text about the person is refused. A repeat goes on where a run was interrupted. Backups, logs and
-    text that names no person are not reached; docs/guides/erasure.md has the list.
+    For 20 minutes, text about the person is refused. A repeat goes on where a run was interrupted. Backups, logs,
+    traces, ids, and text that names no person are not reached; after a restore, erase again.
 
     Exit code: 0 erased, 4 not confirmed, or not recorded, so that nothing was erased; 6 something is left.
 

@@ -1,4 +1,4 @@
-"""`orc limits`: list; set and reset are declared control commands."""
+"""`orc limits`: list; set, reset and hold are declared control commands."""
 
 from __future__ import annotations
 

@@ -103,8 +103,11 @@ def _backlog_text(backlog: Backlog) -> str:
 
 
 def _present_text(now: Mapping[str, int]) -> str:
-    words = {"awaiting_input": "awaiting input", "dead": "dead letters"}
-    return ", ".join(f"{count} {words.get(name, name)}" for name, count in now.items() if count) or "none"
+    words = {"awaiting_input": "awaiting input", "dead": "dead letter"}
+    present = [(count, words.get(name, name)) for name, count in now.items() if count]
+    return (
+        ", ".join(f"{count} {word}{'s' * (word == 'dead letter' and count > 1)}" for count, word in present) or "none"
+    )
 
 
 def _counters_text(counters: Mapping[str, int]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from orchestrator.cli.terminal.command_options import USUAL, CommandOptions, send_and_show
 from orchestrator.cli.terminal.confirm import ask
+from orchestrator.cli.terminal.inputs import duration_s
 from orchestrator.cli.terminal.inputs import value as read_value
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import Commands, option, positional
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 EXIT_CODES = (
     "Exit code: 0 every process answered or none runs; 5 an answer is missing, the command is active all the same."
 )
+HOW_LONG = "for_s"
+DURATION_HELP = "How long: 90s, 5m, 2h, or seconds."
 JSON_HELP = "JSON when it parses, otherwise text; @FILE and @- read it from a file or standard input."
 
 
@@ -88,7 +91,8 @@ def _parameters(model: type[Command]) -> Iterator[Parameter]:
     for name, field in fields.items():
         if field.is_required():
             help_ = JSON_HELP if JSON in field.metadata else field.description or ""
-            typed = positional(name.upper(), help=help_)
+            word, help_ = ("DURATION", DURATION_HELP) if name == HOW_LONG else (name.upper(), help_)
+            typed = positional(word, help=help_)
             if reset:
                 annotation: Any = Annotated[str | None, typed]
                 yield Parameter(name, Parameter.POSITIONAL_ONLY, default=None, annotation=annotation)
@@ -117,13 +121,17 @@ def _command(model: type[Command], values: Mapping[str, Any]) -> Command:
     from orchestrator.core.payload import encode_json
 
     def encoded(name: str, value: Any) -> Any:
+        if name == HOW_LONG:
+            return duration_s("DURATION", value)
         if JSON not in model.model_fields[name].metadata:
             return value
         return encode_json(name, read_value(value), max_bytes=32_768, max_depth=64).decode()
 
-    return make_command(
-        model.model_fields["kind"].default, {name: encoded(name, value) for name, value in values.items()}
-    )
+    kind = model.model_fields["kind"].default
+    try:
+        return make_command(kind, {name: encoded(name, value) for name, value in values.items()})
+    except InvalidInput as invalid:
+        raise InvalidInput(str(invalid).replace(f"{HOW_LONG}: Input", "DURATION in seconds")) from None
 
 
 async def _give(

@@ -39,6 +39,10 @@ CELL_MIN: Final = 6
 ID_CHARS: Final = 36
 _IDS: Final = frozenset({"ID", "EXAMPLE", "NEWEST", "TASK"})
 """Columns of ids."""
+_KEYS: Final = frozenset({"ID", "TASK"})
+"""Columns of the ids of their rows."""
+ID_BEGUN: Final = 24
+"""Characters that such an id keeps, with the mark of the cut; the others are the same in all ids of a client."""
 
 
 class OutputClosed(Exception):
@@ -200,8 +204,10 @@ def table(rows: Sequence[Sequence[str]], heads: Sequence[str]) -> str:
 def _fitting(widths: Sequence[int], titles: Sequence[str], columns: int) -> list[int]:
     """Return narrower columns: the widest one gives way first, an id last, because it is copied from the table."""
     fitting = list(widths)
-    least = [max(len(title), ID_CHARS if title in _IDS else CELL_MIN) for title in titles]
-    for may_cut in (least, [max(len(title), CELL_MIN) for title in titles]):
+    begun = [ID_BEGUN if title in _KEYS else CELL_MIN for title in titles]
+    whole_ids = [max(len(title), ID_CHARS if title in _IDS else CELL_MIN) for title in titles]
+    whole_titles = [max(len(title), each) for title, each in zip(titles, begun, strict=True)]
+    for may_cut in (whole_ids, whole_titles, begun, [CELL_MIN] * len(titles)):
         while (too_wide := sum(fitting) + len(_BETWEEN) * (len(fitting) - 1) - columns) > 0:
             room = [max(0, width - each) for width, each in zip(fitting, may_cut, strict=True)]
             widest = max(range(len(fitting)), key=lambda at: (room[at] > 0, fitting[at]))

@@ -54,7 +54,7 @@ _CODES: Final = {
 @option_group("Filter: every condition must hold")
 @dataclass(frozen=True, slots=True)
 class TaskConditions:
-    """TaskConditions that select tasks."""
+    """Conditions that select tasks."""
 
     skill: Annotated[str | None, option("--skill", metavar="SKILL")] = None
     """Tasks of this skill."""
@@ -112,7 +112,7 @@ NO_CONDITIONS: Final = TaskConditions()
 @option_group("Filter: every condition must hold")
 @dataclass(frozen=True, slots=True)
 class Filtering(TaskConditions):
-    """TaskConditions that select tasks when no ids are given."""
+    """Conditions that select tasks when no ids are given."""
 
     all_: Annotated[bool, option("--all")] = False
     """All tasks, up to --limit. Needed when no other condition is given."""

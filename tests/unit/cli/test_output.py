@@ -40,6 +40,19 @@ def test_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) 
     assert text.count("…") == 2
 
 
+def test_an_id_is_cut_behind_what_tells_it_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a table of many columns titles are cut first, so that the ids of one client differ and can be typed."""
+    monkeypatch.setattr(output, "is_terminal", lambda _: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    ids = [f"0190f6e5-4d2a-7c3b-9f{n}0-2b6c8d4e1a55" for n in range(5)]
+    columns = ["id", "state", "skill", "priority", "session", "submitted_at", "depth", "parent"]
+    rows = [[id_, "succeeded", "investigate", "normal", "ada", "17 s ago", "1", ids[0]] for id_ in ids]
+    lines = output.table(rows, columns).splitlines()
+    assert max(map(len, lines)) == 80
+    assert [line.split()[0] for line in lines[1:]] == [f"{id_[:23]}…" for id_ in ids]
+
+
 def test_a_table_for_a_pipe_is_whole() -> None:
     """Off a terminal no cell is cut."""
     assert "r" * 500 in output.table([["1", "r" * 500]], ["id", "reason"])
