@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 NEEDS_NETWORK: Final = "python -m pip install"
 GOES_ON: Final = ("orc up ", "uvicorn ", "curl -sN ")
 """Commands that a reader leaves running in a terminal of their own."""
+READY: Final = {"orc": "worker_started"}
+"""What the log of such a command has when the reader types the next one."""
+FAILS: Final = "error: "
+"""Begins the output of a command that fails."""
+HINT: Final = re.compile(r"^submitted as .*\n", re.MULTILINE)
+"""A line that only a terminal shows."""
 WAIT_S: Final = 60.0
 """Time that a program of a page has on a machine with many other tests."""
 
@@ -45,11 +51,17 @@ def steps_of(block: Block) -> Iterator[tuple[str, str]]:
         yield command, shown
 
 
-def type_command(command: str, *, folder: Path, environment: Mapping[str, str]) -> str:
+def type_command(command: str, *, folder: Path, environment: Mapping[str, str], fails: bool = False) -> str:
     """Type a command in a shell, and return what it printed.
 
+    Args:
+        command: the command.
+        folder: where it is typed.
+        environment: of the shell.
+        fails: whether its exit code must tell of a failure, or of success.
+
     Raises:
-        AssertionError: it failed.
+        AssertionError: it failed, or should have failed.
     """
     path = f"{Path(ORC).parent}:{environment['PATH']}"
     done = subprocess.run(
@@ -62,7 +74,7 @@ def type_command(command: str, *, folder: Path, environment: Mapping[str, str]) 
         check=False,
     )
     printed = done.stdout.decode()
-    assert done.returncode == 0, f"{command}: exit code {done.returncode}\n{printed}"
+    assert (done.returncode != 0) == fails, f"{command}: exit code {done.returncode}\n{printed}"
     return printed if printed.endswith("\n") or not printed else f"{printed}\n"  # as curl prints an answer
 
 
@@ -108,10 +120,11 @@ class Reader(AbstractContextManager["Reader"]):
             (self._folder / name).write_text(text, encoding="utf-8")
 
     def type_commands(self) -> int:
-        """Type all commands of the page, in order, and return their number."""
+        """Type all commands of the page whose output it shows, in order, and return their number."""
         typed = 0
-        for command, shown in steps(self._page):
-            if command.startswith(NEEDS_NETWORK):
+        for command, with_hints in steps(self._page):
+            shown = HINT.sub("", with_hints)
+            if not shown or command.startswith(NEEDS_NETWORK):
                 continue
             here = command.replace("localhost:8000", f"localhost:{self._port}")
             if command.startswith(GOES_ON):
@@ -126,13 +139,19 @@ class Reader(AbstractContextManager["Reader"]):
         process = ActorProcess(["bash", "-c", f"exec {command}"], name=name, env=self._environment, cwd=self._folder)
         self.running[name] = self._terminals.enter_context(process)
         pattern = _pattern(shown)
-        wait_until(lambda: re.search(pattern, process.output), lambda: process.describe(f"what {self._page} shows"), WAIT_S)
+        ready = READY.get(name, "")
+        wait_until(
+            lambda: re.search(pattern, process.output) and ready in process.output,
+            lambda: process.describe(f"what {self._page} shows"),
+            WAIT_S,
+        )
 
     def _type(self, command: str, shown: str) -> None:
         """Type a command; one that only reads, as often as a reader would until the team has come so far."""
 
         def printed() -> str:
-            return type_command(command, folder=self._folder, environment=self._environment)
+            fails = shown.startswith(FAILS)
+            return type_command(command, folder=self._folder, environment=self._environment, fails=fails)
 
         if " -X " in command or " submit " in command:
             check_output(command, shown, printed())

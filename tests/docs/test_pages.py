@@ -23,10 +23,10 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.util._once import Once
 
+from orchestrator import Agent
 from orchestrator.cli.app import program
 from tests.docs.pages import PAGES, ROOT, Block, anchors, blocks, files, is_generated, links, prose, read
 from tests.helpers.local_team import LocalTeam, local_settings, run_local_team
-from orchestrator import Agent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -170,3 +170,10 @@ def test_lines_are_short() -> None:
     pages = [page for page in PAGES if not page.startswith(("lua/", "benchmarks/"))]
     long = [f"{page}:{at}" for page in pages for at, line in enumerate(read(page), 1) if len(line) > 160]
     assert long == []
+
+
+def test_the_manual_lists_its_pages() -> None:
+    """The first page of the manual links to each guide, tutorial and written page of the reference."""
+    shelves = ("docs/tutorial/", "docs/guides/", "docs/reference/")
+    pages = {page.removeprefix("docs/") for page in PAGES if page.startswith(shelves) and not is_generated(page)}
+    assert sorted(pages - set(links("docs/README.md"))) == []
