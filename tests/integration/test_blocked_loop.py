@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -68,6 +69,42 @@ async def test_a_blocking_handler_is_named_while_it_blocks(team: LocalTeam, log:
         return line["where"] in finding.found and "def" in finding.fix
 
     await wait_for(shown, "the doctor to show it", 20)
+
+
+@pytest.mark.blocks_loop
+async def test_a_program_that_a_handler_waits_for_is_a_block(team: LocalTeam, log: Log) -> None:
+    """`subprocess.run` waits in `selectors`, as the event loop itself does when it has nothing to do."""
+    agent = Agent("blocker")
+
+    @agent.skill
+    async def work() -> str:
+        return subprocess.run(["sleep", "1.8"], capture_output=True, text=True, check=True).stdout  # noqa: ASYNC221
+
+    await team.work(agent)
+    await (await team.orc.submit("work")).result(30)
+    (line,) = log.lines("event_loop_blocked")
+    assert (line["skill"], line["agent"]) == ("work", "blocker")
+    assert f"{__file__}:{line_of(work.handler, 'subprocess.run')}".endswith(line["where"])
+
+
+async def test_a_loop_that_answers_during_a_report(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that ends while its stack is read hides no later one."""
+    watcher = LoopWatcher(worker="w")
+
+    def answer_meanwhile(_: object) -> tuple[str, str]:
+        watcher._answer()
+        return "a.py:1", ""
+
+    monkeypatch.setattr(loop_watcher, "_starved_s", lambda _: 0.0)
+    monkeypatch.setattr(loop_watcher, "stack_of", answer_meanwhile)
+    watcher._asked_s = 1.0
+    watcher._look(3.0)
+    monkeypatch.setattr(loop_watcher, "stack_of", lambda _: ("b.py:2", ""))
+    watcher._asked_s = 4.0
+    watcher._look(6.0)
+    watcher._answer()
+    assert [line["where"] for line in log.lines("event_loop_blocked")] == ["a.py:1", "b.py:2"]
+    assert [line["where"] for line in log.lines("event_loop_unblocked")] == ["b.py:2"]
 
 
 async def test_a_waiting_handler_is_no_block(team: LocalTeam, log: Log) -> None:

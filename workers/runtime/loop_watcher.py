@@ -12,7 +12,7 @@ import selectors
 import sys
 import threading
 import time
-from asyncio import runners
+from asyncio import base_events, runners
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.log import bind_context, get_logger
@@ -33,8 +33,6 @@ AGAIN_S: Final = 60.0
 MOST_PLACES: Final = 100
 END_TIMEOUT_S: Final = 1.0
 
-_IDLE: Final = frozenset({selectors.__file__, runners.__file__})
-"""Files of the innermost Python frame while the loop waits for events: of asyncio, and of uvloop."""
 _ATTEMPT: Final = Executor._attempt.__code__  # noqa: SLF001 - its frame has the attempt
 _log = get_logger(__name__)
 
@@ -56,8 +54,8 @@ class LoopWatcher:
         """Time for which the thread of the loop had waited for a processor when the loop was asked."""
         self._asked_s: float | None = None
         """Time at which the loop was asked to run a callback; None when it has."""
-        self._reported = ""
-        """Place of the block under way, once it is reported."""
+        self._reported: tuple[float, str] | None = None
+        """The `_asked_s` and the place of the last block that was reported."""
         self._count = 0
         self._told_s: dict[str, float] = {}
 
@@ -87,20 +85,24 @@ class LoopWatcher:
         asked_s = self._asked_s
         if asked_s is None:
             frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 - there is no other way
-            if frame is not None and frame.f_code.co_filename not in _IDLE:
+            if frame is not None and not _waits_for_events(frame):
                 self._asked_s, self._starved_s = now_s, _starved_s(self._native_id)
                 with contextlib.suppress(RuntimeError):  # the loop has closed
                     self._loop.call_soon_threadsafe(self._answer)
-        elif not self._reported and (blocked_s := now_s - asked_s) >= BLOCKED_AFTER_S:
+        elif not self._is_reported(asked_s) and (blocked_s := now_s - asked_s) >= BLOCKED_AFTER_S:
             starved_s = _starved_s(self._native_id) - self._starved_s
             if blocked_s - starved_s >= BLOCKED_AFTER_S / 2:  # else it would run if other programs let it
-                self._report(blocked_s, sys._current_frames().get(self._loop_thread))  # noqa: SLF001 - as above
+                self._report(asked_s, blocked_s, sys._current_frames().get(self._loop_thread))  # noqa: SLF001
 
-    def _report(self, blocked_s: float, frame: FrameType | None) -> None:
+    def _is_reported(self, asked_s: float) -> bool:
+        return self._reported is not None and self._reported[0] == asked_s
+
+    def _report(self, asked_s: float, blocked_s: float, frame: FrameType | None) -> None:
         where, stack = stack_of(frame)
         attempt = _attempt_on(frame)
-        self._reported, self._count = where, self._count + 1
-        self._keep(blocked_s)
+        # With the time, because the loop may have answered while the stack was read.
+        self._reported, self._count = (asked_s, where), self._count + 1
+        self._keep(blocked_s, where)
         told_s, now_s = self._told_s.pop(where, None), time.monotonic()
         self._told_s[where] = now_s if told_s is None or now_s - told_s >= AGAIN_S else told_s
         if len(self._told_s) > MOST_PLACES:
@@ -117,18 +119,28 @@ class LoopWatcher:
             task=task.task_id, agent=task.agent, skill=attempt.envelope.skill,
         )  # fmt: skip
 
-    def _keep(self, blocked_s: float) -> None:
-        self.note = f"{blocked_s:.1f} {self._count} {self._reported}"
+    def _keep(self, blocked_s: float, where: str) -> None:
+        self.note = f"{blocked_s:.1f} {self._count} {where}"
 
     def _answer(self) -> None:
         """In the event loop: note that it runs."""
         asked_s, reported = self._asked_s, self._reported
-        if reported and asked_s is not None:
-            blocked_s = time.monotonic() - asked_s
-            self._keep(blocked_s)
-            _log.info("event_loop_unblocked", blocked_s=round(blocked_s, 1), where=reported)
-        self._reported = ""
+        if asked_s is not None and reported is not None and reported[0] == asked_s:
+            blocked_s, where = time.monotonic() - asked_s, reported[1]
+            self._keep(blocked_s, where)
+            _log.info("event_loop_unblocked", blocked_s=round(blocked_s, 1), where=where)
         self._asked_s = None
+
+
+def _waits_for_events(frame: FrameType) -> bool:
+    """Return whether the innermost Python frame is that in which a loop waits: of asyncio, or of uvloop.
+
+    Code that blocks may wait in `selectors` too, as `subprocess.run` does, and is called by another module.
+    """
+    file, caller = frame.f_code.co_filename, frame.f_back
+    if file == selectors.__file__:
+        return caller is not None and caller.f_code.co_filename == base_events.__file__
+    return file == runners.__file__
 
 
 def _starved_s(native_id: int) -> float:
