@@ -23,7 +23,7 @@ from orchestrator.tracing.active import active
 from orchestrator.workers.asking import NO_DEFAULT
 from orchestrator.workers.pausing import PausableLimit, pause_agent
 from orchestrator.workers.signals import Asked
-from orchestrator.workers.unawaited import noticed, take_unawaited
+from orchestrator.workers.unawaited import any_waits, noticed, take_unawaited
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
@@ -329,8 +329,8 @@ class TaskContext:
         A longer pause replaces a shorter one; a shorter one changes nothing. `orc start --agent NAME` ends it early.
 
         Args:
-            for_s: seconds or timedelta, rounded up to the next full second.
-            reason: shown with the pause.
+            for_s: seconds or timedelta, rounded up to the next full second. 0 pauses nothing.
+            reason: shown with the pause; 500 characters of it.
 
         Raises:
             InvalidInput: `for_s` is no duration or too long.
@@ -372,8 +372,17 @@ class TaskContext:
         """Configuration values that operators publish at run time, as this worker knows them."""
         return self._resources.config
 
-    def unawaited(self) -> NotAwaited | None:
+    @property
+    def may_lack_await(self) -> bool:
+        """Return whether a call below has not begun."""
+        return self._calls is not None and any_waits(self._calls)
+
+    async def unawaited(self) -> NotAwaited | None:
         """Return the failure of a handler that has returned and did not await one of the calls below."""
+        # A task that the handler started for a call begins it in the next turn of the loop. The handler may have
+        # ignored its cancellation, which must not end this wait.
+        with CancelScope(shield=True):
+            await asyncio.sleep(0)
         return None if self._calls is None else take_unawaited(self._calls)
 
     @noticed

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from types import CodeType
 
-PRUNE_EVERY: Final = 256
-"""Calls after which those that have begun are forgotten."""
+PRUNE_FROM: Final = 256
+"""Calls from which on those that have begun are forgotten, each time that their number has doubled."""
 
 Call = tuple["Coroutine[Any, Any, Any]", str, "CodeType", int]
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -44,7 +44,7 @@ def noticed(method: Method) -> Method:
         calls = self._calls
         if calls is None:
             calls = self._calls = []
-        elif calls and len(calls) % PRUNE_EVERY == 0:
+        elif (count := len(calls)) >= PRUNE_FROM and count & (count - 1) == 0:
             calls[:] = [one for one in calls if _waits(one)]
         caller = sys._getframe(1)  # noqa: SLF001 - `inspect.stack` reads source files
         calls.append((coroutine, name, caller.f_code, caller.f_lineno))
@@ -53,6 +53,11 @@ def noticed(method: Method) -> Method:
     if (mark := getattr(inspect, "markcoroutinefunction", None)) is not None:  # Python 3.12
         mark(call)
     return cast("Method", call)
+
+
+def any_waits(calls: list[Call]) -> bool:
+    """Return whether a call has not begun; a task that the handler started for it may be about to."""
+    return any(map(_waits, calls))
 
 
 def take_unawaited(calls: list[Call]) -> NotAwaited | None:

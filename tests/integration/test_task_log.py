@@ -319,6 +319,37 @@ async def test_awaited_calls_succeed(team: LocalTeam, log: Log) -> None:
     assert log.lines("task_failed", "attempt_failed") == []
 
 
+async def test_a_call_in_a_task_that_just_started_is_no_mistake(team: LocalTeam, log: Log) -> None:
+    """A call that a handler hands to a task right before it returns begins all the same, and is not judged before."""
+    agent, begun = Agent("hasty"), list[object]()
+
+    @agent.skill(max_attempts=1)
+    async def work(ctx: TaskContext) -> str:
+        begun.append(asyncio.create_task(ctx.emit("last words")))
+        return "done"
+
+    await team.work(agent)
+    handle = await team.orc.submit("work")
+    assert await handle.result(WAIT_S) == "done"
+    assert len(begun) == 1
+    assert log.lines("task_failed", "attempt_failed") == []
+
+
+async def test_a_handler_that_ignored_its_end_is_judged(team: LocalTeam, log: Log) -> None:
+    """A handler that swallows the cancellation at its time limit and forgets an await gets its verdict at once."""
+    agent = Agent("stubborn")
+
+    @agent.skill(max_attempts=1, timeout=0.2)
+    async def work(ctx: TaskContext) -> str:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(WAIT_S)
+        ctx.emit("lost")  # type: ignore[unused-coroutine]  # the mistake
+        return "done"
+
+    await _run(team, agent, "work")
+    assert "ctx.emit() was called without await" in (await _lines(log, 1, "task_failed"))[0]["reason"]
+
+
 async def test_a_thread_that_cannot_await_is_told(team: LocalTeam, log: Log) -> None:
     """A `def` handler that calls `ctx.emit` gets the same reason."""
     agent = Agent("forgetful")

@@ -458,7 +458,8 @@ class Executor:
 
     async def _succeeded(self, attempt: Attempt, value: Any) -> Verdict | None:
         """Encode the result, in a thread if it is large, and put it into the payload store if it is too large."""
-        if attempt.context is not None and (forgotten := attempt.context.unawaited()) is not None:
+        context = attempt.context
+        if context is not None and context.may_lack_await and (forgotten := await context.unawaited()) is not None:
             verdict = self._failed(attempt, forgotten)
             attempt.raised_at = place(forgotten.path, forgotten.line)
             return verdict
