@@ -37,6 +37,8 @@ class AttemptPausing:
         """See `Pausing`."""
         services = self._services
         retry_for_s = services.settings.redis.command_timeout_s
+        # Often the text of an answer, which may be long and must not fail the attempt.
+        reason = reason[:SAID_CHARS]
         try:
             await send(
                 services.store, services.settings, command, actor=self._actor, reason=reason, retry_for_s=retry_for_s
@@ -64,8 +66,9 @@ class PausableLimit:
         A longer pause replaces a shorter one; a shorter one changes nothing. `orc start --limit NAME` ends it early.
 
         Args:
-            for_s: seconds or timedelta, as the `Retry-After` of an answer; rounded up to the next full second.
-            reason: shown with the pause.
+            for_s: seconds or timedelta, as the `Retry-After` of an answer; rounded up to the next full second. 0 pauses
+                nothing.
+            reason: shown with the pause; 500 characters of it.
 
         Raises:
             InvalidInput: the pool has no such limit, or `for_s` is no duration or too long.
@@ -73,11 +76,14 @@ class PausableLimit:
             UpgradeUnfinished: the pool admits programs that do not know pauses with an end.
             StoreError: Redis did not answer.
         """
-        command = make_command("hold-limit", {"limit": self._name, "for_s": to_seconds("for_s", for_s)})
+        seconds = to_seconds("for_s", for_s)
+        command = make_command("hold-limit", {"limit": self._name, "for_s": seconds}) if seconds else None
         await self._pausing.check_limit(self._name)
-        await self._pausing.give(command, reason)
+        if command is not None:
+            await self._pausing.give(command, reason)
 
 
 async def pause_agent(pausing: Pausing, agent: str, for_s: Duration, reason: str) -> None:
     """Pause an agent; see `TaskContext.pause_agent`."""
-    await pausing.give(make_command("hold-agent", {"agent": agent, "for_s": to_seconds("for_s", for_s)}), reason)
+    if seconds := to_seconds("for_s", for_s):
+        await pausing.give(make_command("hold-agent", {"agent": agent, "for_s": seconds}), reason)

@@ -154,6 +154,23 @@ async def test_a_limit_that_no_agent_has_is_refused(team: LocalTeam) -> None:
     assert await (await team.orc.submit("work")).result(TIMEOUT_S) == "refused"
 
 
+async def test_an_answer_is_passed_on_as_it_is(team: LocalTeam) -> None:
+    """`Retry-After: 0` pauses nothing, and a long text of an answer is cut; neither fails the attempt."""
+    agent = Agent("one", limits=["model"])
+
+    @agent.skill(max_attempts=1)
+    async def work(ctx: TaskContext) -> str:
+        await ctx.limit("model").pause(0, "429")
+        await ctx.pause_agent(0, "429")
+        await ctx.limit("model").pause(LONG_S, "4" * 2000)
+        return "paused"
+
+    await team.work(agent)
+    assert await (await team.orc.submit("work")).result(TIMEOUT_S) == "paused"
+    (listed,) = await list_commands(team.services)
+    assert (listed.kind, listed.reason) == ("hold-limit", "4" * 500)
+
+
 async def test_pauses_wait_for_the_end_of_an_upgrade(team: LocalTeam) -> None:
     """Older programs would assign all the same, so nothing is given."""
     store = team.services.store
