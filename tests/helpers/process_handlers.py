@@ -48,6 +48,13 @@ async def wait_there() -> int:
     return os.getpid()
 
 
+@cruncher.skill(process=True)
+def talk(text: str) -> int:
+    """Print a text, and answer the process."""
+    print(text)  # noqa: T201
+    return os.getpid()
+
+
 class Hopeless(ValueError):
     """A failure that another attempt would repeat."""
 

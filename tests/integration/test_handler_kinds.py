@@ -274,6 +274,14 @@ async def test_processes_are_kept_and_end_with_the_worker(team: LocalTeam) -> No
 CRASHES = {"exit": "exit status 3", "kill": "signal SIGKILL", "fault": "signal SIGSEGV", "orphan": "exit status 4"}
 
 
+async def test_what_a_process_prints_appears_at_once(team: LocalTeam, capfd: pytest.CaptureFixture[str]) -> None:
+    """A printed line is there when the task has ended, and not only at the end of the process, which lives on."""
+    await team.work(cruncher)
+    pid = await (await team.orc.submit("talk", {"text": "printed by a process"})).result(PROCESS_TIMEOUT_S)
+    assert "printed by a process\n" in capfd.readouterr().out
+    assert alive(pid)
+
+
 async def test_the_crash_of_a_process_is_one_failed_attempt(team: LocalTeam, tmp_path: Path) -> None:
     """It is told how, the next attempt gets a fresh process, and a neighbour's call is not disturbed."""
     await team.work(cruncher)

@@ -11,6 +11,7 @@ import asyncio
 import functools
 import importlib
 import inspect
+import io
 import os
 import runpy
 import signal
@@ -172,6 +173,9 @@ def serve(number: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The worker reloads the settings; a SIGHUP to all processes must not cost an attempt.
     ignore_hangup()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What a handler prints appears at once, and is not lost when the worker kills this process.
+        sys.stdout.reconfigure(line_buffering=True)
     with socket.socket(fileno=number) as connection, ExitStack() as ending:
         connection.set_inheritable(False)
         frames = connection.makefile("rb")
