@@ -332,6 +332,24 @@ async def test_delete_obeys_the_answer(team: LocalTeam, terminal: Terminal, answ
     assert deleted == (code == 0)
 
 
+async def test_delete_names_what_a_beginning_means(team: LocalTeam, terminal: Terminal, orc: Orc) -> None:
+    """The question has the whole id; --yes takes no beginning, because an older task may begin so too."""
+    handle = await team.orc.submit("nobody_can")
+    await handle.cancel()
+    begin = handle.id[:-1]
+    done = await orc("delete", begin, "--yes")
+    said = f"error: --yes needs whole ids, and {begin} is the beginning of one; give the whole id\n"
+    assert done == Done(2, "", said)
+    typed = partial(terminal.answer, "tasks", "delete", begin, answer="n\n")
+    screen, returned = await anyio.to_thread.run_sync(typed)
+    assert (f"delete 1 task ({handle.id})? This cannot be undone." in screen, returned) == (True, 4), screen
+    assert await _is(handle, TaskState.CANCELLED)
+    typed = partial(terminal.answer, "tasks", "delete", begin, answer="y\n")
+    screen, returned = await anyio.to_thread.run_sync(typed)
+    assert returned == 0, screen
+    assert await orc_knows(terminal, handle.id) == 3
+
+
 async def orc_knows(terminal: Terminal, task: str) -> int:
     """The exit code of showing a task."""
     return (await anyio.to_thread.run_sync(terminal.orc, "tasks", "show", task)).code

@@ -9,6 +9,7 @@ from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.confirm import ask
 from orchestrator.cli.terminal.failures import DONE, NOT_FOUND, REFUSED, error_line, joint_exit_code
 from orchestrator.cli.terminal.selections import carry_out, describe_action, find, show_dry_run
+from orchestrator.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -135,14 +136,31 @@ def _requeued(id_: str, status: model.RequeueStatus, state: model.TaskState | No
 def delete(
     tasks: Sequence[str], selecting: Selecting | None, options: CommandOptions, common: Globals, *, yes: bool
 ) -> int:
-    """Delete ended tasks and return the exit code. Blocks."""
+    """Delete ended tasks and return the exit code. Blocks.
+
+    Raises:
+        InvalidInput: with `yes`, one of the tasks is given by the beginning of its id.
+    """
     import anyio
 
-    if selecting is None:
-        ids = checked(tasks)
-        ask(f"delete {len(ids)} task{'' if len(ids) == 1 else 's'}", yes=yes)
-        return anyio.run(_delete, ids, options, common)
-    return run_job("delete", selecting, options, common)
+    if selecting is not None:
+        return run_job("delete", selecting, options, common)
+    from orchestrator.core.ids import TASK_ID_CHARS
+
+    ids, named = checked(tasks), ""
+    if cut := [id_ for id_ in ids if len(id_) < TASK_ID_CHARS]:
+        # An older task may begin so too: a beginning is looked up among the latest tasks only.
+        if yes:
+            raise InvalidInput(f"--yes needs whole ids, and {cut[0]} is the beginning of one; give the whole id")
+        ids = anyio.run(_find_all, ids, common)
+        named = f" ({', '.join(ids)})"
+    ask(f"delete {len(ids)} task{'' if len(ids) == 1 else 's'}{named}", yes=yes)
+    return anyio.run(_delete, ids, options, common)
+
+
+async def _find_all(ids: Sequence[str], common: Globals) -> list[str]:
+    async with common.services() as services:
+        return await full_ids(services, ids)
 
 
 def run_job(
