@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
@@ -92,6 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end(code: int) -> NoReturn:
+    # What modules have registered for the end: the last lines of the log, spans of an instrumented program.
+    atexit._run_exitfuncs()  # noqa: SLF001 - `os._exit` does not
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             with contextlib.suppress(OSError, ValueError):

@@ -86,6 +86,16 @@ def test_the_deferred_packages_are_whole() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_the_quick_end_runs_exit_handlers() -> None:
+    """The log writes what waits, and handlers of other libraries run, without the interpreter's own end."""
+    code = (
+        "import atexit, logging; from orchestrator.cli import app; "
+        "kept = logging.Handler(); kept.close = lambda: print('written'); atexit.register(print, 'called'); app._end(3)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, "called\nwritten\n")
+
+
 def test_a_server_that_does_not_answer_is_named(terminal: Terminal) -> None:
     """The error has the URL that was tried, without the password, the reason, and what to do."""
     done = terminal.orc("status", ORC_REDIS__URL="redis://ada:hunter2@127.0.0.1:1/3")
