@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 import time
@@ -74,14 +75,22 @@ async def test_a_blocking_handler_is_named_while_it_blocks(team: LocalTeam, log:
 @pytest.mark.blocks_loop
 async def test_a_program_that_a_handler_waits_for_is_a_block(team: LocalTeam, log: Log) -> None:
     """`subprocess.run` waits in `selectors`, as the event loop itself does when it has nothing to do."""
-    agent = Agent("blocker")
+    agent, (reads, writes) = Agent("blocker"), os.pipe()
+
+    def watch() -> None:
+        begun_s = time.monotonic()
+        while not log.lines("event_loop_blocked") and time.monotonic() < begun_s + 20:
+            time.sleep(0.02)
+        os.close(writes)
 
     @agent.skill
     async def work() -> str:
-        return subprocess.run(["sleep", "1.8"], capture_output=True, text=True, check=True).stdout  # noqa: ASYNC221
+        threading.Thread(target=watch).start()
+        return subprocess.run(["cat"], stdin=reads, capture_output=True, text=True, check=True).stdout  # noqa: ASYNC221
 
     await team.work(agent)
     await (await team.orc.submit("work")).result(30)
+    os.close(reads)
     (line,) = log.lines("event_loop_blocked")
     assert (line["skill"], line["agent"]) == ("work", "blocker")
     assert f"{__file__}:{line_of(work.handler, 'subprocess.run')}".endswith(line["where"])

@@ -274,8 +274,11 @@ async def test_processes_are_kept_and_end_with_the_worker(team: LocalTeam) -> No
 CRASHES = {"exit": "exit status 3", "kill": "signal SIGKILL", "fault": "signal SIGSEGV", "orphan": "exit status 4"}
 
 
-async def test_what_a_process_prints_appears_at_once(team: LocalTeam, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_what_a_process_prints_appears_at_once(
+    team: LocalTeam, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A printed line is there when the task has ended, and not only at the end of the process, which lives on."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     await team.work(cruncher)
     pid = await (await team.orc.submit("talk", {"text": "printed by a process"})).result(PROCESS_TIMEOUT_S)
     assert "printed by a process\n" in capfd.readouterr().out
