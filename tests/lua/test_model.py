@@ -53,7 +53,7 @@ TROUBLES = [
     *["take", "die_together", "finish_old", "cancel", "repeat", "promote"],
 ]
 
-MAX_SNOOZES = 2
+MAX_SNOOZES = 1
 """How many snoozes every task may have."""
 EVERY_MS = 5000
 OVERDUE_MS = LEASE_MS + 2 * min(5000, LEASE_MS // 3)
@@ -1118,9 +1118,11 @@ def test_long_walk(redis_server: RedisServer, prefix: str, capsys: pytest.Captur
     machine.pool.close()
     machine.pool = watched = WatchedPool(redis_server.url, prefix)
     machine.start()
-    for _ in range(1000):
+    for step in range(5000):
         walk_one_step(machine, dice)
         machine.agree()
+        if step >= 1000 and all(fired[name] for name in MUST_FIRE):
+            break
     machine.teardown()
     report(capsys)
     assert [name for name in MUST_FIRE if not fired[name]] == []
@@ -1166,10 +1168,14 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
     ]
     if any(worker.holds for worker in machine.workers):
         steps += [lambda: machine.finish(i, kinds, delay_ms=10 * i, at_ms=0, twice=yes)] * 3
+        steps += [lambda: machine.finish(i, [VerdictKind.SNOOZE] * 3, delay_ms=0, at_ms=0, twice=False)]
         steps += [lambda: machine.crash(i), lambda: machine.lease_expires(i)]
+    if machine.past or any(worker.holds for worker in machine.workers):
+        steps += [lambda: machine.submit_children(dice.randrange(1000), dice.choices(QUEUES, k=dice.randrange(1, 4)))]
+    steps += [lambda: machine.cancel_children(dice.choice([1, 2, 100]))]
     if machine.model.tasks:
         steps += [lambda: machine.wake(dice.randrange(1000))]
-        steps += [lambda: machine.submit_known([-1, -2]), lambda: machine.cancel([-1 - i])]
+        steps += [lambda: machine.submit_known([-1, -2]), lambda: machine.cancel([-1 - i], only_this=yes)]
         steps += [
             lambda: machine.answer(dice.randrange(1000), dice.choice([0, 0, -1, 1]), dice.choice(['"a"', '"b"', "1"]))
         ]
