@@ -143,3 +143,6 @@ async def _delete_state(services: Services, locks: Locks, lease: Lease, session:
             report.copies += (await chat.head()).saved > 0
             await chat.clear()
             report.chats += 1
+    if report.chats:
+        # The client counts in the background only if it uses chats itself.
+        await services.chat_accounts.flush()

@@ -99,6 +99,16 @@ async def test_the_limit_of_chats(team: LocalTeam) -> None:
     assert (await team.orc.chat("a").append(message())).seq == 2
 
 
+async def test_a_program_that_only_deletes_a_session(team: LocalTeam, settings: Settings) -> None:
+    """It counts the chats that are gone, although it has used none itself."""
+    await team.orc.chat("a").append(message())
+    assert (await team.orc.chat_usage()).chats == 1
+    async with Orchestrator(settings=settings) as other:
+        await delete_session(other.services, other.locks(), "a")
+    async with Orchestrator(settings=settings) as third:
+        assert (await third.chat_usage()).chats == 0
+
+
 @pytest.mark.parametrize("settings", [{"chat": {"tenant_max_chats": 2}}], indirect=True)
 async def test_cleared_and_deleted_chats_make_room(team: LocalTeam) -> None:
     """A chat that holds nothing does not count."""
