@@ -89,7 +89,7 @@ local function flush_endings(pool, ending)
     redis.call('XADD', replies_key, 'MAXLEN', '~', 1000, '*', unpack(replies))
     redis.call('EXPIRE', replies_key, 3600)
   end
-  if next(ending.sessions) then note_activity(pool, ending.sessions, ending.now_text) end
+  if next(ending.sessions) then note_activity(pool, ending.sessions, ending.now / 1000) end
   increment_counters(pool, ending.now, ending.counts)
 end
 

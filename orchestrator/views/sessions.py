@@ -154,7 +154,7 @@ async def list_session_rows(services: Services, *, limit: int = LIMIT) -> tuple[
             locks=len(held),
             workspace=workspace.items if workspace is not None else 0,
             chat=sum(chat.messages for chat in chats),
-            last_event=max([LastEvent(one.last_active_at, "task"), *_of_state(workspace, chats)], key=_time),
+            last_event=max([LastEvent(one.last_active_at, "task"), *_of_state(workspace, chats)], key=_order),
         )
 
     for first in range(0, len(listed), SESSIONS_AT_ONCE):
@@ -185,8 +185,9 @@ def _of_state(workspace: WorkspaceSize | None, chats: Sequence[ChatView]) -> lis
 
 
 def _latest(events: Sequence[LastEvent]) -> LastEvent | None:
-    return max(events, key=_time, default=None)
+    return max(events, key=_order, default=None)
 
 
-def _time(event: LastEvent) -> datetime:
-    return event.at
+def _order(event: LastEvent) -> tuple[datetime, str]:
+    # Times are in ms, so a submit may have the time of another task's end; the newer task is the later one then.
+    return event.at, event.task or ""

@@ -158,6 +158,19 @@ def test_end_after_failures(pool: Pool) -> None:
     assert pool.score(pool.keys.sessions, "s") == pool.now_ms
 
 
+@each_case("waited_ms", [30, 1070], fresh="pool")
+def test_an_end_is_known_to_a_tenth_of_a_second(pool: Pool, waited_ms: int) -> None:
+    """The time of an end is cut, and never lies before the activity that was known."""
+    pool.register()
+    pool.sleep(50)
+    pool.put(row(session="s"))
+    submitted_ms = pool.score(pool.keys.sessions, "s")
+    assert submitted_ms == pool.now_ms
+    pool.sleep(waited_ms)
+    pool.end(pool.one(), payload=b"1")
+    assert pool.score(pool.keys.sessions, "s") == max(submitted_ms, pool.now_ms // 100 * 100)
+
+
 def test_a_forgotten_session_stays_forgotten(pool: Pool) -> None:
     """An end lists no session whose tasks are listed no more."""
     pool.register()
