@@ -1403,6 +1403,12 @@ SECTIONS: Final = (
                 "Memories compare vectors in another way; the server is asked again every minute. Run `orc doctor`.",
             ),
             LogEvent(
+                "changes_not_recorded",
+                "warning",
+                ("action", "error", "scopes"),
+                "A program changed the state of `scopes` scopes, but it is not recorded. Look at `error`.",
+            ),
+            LogEvent(
                 "tasks_not_recorded",
                 "warning",
                 ("action", "error", "tasks"),

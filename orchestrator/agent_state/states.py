@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.locks.model import WriteGuard
     from orchestrator.locks.waiter import LockWaiter
     from orchestrator.store.calls import Argument
-    from orchestrator.store.scoped import ScopedStore
+    from orchestrator.store.scoped import OnChange, ScopedStore
     from orchestrator.store.store import Store
 
 MAX_AGENTS: Final = 500
@@ -39,10 +39,10 @@ class Agents:
     after its last change.
     """
 
-    __slots__ = ("_settings", "_store", "_waiter")
+    __slots__ = ("_on_change", "_settings", "_store", "_waiter")
 
-    def __init__(self, store: Store, settings: Settings, waiter: LockWaiter) -> None:
-        self._store, self._settings, self._waiter = store, settings, waiter
+    def __init__(self, store: Store, settings: Settings, waiter: LockWaiter, on_change: OnChange | None = None) -> None:
+        self._store, self._settings, self._waiter, self._on_change = store, settings, waiter, on_change
 
     async def state(self, agent: str, *fields: str) -> dict[str, Any]:
         """Return these fields of an agent's state, or all fields. Missing fields are left out.
@@ -117,7 +117,7 @@ class Agents:
         return await read_many(self._store, commands, retry_for_s=retry_for_s) if commands else []
 
     def _scope(self, agent: str) -> ScopedStore:
-        return bind_scope(self._store, self._settings, "agent", agent)
+        return bind_scope(self._store, self._settings, "agent", agent, on_change=self._on_change)
 
 
 class AgentState:
@@ -187,7 +187,9 @@ class _Writer(FencedWriter):
 
     async def _change(self, rows: Sequence[FieldRow], op_id: str | None) -> tuple[bytes, ...]:
         keys = self.scope.keys
-        reply = await self.send(lambda caller: scripts.change(keys, caller=caller, rows=rows, most=MAX_FIELDS), op_id)
+        reply = await self.send(
+            lambda caller: scripts.change(keys, caller=caller, rows=rows, most=MAX_FIELDS), op_id, "change-agent-state"
+        )
         match reply.status:
             case "full":
                 raise InvalidInput(f"agent {keys.id!r} would have more than {MAX_FIELDS} fields; nothing was changed")

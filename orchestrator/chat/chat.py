@@ -272,7 +272,9 @@ class Chat:
             InvalidInput, ChatFull, Fenced, Occupied, StoreError: as `append`.
         """
         row = self._writer.make_row(message, id_=id_, version=if_version)
-        reply = await self._writer.store(lambda change: scripts.put(change, row=row, mode="is"), [row], op_id)
+        reply = await self._writer.store(
+            lambda change: scripts.put(change, row=row, mode="is"), [row], op_id, "change-chat"
+        )
         if reply.status == "conflict":
             present = f"has version {reply.rest[0]}" if reply.rest[0] else "is not there"
             raise ChatConflict(self.session, f"message {id_!r} {present}, not version {if_version}")
@@ -374,7 +376,8 @@ class Chat:
             reply = await self._writer.change(
                 lambda change, number=number, revision=revision: scripts.pop(  # type: ignore[misc]
                     change, number=number, revision=revision
-                )
+                ),
+                action="change-chat",
             )
             if reply.status != "changed" and not erased:
                 await self._keep()
@@ -396,7 +399,7 @@ class Chat:
         if self._copy is not None:
             await self._copy.save()
         while True:
-            reply = await self._writer.change(lambda change: scripts.truncate(change, keep=keep))
+            reply = await self._writer.change(lambda change: scripts.truncate(change, keep=keep), action="change-chat")
             dropped, left = reply.rest
             removed += int(dropped)
             if left <= keep or not dropped:
@@ -408,7 +411,7 @@ class Chat:
         Raises:
             Fenced, Occupied, StoreError: as `append`.
         """
-        await self._writer.change(scripts.clear, op_id)
+        await self._writer.change(scripts.clear, op_id, "clear-chat")
         await self._keep()
 
     async def note_extracted(self, by: str, *, upto: int, rev: int) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.locks.model import WriteGuard
     from orchestrator.locks.waiter import LockWaiter
     from orchestrator.store.calls import Call
-    from orchestrator.store.scoped import ScopedStore
+    from orchestrator.store.scoped import ScopedStore, StateAction
 
 MAX_ROWS: Final = 500
 """Messages in one change: the server runs nothing else while a script runs."""
@@ -66,7 +66,12 @@ class ChatWriter(FencedWriter):
             agent=self.agent, wait_s=0, accounts=self.accounts,
         )  # fmt: skip
 
-    async def change(self, make_call: Callable[[ChatCall], Call[ChatReply]], op_id: str | None = None) -> ChatReply:
+    async def change(
+        self,
+        make_call: Callable[[ChatCall], Call[ChatReply]],
+        op_id: str | None = None,
+        action: StateAction | None = None,
+    ) -> ChatReply:
         """Send a change. The caller handles every status but `fenced`, `occupied` and `full`.
 
         Raises:
@@ -82,6 +87,7 @@ class ChatWriter(FencedWriter):
                     ChatCall(self.scope.keys, caller, pack_limits(self.scope.settings), self.source)
                 ),
                 op_id,
+                action,
             )
             # After the loss of a key each call counts up to 500 messages again, then one makes the change.
             if reply.status != "again":
@@ -100,6 +106,7 @@ class ChatWriter(FencedWriter):
         make_call: Callable[[ChatCall], Call[ChatReply]],
         rows: Sequence[MessageRow | RestoredRow],
         op_id: str | None = None,
+        action: StateAction | None = None,
     ) -> ChatReply:
         """Send a change that stores messages, after a note of their place for the people that they are about.
 
@@ -109,9 +116,9 @@ class ChatWriter(FencedWriter):
         """
         subjects = {decode_name(row.subject) for row in rows if row.subject != "-"}
         if not subjects:
-            return await self.change(make_call, op_id)
+            return await self.change(make_call, op_id, action)
         async with noted(self.scope, self.place, subjects, self.keep_s):
-            return await self.change(make_call, op_id)
+            return await self.change(make_call, op_id, action)
 
     @property
     def place(self) -> Place:

@@ -1,7 +1,8 @@
-"""Records actions without a command: a task cancelled by its id, a lock taken from its holder, a session deleted."""
+"""Records actions without a command: a task cancelled by its id, a lock taken from its holder, a chat cleared."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, Literal
 
 import anyio
@@ -9,6 +10,7 @@ import anyio
 from orchestrator.core.command_record import SAID_CHARS
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.log import get_logger
+from orchestrator.subjects.places import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,14 +18,20 @@ if TYPE_CHECKING:
     from orchestrator.control.commands import RecordCommand
     from orchestrator.locks.model import LockInfo
     from orchestrator.services import Services
+    from orchestrator.store.keys import ScopeKeys
+    from orchestrator.store.scoped import StateAction
 
 TaskAction = Literal["cancel", "retry", "delete", "reveal"]
 SessionAction = Literal["delete", "clear-chat"]
 
 CHUNK: Final = 200
 """Task ids in one record, which has about 8 KB then; the stream keeps about 5000 records, 40 MB."""
+SCOPES: Final = 50
+"""Scopes in one record; the longest have about 800 bytes each."""
 EVERY_S: Final = 1.0
 """Shortest time between two records of `TaskHandle`, so that a program that cancels often leaves few."""
+STATE_EVERY_S: Final = 10.0
+"""The same for changes of state: a program may edit a workspace all day, and its records must not displace others."""
 _BETWEEN: Final = "; "
 _MORE: Final = " …"
 CLOSE_WITHIN_S: Final = 1.0
@@ -59,6 +67,17 @@ async def record_session(
     from orchestrator.control.commands import RecordSession
 
     return await _record(services, RecordSession(action=action, session=session, detail=detail), reason, actor)
+
+
+async def record_changes(services: Services, action: StateAction, scopes: Sequence[str]) -> str:
+    """Record scopes whose state a program changed, and return why they were not recorded; empty if they were."""
+    from orchestrator.control.commands import RecordChange
+
+    for first in range(0, len(scopes), SCOPES):
+        command = RecordChange(action=action, scopes=tuple(scopes[first : first + SCOPES]))
+        if problem := await _record(services, command, "", None):
+            return problem
+    return ""
 
 
 async def _record(services: Services, command: RecordCommand, reason: str, actor: str | None) -> str:
@@ -103,41 +122,80 @@ class _Group:
 
 
 class ActionRecorder:
-    """Records what handles of one client did to tasks: one record a second for each action and actor."""
+    """Records what one client did: at once after a pause, then one record in a while for each action and actor."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._waiting: dict[tuple[TaskAction, str | None], _Group] = {}
-        self._arrived = anyio.Event()
+        self._tasks: dict[tuple[TaskAction, str | None], _Group] = {}
+        self._changed: dict[StateAction, dict[str, None]] = {}
+        self._arrived, self._stored = anyio.Event(), anyio.Event()
+        self._idle, self._state_due_s = False, -math.inf
 
-    def add(self, action: TaskAction, id_: str, *, reason: str, actor: str | None) -> None:
-        """Record soon that an action on a task succeeded."""
-        self._waiting.setdefault((action, actor), _Group()).add(id_, reason)
+    async def record_task(self, action: TaskAction, id_: str, *, reason: str, actor: str | None) -> None:
+        """Record that an action on a task succeeded.
+
+        Returns when Redis has the record, so that the end of the process loses none. If the client has made a record
+        within the last second, it returns at once, and the next record has the task.
+        """
+        stored, waits = self._stored, self._idle
+        self._tasks.setdefault((action, actor), _Group()).add(id_, reason)
+        self._arrived.set()
+        if waits:
+            with anyio.move_on_after(EVERY_S):
+                await stored.wait()
+
+    def note_change(self, action: StateAction, keys: ScopeKeys) -> None:
+        """Record soon that the state of a scope was changed."""
+        # The record must not have the id of a person, because an erasure leaves records.
+        id_ = digest_of(keys.prefix, keys.id) if keys.kind == "user" else keys.id
+        self._changed.setdefault(action, {})[f"{keys.kind}:{id_}"] = None
         self._arrived.set()
 
     async def run(self) -> None:
         """Record until cancelled; then record the rest, unless Redis takes too long."""
         try:
             while True:
+                self._idle = not self._tasks
                 await self._arrived.wait()
-                await self._flush()
+                self._idle, now_s = False, anyio.current_time()
+                with_state = bool(self._changed) and now_s >= self._state_due_s
+                if with_state:
+                    self._state_due_s = now_s + STATE_EVERY_S
+                await self._flush(with_state=with_state)
                 await anyio.sleep(EVERY_S)
         finally:
-            if self._waiting:
+            self._idle = False
+            if self._tasks or self._changed:
                 with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_WITHIN_S):
-                    await self._flush()
+                    await self._flush(with_state=True)
 
-    async def _flush(self) -> None:
-        self._arrived = anyio.Event()
-        for key in list(self._waiting):
-            group, (action, actor) = self._waiting.pop(key), key
+    async def _flush(self, *, with_state: bool) -> None:
+        stored, self._stored = self._stored, anyio.Event()
+        for key in list(self._tasks):
+            group, (action, actor) = self._tasks.pop(key), key
             try:
                 problem = await record_tasks(self._services, action, group.ids, reason=group.reason, actor=actor)
             except anyio.get_cancelled_exc_class():
                 # Redis may have the record already; twice is better than not at all.
-                self._waiting[key] = group
+                self._tasks[key] = group
                 raise
             except Exception as failure:  # noqa: BLE001 - a lost record must not end the client
                 problem = str(failure) or type(failure).__name__
             if problem:
                 _log.warning("tasks_not_recorded", action=action, tasks=len(group.ids), error=problem)
+        for change in list(self._changed) if with_state else ():
+            await self._flush_changes(change, self._changed.pop(change))
+        if not self._tasks and not self._changed:
+            self._arrived = anyio.Event()
+        stored.set()
+
+    async def _flush_changes(self, action: StateAction, scopes: dict[str, None]) -> None:
+        try:
+            problem = await record_changes(self._services, action, list(scopes))
+        except anyio.get_cancelled_exc_class():
+            self._changed[action] = scopes | self._changed.get(action, {})
+            raise
+        except Exception as failure:  # noqa: BLE001 - as above
+            problem = str(failure) or type(failure).__name__
+        if problem:
+            _log.warning("changes_not_recorded", action=action, scopes=len(scopes), error=problem)

@@ -599,7 +599,7 @@ class Orchestrator:
         from orchestrator.agent_state.states import Agents
 
         services = self._here()
-        return Agents(services.store, services.settings, self._waiter)
+        return Agents(services.store, services.settings, self._waiter, self._recorder.note_change)
 
     @property
     def subjects(self) -> Subjects:
@@ -693,7 +693,7 @@ class Orchestrator:
         from orchestrator.workspace.workspace import WorkspaceView
 
         services = self._here()
-        scope = bind_scope(services.store, services.live, "session", session)
+        scope = bind_scope(services.store, services.live, "session", session, on_change=self._recorder.note_change)
         return WorkspaceView(scope, locks=self._locks(scope.keys))
 
     def simulation(self, simulation: str) -> Simulation:
@@ -737,7 +737,7 @@ class Orchestrator:
 
         services = self._here()
         owner = MemoryOwner.of(agent, user=user, domain=domain, global_=global_)
-        scope = bind_scope(services.store, services.live, *owner)
+        scope = bind_scope(services.store, services.live, *owner, on_change=self._recorder.note_change)
         return Memory(scope, waiter=self._waiter, vector_cache=services.vector_cache)
 
     def chat(self, session: str, source: str = "main") -> Chat:
@@ -755,7 +755,7 @@ class Orchestrator:
         from orchestrator.chat.chat import Chat
 
         services = self._here()
-        scope = bind_scope(services.store, services.live, "session", session)
+        scope = bind_scope(services.store, services.live, "session", session, on_change=self._recorder.note_change)
         return Chat(
             scope,
             locks=self._locks(scope.keys),

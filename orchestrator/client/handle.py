@@ -301,7 +301,7 @@ class TaskHandle(Generic[T_co]):
         cancelled = await self._parts.services.store.call(call, retry_for_s=self._retry_for_s)
         ((status, _),) = cancelled.answers
         if status in {CancelStatus.ENDED, CancelStatus.SIGNALLED} or cancelled.any_children:
-            self._parts.recorder.add("cancel", self.id, reason=reason, actor=actor)
+            await self._parts.recorder.record_task("cancel", self.id, reason=reason, actor=actor)
         if cancelled.any_children:
             await bulk.cancel_children(self._parts.services.store, retry_for_s=self._retry_for_s)
         return status
@@ -364,7 +364,7 @@ class TaskHandle(Generic[T_co]):
             )
             ((status, _),) = await self._parts.services.store.call(call, retry_for_s=self._retry_for_s)
             if status is RequeueStatus.REQUEUED:
-                self._parts.recorder.add("retry", self.id, reason=reason, actor=actor)
+                await self._parts.recorder.record_task("retry", self.id, reason=reason, actor=actor)
         if status in {RequeueStatus.REQUEUED, RequeueStatus.ALREADY}:
             self.outcome, self._told = None, False
         return status

@@ -117,7 +117,9 @@ async def delete_session(
     return report
 
 
-async def clear_chat(services: Services, chat: Chat, *, reason: str = "", actor: str | None = None) -> str:
+async def clear_chat(
+    services: Services, locks: Locks, session: str, source: str, *, reason: str = "", actor: str | None = None
+) -> str:
     """Remove messages, fields and summary of a chat, and return why it was not recorded; empty if it was.
 
     Raises:
@@ -126,9 +128,13 @@ async def clear_chat(services: Services, chat: Chat, *, reason: str = "", actor:
         StoreError: Redis did not answer.
     """
     check_said(actor, reason)
-    await chat.clear()
+    # Its scope records nothing by itself, because this record has the reason.
+    scope = bind_scope(services.store, services.settings, "session", session)
+    locks = locks.within(scope_name(scope.keys))
+    await Chat(scope, locks=locks, source=source, accounts=services.chat_accounts).clear()
+    await services.chat_accounts.flush()
     return await record_session(
-        services, "clear-chat", chat.session, detail=f"chat {chat.name}"[:2000], reason=reason, actor=actor
+        services, "clear-chat", session, detail=f"chat {source}"[:2000], reason=reason, actor=actor
     )
 
 

@@ -574,6 +574,25 @@ class RecordSession(RecordCommand):
     detail: str = Field(default="", max_length=2000, description="What was deleted, for display.")
 
 
+class RecordChange(RecordCommand):
+    """Records that a program changed state of sessions, memories or agents outside a task."""
+
+    kind: Literal["change"] = "change"
+    action: Literal[
+        "change-workspace",
+        "clear-workspace",
+        "direct-agent",
+        "change-chat",
+        "clear-chat",
+        "change-memory",
+        "forget-memory",
+        "change-agent-state",
+    ]
+    scopes: tuple[Annotated[str, Field(max_length=300)], ...] = Field(
+        min_length=1, max_length=50, description="As session:ID; of a user a hash of prefix and id."
+    )
+
+
 class RecordErasure(RecordCommand):
     """Records that the text about a person was erased, without the text and without the person's id."""
 

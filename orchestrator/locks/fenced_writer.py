@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.locks.model import LockProof, WriteGuard
     from orchestrator.locks.waiter import LockWaiter
     from orchestrator.store.calls import Call
-    from orchestrator.store.scoped import ScopedStore
+    from orchestrator.store.scoped import ScopedStore, StateAction
 
 WRITE_WAIT_S: Final = PROFILES["memory"].wait
 """Time that a change waits while another owner holds its scope alone."""
@@ -100,8 +100,15 @@ class FencedWriter:
         self.guard, self.enclosing, self._max_value_bytes = guard, enclosing or guard, max_value_bytes
         self._op_ids = OpIds()
 
-    async def send(self, make_call: Callable[[CallerRow], Call[R]], op_id: str | None) -> R:
+    async def send(
+        self, make_call: Callable[[CallerRow], Call[R]], op_id: str | None, action: StateAction | None = None
+    ) -> R:
         """Send a change. The caller handles every status but `fenced` and `occupied`.
+
+        Args:
+            make_call: makes the call of a script.
+            op_id: id of the change.
+            action: what the record of the programs' actions calls the change; None: it has no record.
 
         Raises:
             Fenced, LockLost: another owner has the lock.
@@ -111,7 +118,11 @@ class FencedWriter:
         """
         op = self._op_ids.take(op_id)
         reply = await self._send(make_call, op)
-        return reply if reply.status != "occupied" else await self._send_when_free(make_call, op, reply)
+        if reply.status == "occupied":
+            reply = await self._send_when_free(make_call, op, reply)
+        if action is not None and reply.status == "ok":
+            self.scope.note_change(action)
+        return reply
 
     async def _send(self, make_call: Callable[[CallerRow], Call[R]], op: str) -> R:
         guard, exclusive = self.guard, self.enclosing.exclusive_value if self.enclosing is not None else ""

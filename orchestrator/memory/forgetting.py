@@ -132,7 +132,9 @@ async def forget(writer: MemoryWriter, chosen: ForgetPreview) -> Forgotten:
     done, missing, changed, number = 0, 0, list[str](), 0
     while done + missing + len(changed) < chosen.count:
         reply = await writer.change(
-            lambda change: scripts.forget(change, selection=chosen.id, most=_BATCH), f"{chosen.id}/{number}"
+            lambda change: scripts.forget(change, selection=chosen.id, most=_BATCH),
+            f"{chosen.id}/{number}",
+            "forget-memory",
         )
         left, removed, gone, *stayed = reply.rest
         done, missing, changed = done + removed, missing + gone, changed + [id_.decode() for id_ in stayed]

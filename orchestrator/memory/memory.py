@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from orchestrator.memory.tiers import TransitionReport
     from orchestrator.memory.upkeep import MemoryStats, SweepReport
     from orchestrator.secondary.model import SecondaryStore
-    from orchestrator.store.scoped import ScopedStore
+    from orchestrator.store.scoped import ScopedStore, StateAction
 
 
 class Memory:
@@ -254,7 +254,9 @@ class Memory:
             (vector,) = await self._texts.of_contents([content])
         if vector:
             row = row._replace(**(await self._indexing()).columns(vector)._asdict())
-        reply = await writer.change(lambda change: scripts.update(change, row=row), op_id, named=(id_,))
+        reply = await writer.change(
+            lambda change: scripts.update(change, row=row), op_id, "change-memory", named=(id_,)
+        )
         match reply.status:
             case "missing":
                 raise NotFound(f"{self._scope.keys.words} has no record {id_!r}; nothing was changed")
@@ -295,7 +297,7 @@ class Memory:
         Raises:
             InvalidInput, Fenced, LockLost, Occupied, StoreError: as `store`.
         """
-        return await self._count(scripts.remove, ids, op_id)
+        return await self._count(scripts.remove, ids, op_id, "forget-memory")
 
     async def supersede(self, old: str, by: str | None, *, op_id: str | None = None) -> RecordChange:
         """Take a record out of all recalls because another one replaces it. `get` returns it with `superseded_by`.
@@ -317,7 +319,10 @@ class Memory:
             raise InvalidInput(f"record {old!r} cannot replace itself")
         writer = self._writer
         reply = await writer.change(
-            lambda change: scripts.supersede(change, id_=old, by=by or ""), op_id, named=(old, by or "")
+            lambda change: scripts.supersede(change, id_=old, by=by or ""),
+            op_id,
+            "change-memory",
+            named=(old, by or ""),
         )
         match reply.status:
             case "missing":
@@ -361,12 +366,14 @@ class Memory:
         chosen = what if isinstance(what, ForgetPreview) else await self.preview_forget(what, limit=limit)
         return await forget(self._writer, chosen)
 
-    async def _count(self, wrapper: Any, ids: Sequence[str], op_id: str | None) -> int:
+    async def _count(
+        self, wrapper: Any, ids: Sequence[str], op_id: str | None, action: StateAction | None = None
+    ) -> int:
         if not ids:
             return 0
         queries.check_ids(ids)
         named = list(dict.fromkeys(ids))
-        reply = await self._writer.change(lambda change: wrapper(change, ids=named), op_id, named=named)
+        reply = await self._writer.change(lambda change: wrapper(change, ids=named), op_id, action, named=named)
         if len(reply.rest) != 1:
             raise self._writer.named_another(op_id)
         return int(reply.rest[0])

@@ -69,7 +69,7 @@ async def drop_vectors(writer: MemoryWriter) -> int:
             def make(change: scripts.MemoryChange, part: Sequence[str] = part) -> Any:
                 return scripts.drop_vectors(change, ids=part)
 
-            dropped += int((await writer.change(make, None)).rest[0])
+            dropped += int((await writer.change(make, None, "change-memory")).rest[0])
         cursor = at.decode()
         if cursor == "0":
             return dropped

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.memory.scripts import RecordRow
     from orchestrator.memory.vector_indexing import NewVector
     from orchestrator.store.calls import Call
-    from orchestrator.store.scoped import ScopedStore
+    from orchestrator.store.scoped import ScopedStore, StateAction
 
 MAX_ROWS: Final = 100
 """Records in one call: each one is about twenty writes, and the server runs nothing else meanwhile."""
@@ -50,6 +50,7 @@ class MemoryWriter(FencedWriter):
         self,
         make_call: Callable[[MemoryChange], Call[MemoryReply]],
         op_id: str | None,
+        action: StateAction | None = None,
         *,
         part: str = "",
         named: Sequence[str] = (),
@@ -60,6 +61,7 @@ class MemoryWriter(FencedWriter):
         Args:
             make_call: makes the call of a script.
             op_id: id of the change.
+            action: what the record of the programs' actions calls it; None: it has no record.
             part: number of the call, if a change with one op id has many.
             named: the records that the change names; a repeat names the same ones.
             new_vectors: returns the vectors that the change has stored.
@@ -81,7 +83,7 @@ class MemoryWriter(FencedWriter):
                 MemoryChange(self.scope.keys, caller._replace(op=f"{op}\n{digest}"), pack_limits(self.settings))
             )
 
-        reply = await self.send(make, op_id)
+        reply = await self.send(make, op_id, action)
         if reply.listings_pending:
             await follow(self.scope)
         if reply.vectors_pending:

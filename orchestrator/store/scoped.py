@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from orchestrator.core.errors import StoreError
 from orchestrator.core.ids import check_name, check_text
@@ -13,13 +13,19 @@ from orchestrator.core.live_settings import LiveSettings
 from orchestrator.store.keys import ScopeKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from orchestrator.core.settings import Settings
     from orchestrator.store.calls import Argument, Call
     from orchestrator.store.store import Store
 
 T = TypeVar("T")
+StateAction = Literal[
+    "change-workspace", "clear-workspace", "direct-agent", "change-chat", "clear-chat", "change-memory",
+    "forget-memory", "change-agent-state",
+]  # fmt: skip
+"""Changes of what others have stored, as `orc control list` names them; an addition is none."""
+OnChange: TypeAlias = "Callable[[StateAction, ScopeKeys], None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,13 @@ class ScopedStore:
     store: Store
     keys: ScopeKeys
     live: Settings | LiveSettings
+    on_change: OnChange | None = None
+    """Gets each change that a program makes outside a task, and its scope."""
+
+    def note_change(self, action: StateAction) -> None:
+        """Tell that the state of the scope was changed."""
+        if self.on_change is not None:
+            self.on_change(action, self.keys)
 
     @property
     def settings(self) -> Settings:
@@ -53,7 +66,14 @@ class ScopedStore:
         return await read_many(self.store, commands, retry_for_s=self.retry_for_s, aside=aside)
 
 
-def bind_scope(store: Store, settings: Settings | LiveSettings, kind: str, id_: str) -> ScopedStore:
+def bind_scope(
+    store: Store,
+    settings: Settings | LiveSettings,
+    kind: str,
+    id_: str,
+    *,
+    on_change: OnChange | None = None,
+) -> ScopedStore:
     """Bind a store to one scope.
 
     Args:
@@ -61,13 +81,14 @@ def bind_scope(store: Store, settings: Settings | LiveSettings, kind: str, id_: 
         settings: with the prefix of the scope.
         kind: kind of scope, as `session` or `agent`.
         id_: id of the scope.
+        on_change: of a client outside tasks: gets its changes.
 
     Raises:
         InvalidInput: an unknown kind, or an invalid id.
     """
     if kind == "agent":
         check_name("agent", id_)
-    return ScopedStore(store, ScopeKeys(LiveSettings.of(settings).current.prefix, kind, id_), settings)
+    return ScopedStore(store, ScopeKeys(LiveSettings.of(settings).current.prefix, kind, id_), settings, on_change)
 
 
 async def read_many(

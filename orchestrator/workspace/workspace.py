@@ -507,6 +507,7 @@ class Workspace(WorkspaceView):
                 lease_ms=lease_ms,
             ),
             None,
+            None,
         )
 
     async def direct(self, agent: str, kind: str, data: Json = None, *, op_id: str | None = None) -> str:
@@ -534,6 +535,7 @@ class Workspace(WorkspaceView):
                 most=MAX_INBOX,
             ),
             op_id,
+            "direct-agent",
         )
         entry: bytes = answer.rest[0]
         return entry.decode()
@@ -579,6 +581,7 @@ class Workspace(WorkspaceView):
                 entries=[directive.id for directive in directives],
             ),
             None,
+            None,
         )
 
     # -------------------------------------------------------------------------------------------------------- clear
@@ -593,5 +596,7 @@ class Workspace(WorkspaceView):
                 default they stay until they are trimmed or expire.
             op_id: id of the change.
         """
-        answer = await self._writer.change(lambda change: scripts.clear(change, events=events), op_id)
+        answer = await self._writer.change(
+            lambda change: scripts.clear(change, events=events), op_id, "clear-workspace"
+        )
         return answer.revision

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.locks.model import WriteGuard
     from orchestrator.locks.waiter import LockWaiter
     from orchestrator.store.calls import Call
-    from orchestrator.store.scoped import ScopedStore
+    from orchestrator.store.scoped import ScopedStore, StateAction
     from orchestrator.workspace.scripts import ChangeReply
 
 MAX_ROWS: Final = 500
@@ -50,7 +50,12 @@ class WorkspaceWriter(FencedWriter):
         """The settings of now."""
         return self.scope.settings.workspace
 
-    async def change(self, make_call: Callable[[ChangeCall], Call[ChangeReply]], op_id: str | None) -> ChangeReply:
+    async def change(
+        self,
+        make_call: Callable[[ChangeCall], Call[ChangeReply]],
+        op_id: str | None,
+        action: StateAction | None = "change-workspace",
+    ) -> ChangeReply:
         """Send a change. The caller handles every status but `fenced`, `occupied` and `full`.
 
         Raises:
@@ -60,7 +65,7 @@ class WorkspaceWriter(FencedWriter):
             StoreError: Redis did not do it; a repeat with the same `op_id` is made once.
         """
         reply = await self.send(
-            lambda caller: make_call(ChangeCall(self.scope.keys, caller, pack_limits(self.settings))), op_id
+            lambda caller: make_call(ChangeCall(self.scope.keys, caller, pack_limits(self.settings))), op_id, action
         )
         if reply.status == "full":
             raise self._full(reply.rest[0].decode())

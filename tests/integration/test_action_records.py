@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+import anyio.to_thread
 import pytest
 
-from orchestrator import Agent, Reject
+from orchestrator import Agent, Reject, TaskContext, sync
+from orchestrator.chat.model import Message
 from orchestrator.client import action_records
 from orchestrator.client.task_actions import cancel_tasks, delete_tasks, retry_tasks
-from orchestrator.control.commands import RecordTasks
+from orchestrator.control.commands import RecordChange, RecordTasks
 from orchestrator.control.records import find
+from orchestrator.control.sending import this_actor
 from orchestrator.control.signing import signer_of
 from orchestrator.core.errors import InvalidInput, StoreError, TaskFailed
+from orchestrator.memory.forgetting import RecordFilter
+from orchestrator.memory.model import Record
+from orchestrator.subjects.places import digest_of
 from orchestrator.tasks import bulk
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.queries import server_ms
@@ -24,8 +30,12 @@ from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from orchestrator.chat.chat import Chat
     from orchestrator.client.client import Orchestrator
     from orchestrator.client.handle import TaskHandle
+    from orchestrator.memory.memory import Memory
     from tests.helpers.local_team import LocalTeam
 
 
@@ -243,3 +253,148 @@ async def test_a_lock_that_is_taken_away(team: LocalTeam) -> None:
     assert not await locks.take_away(seen)
     (record,) = await list_commands(team.services)
     assert (record.kind, record.actor, record.reason) == ("release-lock", "ada@desk", "it hangs")
+
+
+async def _changes(team: LocalTeam) -> list[tuple[str, tuple[str, ...], str]]:
+    """Action, scopes and actor of each change of state that is recorded, oldest first."""
+    found: list[tuple[str, tuple[str, ...], str]] = []
+    for record in reversed(await list_commands(team.services, kind="change", limit=100)):
+        _, command = await find(team.services.store, signer_of(team.settings, place=team.services.keys.root), record.id)
+        assert isinstance(command, RecordChange)
+        found.append((command.action, command.scopes, record.actor))
+    return found
+
+
+async def _edit(orc: Orchestrator) -> None:
+    async with orc.workspace("101").edit() as workspace:
+        await workspace.set("report", 1)
+
+
+async def _clear_workspace(orc: Orchestrator) -> None:
+    async with orc.workspace("101").edit() as workspace:
+        await workspace.clear()
+
+
+async def _direct(orc: Orchestrator) -> None:
+    async with orc.workspace("101").edit() as workspace:
+        await workspace.direct("editor", "STOP")
+
+
+async def _chat(orc: Orchestrator, change: Callable[[Chat], Awaitable[object]]) -> None:
+    chat = orc.chat("101")
+    await chat.append([Message({"role": "user"}, id="m1"), Message({"role": "user"}, id="m2")])
+    await change(chat)
+
+
+async def _memory(orc: Orchestrator, change: Callable[[Memory], Awaitable[object]]) -> None:
+    memory = orc.memory(user="ada")
+    await memory.store(Record(step=1, kind="fact", content="a fact", id="r1"))
+    await change(memory)
+
+
+CHANGES: Final[dict[str, tuple[Callable[[Orchestrator], Awaitable[object]], set[tuple[str, str]]]]] = {
+    "edit": (_edit, {("change-workspace", "session:101")}),
+    "clear": (_clear_workspace, {("clear-workspace", "session:101")}),
+    "direct": (_direct, {("direct-agent", "session:101")}),
+    "append": (lambda orc: _chat(orc, lambda chat: chat.head()), set()),
+    "pop": (lambda orc: _chat(orc, lambda chat: chat.pop()), {("change-chat", "session:101")}),
+    "truncate": (lambda orc: _chat(orc, lambda chat: chat.truncate(1)), {("change-chat", "session:101")}),
+    "patch": (
+        lambda orc: _chat(orc, lambda chat: chat.patch("m1", {"role": "user", "content": "new"}, if_version=1)),
+        {("change-chat", "session:101")},
+    ),
+    "clear chat": (lambda orc: _chat(orc, lambda chat: chat.clear()), {("clear-chat", "session:101")}),
+    "store": (lambda orc: _memory(orc, lambda memory: memory.stats()), set()),
+    "update": (lambda orc: _memory(orc, lambda memory: memory.update("r1", content="new")), {("change-memory", "ada")}),
+    "delete": (lambda orc: _memory(orc, lambda memory: memory.delete("r1")), {("forget-memory", "ada")}),
+    "forget": (lambda orc: _memory(orc, lambda memory: memory.forget(RecordFilter())), {("forget-memory", "ada")}),
+    "state": (lambda orc: orc.agents.set_state("editor", {"mood": 1}), {("change-agent-state", "agent:editor")}),
+    "bump": (lambda orc: orc.agents.bump("editor", "turns"), {("change-agent-state", "agent:editor")}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_changes_of_state_by_a_program(team: LocalTeam, change: str) -> None:
+    """What a program changes or removes outside a task is recorded with its actor; what it adds is not."""
+    make, expected = CHANGES[change]
+    client = await team.client()
+    await make(client)
+    await client.aclose()
+    of_ada = f"user:{digest_of(team.settings.prefix, 'ada')}"
+    found = await _changes(team)
+    assert {(action, scope.replace(of_ada, "ada")) for action, scopes, _ in found for scope in scopes} == expected
+    assert {actor for *_, actor in found} <= {this_actor()}
+
+
+async def test_changes_of_a_task_have_no_record(team: LocalTeam) -> None:
+    """Changes through the context are part of the task, which has an actor of its own."""
+    agent = Agent("editor")
+
+    @agent.skill
+    async def edit(ctx: TaskContext) -> None:
+        await ctx.workspace.set("report", 1)
+        await ctx.agent_state.set({"mood": 1})
+        await ctx.chat.append([{"role": "user", "content": "one"}])
+        await ctx.chat.clear()
+
+    worker = await team.work(agent)
+    await (await team.orc.submit("edit", session="101")).result(TIMEOUT_S)
+    await team.stop(worker)
+    assert await _changes(team) == []
+
+
+async def test_many_changes_share_a_record(team: LocalTeam) -> None:
+    """A program that edits all the time leaves few records, and its end records the rest."""
+    client = await team.client()
+    for number in range(60):
+        await client.agents.bump(f"agent-{number}", "turns")
+    await client.aclose()
+    found = await _changes(team)
+    assert {scope for _, scopes, _ in found for scope in scopes} == {f"agent:agent-{n}" for n in range(60)}
+    assert 2 <= len(found) <= 4
+
+
+async def test_a_record_is_stored_before_the_call_returns(team: LocalTeam) -> None:
+    """A process that is killed after a cancel or retry has left its record."""
+    client = await team.client()
+    (task,) = await _waiting_tasks(client, 1)
+    await task.cancel("first", actor="ada@desk")
+    assert [(action, reason) for action, _, _, reason in await _recorded(team)] == [("cancel", "first")]
+    other = await team.client()
+    await other.retry(task.id, "second", actor="ada@desk")
+    assert [(action, reason) for action, _, _, reason in await _recorded(team)][1:] == [("retry", "second")]
+
+
+async def test_a_cancel_by_a_handler(team: LocalTeam) -> None:
+    """A handler that cancels its child leaves a record in the name of its worker's process."""
+    agent = Agent("editor")
+
+    @agent.skill
+    async def parent(ctx: TaskContext) -> str:
+        child = await ctx.submit("unserved")
+        return await child.cancel("not needed")
+
+    await team.work(agent)
+    assert await (await team.orc.submit("parent")).result(TIMEOUT_S) == "ended"
+    ((action, tasks, actor, reason),) = await _recorded(team)
+    assert (action, len(tasks), actor, reason) == ("cancel", 1, this_actor(), "not needed")
+
+
+async def test_the_blocking_client_leaves_the_same_records(team: LocalTeam) -> None:
+    """Cancels, retries and changes of state through `orchestrator.sync` are recorded."""
+
+    def act() -> str:
+        with sync.Orchestrator(settings=team.settings) as orc:
+            task = orc.submit("unserved")
+            task.cancel("blocking", actor="ada@desk")
+            orc.retry(task.id, "again", actor="ada@desk")
+            orc.chat("101").append([{"role": "user", "content": "one"}])
+            orc.chat("101").clear()
+            return str(task.id)
+
+    id_ = await anyio.to_thread.run_sync(act)
+    assert await _recorded(team) == [
+        ("cancel", {id_}, "ada@desk", "blocking"),
+        ("retry", {id_}, "ada@desk", "again"),
+    ]
+    assert await _changes(team) == [("clear-chat", ("session:101",), this_actor())]

@@ -205,7 +205,7 @@ async def _clear(session: str, view: ChatView, reason: str, common: Globals) -> 
     async with common.client() as orc:
         chat = orc.chat(session).source(view.source)
         copied = (await chat.head()).saved > 0
-        unrecorded = await clear_chat(orc.services, chat, reason=reason)
+        unrecorded = await clear_chat(orc.services, orc.locks(), session, view.source, reason=reason)
     if unrecorded:
         output.say(error_line(f"the chat was cleared, which was not recorded: {unrecorded}"))
     if copied:
