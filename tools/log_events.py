@@ -116,6 +116,7 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "running": LogKey("number", "number of running tasks"),
     "schedule": LogKey("text", "name of a schedule"),
     "scope": LogKey("text", "owner of a memory, as `agent:ada`; what a stop held: all, or an agent, session or skill"),
+    "scopes": LogKey("number", "number of sessions, memories or agents whose state was changed"),
     "service": LogKey("text", "name of the service in the spans of a program"),
     "session": LogKey("text", "id of a session"),
     "signal": LogKey("text", "name of a signal"),

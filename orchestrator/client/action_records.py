@@ -71,10 +71,10 @@ async def record_session(
 
 async def record_changes(services: Services, action: StateAction, scopes: Sequence[str]) -> str:
     """Record scopes whose state a program changed, and return why they were not recorded; empty if they were."""
-    from orchestrator.control.commands import RecordChange
+    from orchestrator.control.commands import RecordStateChange
 
     for first in range(0, len(scopes), SCOPES):
-        command = RecordChange(action=action, scopes=tuple(scopes[first : first + SCOPES]))
+        command = RecordStateChange(action=action, scopes=tuple(scopes[first : first + SCOPES]))
         if problem := await _record(services, command, "", None):
             return problem
     return ""

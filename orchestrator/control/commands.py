@@ -574,7 +574,7 @@ class RecordSession(RecordCommand):
     detail: str = Field(default="", max_length=2000, description="What was deleted, for display.")
 
 
-class RecordChange(RecordCommand):
+class RecordStateChange(RecordCommand):
     """Records that a program changed state of sessions, memories or agents outside a task."""
 
     kind: Literal["change"] = "change"

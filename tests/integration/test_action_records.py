@@ -13,7 +13,7 @@ from orchestrator import Agent, Reject, TaskContext, sync
 from orchestrator.chat.model import Message
 from orchestrator.client import action_records
 from orchestrator.client.task_actions import cancel_tasks, delete_tasks, retry_tasks
-from orchestrator.control.commands import RecordChange, RecordTasks
+from orchestrator.control.commands import RecordStateChange, RecordTasks
 from orchestrator.control.records import find
 from orchestrator.control.sending import this_actor
 from orchestrator.control.signing import signer_of
@@ -260,7 +260,7 @@ async def _changes(team: LocalTeam) -> list[tuple[str, tuple[str, ...], str]]:
     found: list[tuple[str, tuple[str, ...], str]] = []
     for record in reversed(await list_commands(team.services, kind="change", limit=100)):
         _, command = await find(team.services.store, signer_of(team.settings, place=team.services.keys.root), record.id)
-        assert isinstance(command, RecordChange)
+        assert isinstance(command, RecordStateChange)
         found.append((command.action, command.scopes, record.actor))
     return found
 

@@ -23,6 +23,7 @@ from orchestrator.client.session_actions import delete_session
 from orchestrator.views.chat import list_chats, read_chat
 from tests.helpers.counting import CommandCounter
 from tests.helpers.local_team import TIMEOUT_S, run_local_team
+from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -277,6 +278,9 @@ async def test_one_round_trip(alone: Chat, redis_client: redis.Redis) -> None:
     chat = alone
     await chat.append([user("a"), user("b")])
     await chat.clear()
+    records = chat._scope.store.keys.action_records
+    # The next record of the client follows ten seconds later.
+    await wait_for(lambda: redis_client.exists(records), "the record of the clear", TIMEOUT_S)
     for change in (
         lambda: chat.append([Message(user(f"m{number}"), id=f"m{number}") for number in range(50)]),
         lambda: chat.upsert("m3", user("x"), version=2),
