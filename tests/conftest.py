@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import anyio.lowlevel
 import pytest
 
-from orchestrator.core import log
+from orchestrator.core import log, scrubbing
 from orchestrator.core.log import level_in_use, set_level
 from tests.helpers.guards import LoopWatch, describe_tasks, keys_of, keys_without_ttl, running_tasks
 from tests.helpers.log_checks import checked_events
@@ -178,6 +178,15 @@ def usual_log_level() -> Iterator[None]:
         log._levels.overrides.clear()
         set_level(USUAL_LEVEL)
         root.setLevel(before)
+
+
+@pytest.fixture(autouse=True)
+def forgotten_secrets() -> Iterator[None]:
+    """Forget the secrets of a test, so that the next one may store their texts."""
+    yield
+    if scrubbing._learned:
+        scrubbing._learned.clear()
+        scrubbing._known = scrubbing.Scrubber((), keep_lines=True)  # type: ignore[misc]
 
 
 @pytest.fixture(scope="session")

@@ -173,6 +173,13 @@ SECTIONS: Final = (
                 "one. Look at the program that reads standard error.",
             ),
             LogEvent(
+                "log_lines_left_out",
+                "warning",
+                ("count", "events"),
+                "The process wrote 100 lines of an event in a second, which are as many as it may, and left out "
+                "`count`; `events` counts them by event. Look at the lines before this one: a failure repeats.",
+            ),
+            LogEvent(
                 "log_record_failed",
                 "error",
                 ("error", "source"),

@@ -18,6 +18,7 @@ from orchestrator.core.errors import CommandRefused, StoreError
 from orchestrator.core.formats import Feature
 from orchestrator.core.ids import new_task_id, new_token
 from orchestrator.core.rates import parse_rate
+from orchestrator.core.scrubbing import mask_known
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,7 +91,7 @@ async def send(
         StoreError: Redis did not answer.
     """
     keys, signer = store.keys, signer_of(settings, place=store.keys.root)
-    actor = actor or this_actor()
+    actor, reason = actor or this_actor(), mask_known(reason)
     check_said(actor, reason)
     if isinstance(command, Job):
         command = command.selecting(tasks)

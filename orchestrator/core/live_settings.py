@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from orchestrator.core.log import mask_secrets, set_level
+from orchestrator.core.scrubbing import learn_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,7 @@ class LiveSettings:
 
     def __init__(self, settings: Settings, *, generation: int = 1) -> None:
         self.current, self.generation = settings, generation
+        learn_secrets(settings.secrets)
         self._listeners: list[Callable[[], None]] = []
         self._changed = anyio.Event()
 

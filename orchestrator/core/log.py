@@ -12,9 +12,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 import time
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias
 from orchestrator.core.errors import ServerUnavailable
 from orchestrator.core.log_output import JournalOutput, LineOutput, is_journal
 from orchestrator.core.redaction import texts_hidden, traceback_without_texts
-from orchestrator.core.scrubbing import MASK, Scrubber, text_of
+from orchestrator.core.scrubbing import MASK, Scrubber, learn_secrets, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -111,6 +112,8 @@ class Logger:
         return self._logger.isEnabledFor(logging.INFO)
 
     def _write(self, level: int, event: str, values: Mapping[str, object]) -> None:
+        if level >= logging.INFO and self._logger.name.startswith(_OURS) and not _repeats.admit(event):
+            return
         bound = {**self._values, **values}
         for name, value in _current_context():
             bound.setdefault(name, value)
@@ -173,11 +176,12 @@ def configure_logging(
         format: `console` for people, `json` for machines, `journal` for the journal of systemd; `auto` selects
             `journal` if systemd connected the stream to it, `console` on a terminal, else `json`.
         stream: standard error by default. Nothing is written if it is closed.
-        secrets: values to mask, such as the password of the server.
+        secrets: values to mask, such as the password of the server; `mask_known` masks them too.
     """
     import structlog  # as above
     from structlog.contextvars import get_contextvars, merge_contextvars
 
+    learn_secrets(secrets)
     target = sys.stderr if stream is None else stream
     terminal = target is not None and target.isatty()
     if format == "auto":
@@ -246,7 +250,8 @@ def level_in_use() -> Level:
 
 
 def mask_secrets(secrets: Iterable[str]) -> None:
-    """Mask these values too, beside those of `configure_logging`."""
+    """Mask these values too, beside those of `configure_logging`; in texts that are stored, too."""
+    learn_secrets(secrets)
     for handler in logging.getLogger().handlers:
         if isinstance(handler, _Handler):
             handler.scrubber.add(secrets)
@@ -301,6 +306,7 @@ class _Handler(logging.Handler):
 
     def close(self) -> None:
         """Write what waits."""
+        _repeats.tell()
         self._output.close()
         super().close()
 
@@ -310,6 +316,7 @@ class _Handler(logging.Handler):
 
 
 def _forget_in_child() -> None:
+    _repeats.__init__()  # type: ignore[misc]  # another thread may have held the lock
     for handler in logging.getLogger().handlers:
         if isinstance(handler, _Handler):
             handler.forget()
@@ -332,6 +339,55 @@ class LogMessage:
 
 
 _log = get_logger(__name__)
+
+
+class _Repeats:
+    """Bounds the lines of each event of this program in each second, and tells how many it left out.
+
+    A failure that repeats, such as of an entry or a command that someone forges thousands of times, would else cost
+    the processor time of the process and hide all other lines.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._until_s = 0.0
+        self._lines: dict[str, int] = {}
+
+    def admit(self, event: str) -> bool:
+        """Return whether a line of the event may be written now."""
+        if event == _LEFT_OUT:
+            return True
+        now_s = time.monotonic()
+        if now_s >= self._until_s:
+            self.tell()
+        with self._lock:
+            if not self._lines:
+                self._until_s = now_s + PERIOD_S
+            count = self._lines[event] = self._lines.get(event, 0) + 1
+        if count == LINES_PER_PERIOD + 1:
+            self._tell_later()
+        return count <= LINES_PER_PERIOD
+
+    def _tell_later(self) -> None:
+        """Tell at the end of the second; without an event loop, the next line or the end of the process tells."""
+        with suppress(RuntimeError, KeyError):
+            sys.modules["asyncio"].get_running_loop().call_later(PERIOD_S, self.tell)
+
+    def tell(self) -> None:
+        """End the second, and write how many lines it left out."""
+        with self._lock:
+            lines, self._lines = self._lines, {}
+        left_out = {event: count - LINES_PER_PERIOD for event, count in lines.items() if count > LINES_PER_PERIOD}
+        if left_out:
+            _log.warning("log_lines_left_out", count=sum(left_out.values()), events=left_out)
+
+
+PERIOD_S: Final = 1.0
+LINES_PER_PERIOD: Final = 100
+"""Lines of one event that a process writes in a period; they cost 1 % of a processor."""
+_OURS: Final = "orchestrator."
+_LEFT_OUT: Final = "log_lines_left_out"
+_repeats: Final = _Repeats()
 
 
 def _exc_info(given: object) -> Any:

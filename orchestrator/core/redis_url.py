@@ -1,6 +1,7 @@
 """Reads the address of Redis: one server, the sentinels of a group, or some nodes of a cluster.
 
-No message has text of the URL, because any part of a URL that is wrong may be part of its password.
+No other module takes such a URL apart, and redis-py reads only URLs that this module has accepted or made. No message
+has text of the URL, because any part of a URL that is wrong may be part of its password.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import ipaddress
 import re
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, unquote_plus, urlencode, urlsplit
 
 from orchestrator.core.errors import InvalidInput
 
@@ -28,6 +29,8 @@ _KINDS: Final[dict[str, Kind]] = {
     "rediss+cluster": "cluster",
 }
 _PORTS: Final = {"server": 6379, "sentinel": 26_379, "cluster": 6379}
+_HALF_ENCODED: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_DB: Final = re.compile(r"[0-9]{1,9}")
 _NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_.])?")
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _SENTINEL_USER, _SENTINEL_PASSWORD = "sentinel_user", "sentinel_password"
@@ -46,7 +49,7 @@ FORMS: Final = (
 )
 _ENCODE: Final = (
     "percent-encode special characters of the user and the password: / as %2F, ? as %3F, # as %23, [ as %5B, ] as %5D, "
-    "@ as %40"
+    "@ as %40, % as %25"
 )
 
 
@@ -101,9 +104,12 @@ class RedisUrl:
     @property
     def passwords(self) -> tuple[str, ...]:
         """The passwords as written in the URL, and decoded."""
-        written = [login.rstrip("@").partition(":")[2] for login in (self.login, self.sentinel_login)]
-        options = [value for name, value in self.options if name.endswith("password")]
-        return tuple(sorted({text for one in written for text in (one, unquote(one)) if text} | set(options)))
+        written = [login.removesuffix("@").partition(":")[2] for login in (self.login, self.sentinel_login)]
+        pairs = [pair.partition("=") for pair in self.url.partition("?")[2].split("&")]
+        written += [value for name, _, value in pairs if unquote(name).endswith("password")]
+        found = {text for one in written for text in (one, unquote(one), unquote_plus(one))}
+        found |= {value for name, value in self.options if name.endswith("password")}
+        return tuple(sorted(found - {""}))
 
     def with_tls(self, *, ca: str | None, cert: str | None, key: str | None, verify: Verify) -> RedisUrl:
         """Return it with files in place of those that the URL names, and with what connections check.
@@ -141,6 +147,28 @@ class RedisUrl:
         return f"RedisUrl({self.kind} {self})"
 
 
+def place_of(url: str) -> str:
+    """Return host and port of the URL of a server as written, or the path of its socket, without the login."""
+    parts = urlsplit(url)
+    return unquote(parts.path) if parts.scheme == "unix" else parts.netloc.rpartition("@")[2]
+
+
+def public_text(url: str) -> str:
+    """Return the URL of a server for messages: without login and options."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{place_of(url)}{parts.path if parts.scheme != 'unix' else ''}"
+
+
+def beside(url: str, host: str, port: int) -> str:
+    """Return the URL of another server with the same login and options; without a host, on the host of this one."""
+    parts = urlsplit(url)
+    login, at, _ = parts.netloc.rpartition("@")
+    place = Node(parts.hostname or "localhost" if host in {"", "?"} else host, port)
+    if parts.scheme == "unix":
+        return f"redis://{login}{at}{place}/0"
+    return parts._replace(netloc=f"{login}{at}{place}").geturl()
+
+
 def url_problem(url: str) -> str | None:
     """Return why a URL is not the address of Redis, without any text of the URL; None if it is one."""
     try:
@@ -160,6 +188,9 @@ def parse_url(url: str) -> RedisUrl:
     kind = _KINDS.get(scheme)
     if kind is None or not separator or not rest:
         raise InvalidInput(FORMS)
+    # Parsers drop some of these, and take others for the end of the password.
+    if not rest.isprintable() or not {" ", "#", "\\"}.isdisjoint(rest) or _HALF_ENCODED.search(rest):
+        raise InvalidInput(f"there is a character that a URL cannot have; {_ENCODE}")
     if kind == "server":
         return _parse_server(url, scheme)
     place, path, query = _split(rest)
@@ -188,12 +219,14 @@ def _parse_server(url: str, scheme: str) -> RedisUrl:
     parts = urlsplit(url)
     login, at, _ = parts.netloc.rpartition("@")
     is_socket = scheme == "unix"
+    if not is_socket and parts.path not in {"", "/"} and not _DB.fullmatch(parts.path[1:]):
+        raise InvalidInput(f"behind the host only the number of the database may follow, as in /0; {_ENCODE}")
     return RedisUrl(
         url=url,
         scheme=scheme,
         kind="server",
         nodes=() if is_socket else (Node(parts.hostname or "localhost", parts.port or _PORTS["server"]),),
-        path=parts.path if is_socket else "",
+        path=unquote(parts.path) if is_socket else "",
         service="",
         db=0,
         login=f"{login}{at}",
@@ -218,7 +251,7 @@ def _is_whole(url: str) -> bool:
 
 def _split(rest: str) -> tuple[str, str, str]:
     """Return hosts with login, path and query. `urlsplit` refuses several hosts, above all of IPv6."""
-    if "#" in rest or not rest.isascii() or not rest.isprintable():
+    if not rest.isascii():
         raise InvalidInput(f"there is a character that a URL cannot have; {_ENCODE}")
     before, _, query = rest.partition("?")
     place, _, path = before.partition("/")
@@ -285,6 +318,8 @@ def _options(query: str, scheme: str) -> list[tuple[str, str]]:
         raise InvalidInput("a login of sentinels has no meaning without sentinels; remove it from the query")
     if names - _OPTIONS:
         raise InvalidInput(f"behind the ? there is an option that is none of {', '.join(sorted(_OPTIONS))}")
+    if not all(_DB.fullmatch(value) for name, value in found if name == "db"):
+        raise InvalidInput("the option db takes the number of a database")
     if names & _TLS_FILES and not scheme.startswith("rediss"):
         raise InvalidInput("options that begin with ssl_ have no meaning without TLS; write rediss://, or remove them")
     return found

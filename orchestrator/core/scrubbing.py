@@ -11,6 +11,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
+from orchestrator.core.escaping import UNSAFE, UNSAFE_IN_JSON, UNSAFE_IN_LINES, escape
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -35,6 +37,7 @@ _SECRET_WORDS: Final = r"password|passwd|passphrase|token|secret|authorization|a
 _SECRET_KEY: Final = re.compile(rf"(?:.*[_.])?(?:{_SECRET_WORDS})", re.IGNORECASE)
 # The search starts at `://`: a search for the scheme before it would start at each word.
 _URL_PASSWORD: Final = re.compile(r"(://[^\s/:@]*):[^\s/]+@")
+_QUERY_PASSWORD: Final = re.compile(rf"([?&][^\s=&?]{{0,64}}(?:{_SECRET_WORDS})=)[^\s&\"'<>]+", re.IGNORECASE)
 _ASSIGNED: Final = re.compile(
     rf"""((?:{_SECRET_WORDS})["']?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s,;&)}}\]"']+)""", re.IGNORECASE
 )
@@ -42,12 +45,6 @@ _CREDENTIALS: Final = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]+", re.I
 _HINTS: Final = ("pass", "token", "secret", "authorization", "api", "credential", "bearer", "basic")
 """One of these is in each text that `_ASSIGNED` or `_CREDENTIALS` match; to look for them is much cheaper."""
 
-# Control characters that terminals obey (C1 and DEL), and those that reorder text (bidirectional overrides).
-_UNSAFE: Final = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
-_UNSAFE_ON_CONSOLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
-_UNSAFE_IN_LINES: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+"
-)
 _LONG: Final = ("exception", "stack")
 """Keys whose values have many lines on purpose."""
 
@@ -64,7 +61,7 @@ class Scrubber:
         self._forms: frozenset[str] = frozenset()
         self._known: re.Pattern[str] | None = None
         self._margin = _MARGIN
-        self._unsafe = _UNSAFE if keep_lines else _UNSAFE_ON_CONSOLE
+        self._unsafe = UNSAFE_IN_JSON if keep_lines else UNSAFE
         # Names repeat on every line.
         self._name = lru_cache(2048)(self._clean_name)
         self.add(secrets)
@@ -84,7 +81,7 @@ class Scrubber:
         clean: Event = {}
         for name, value in event.items():
             if name in _LONG and isinstance(value, str):
-                clean[name] = self._cut(value, _UNSAFE_IN_LINES, left.take(MAX_TRACE_CHARS, len(value)), ends=True)
+                clean[name] = self._cut(value, UNSAFE_IN_LINES, left.take(MAX_TRACE_CHARS, len(value)), ends=True)
             elif isinstance(name, str) and len(name) <= _MARGIN:
                 clean[self._name(name)] = self._value(name, value, 0, left)
             else:
@@ -115,27 +112,55 @@ class Scrubber:
 
     def _clean_name(self, name: str) -> str:
         # In every format, because a name is written as it is.
-        return self._cut(name, _UNSAFE_ON_CONSOLE, MAX_CHARS)
+        return self._cut(name, UNSAFE, MAX_CHARS)
 
     def _cut(self, text: str, unsafe: re.Pattern[str], limit: int, *, ends: bool = False) -> str:
         """Mask secrets and escape unsafe characters in at most `limit` characters of a text."""
         if len(text) <= limit:
-            return _escape(self._mask(text), unsafe)
+            return escape(self._mask(text), unsafe)
         margin, head = self._margin, limit // 2 if ends else limit
         start = self._mask(text[: head + margin])[:-margin]
         end = self._mask(text[-(head + margin) :])[margin:] if ends and head else ""
-        return _escape(f"{start}... ({len(text) - limit} characters cut) ...{end}", unsafe)
+        return escape(f"{start}... ({len(text) - limit} characters cut) ...{end}", unsafe)
 
-    def _mask(self, text: str) -> str:
-        """Mask the known secrets, and text that looks like a secret."""
+    def mask_known(self, text: str) -> str:
+        """Mask the known secrets, and the passwords of URLs."""
         if self._known is not None:
             text = self._known.sub(MASK, text)
         if "://" in text:
             text = _URL_PASSWORD.sub(rf"\1:{MASK}@", text)
+            if "=" in text:
+                text = _QUERY_PASSWORD.sub(rf"\1{MASK}", text)
+        return text
+
+    def _mask(self, text: str) -> str:
+        """Mask the known secrets, and text that looks like a secret."""
+        text = self.mask_known(text)
         folded = text.lower() if text.isascii() else text.casefold()
         if any(hint in folded for hint in _HINTS):
             text = _ASSIGNED.sub(rf"\1{MASK}", _CREDENTIALS.sub(rf"\1 {MASK}", text))
         return text
+
+
+_known: Final = Scrubber((), keep_lines=True)
+
+
+def learn_secrets(secrets: Iterable[str]) -> None:
+    """Let `mask_known` mask these values too, in this process."""
+    if new := [secret for secret in secrets if secret not in _learned]:
+        _learned.update(new)
+        _known.add(new)
+
+
+_learned: Final[set[str]] = set()
+
+
+def mask_known(text: str) -> str:
+    """Mask the secrets of the settings and the passwords of URLs, in a text that is stored or printed.
+
+    What only looks like a secret stays, other than in the log: it may be what the reader of an error needs.
+    """
+    return _known.mask_known(text)
 
 
 class _Allowance:
@@ -169,15 +194,6 @@ def _forms_of(secret: str) -> set[str]:
     forms = {form for one in plain for form in (one, quote(one, safe=""), quote(one), repr(one)[1:-1])}
     forms |= {form.replace('"', '\\"') for form in forms}
     return {form for form in forms if len(form) >= _MIN_SECRET}
-
-
-def _escape(text: str, unsafe: re.Pattern[str]) -> str:
-    # All unsafe characters are unprintable.
-    return text if text.isprintable() else unsafe.sub(_escaped, text)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape", "backslashreplace").decode("ascii")
 
 
 def text_of(value: object, write: Callable[[object], str]) -> str:

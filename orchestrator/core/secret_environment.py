@@ -8,6 +8,7 @@ to every process of the user.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -59,6 +60,27 @@ def _holds_secret(name: str, value: str) -> bool:
 
     for leaf in leaves():
         if leaf.secret and (name == leaf.variable or leaf.variable.startswith(f"{name}__")):
-            # An address without a password is no secret; programs that handlers start may need it.
-            return leaf.name != "redis.url" or "@" in value or "password=" in value or "://" not in value
+            return leaf.name != "redis.url" or _has_password(value if name == leaf.variable else _url_in(value))
     return False
+
+
+def _has_password(url: str) -> bool:
+    """Return whether an address has a password, or may have one, because it is none.
+
+    An address without a password is no secret; programs that handlers start may need it.
+    """
+    from orchestrator.core.errors import InvalidInput
+    from orchestrator.core.redis_url import parse_url
+
+    try:
+        return bool(parse_url(url).passwords)
+    except InvalidInput:
+        return url != ""
+
+
+def _url_in(section: str) -> str:
+    """Return the address in the section `redis` as JSON; the whole text if that is no such section."""
+    try:
+        return str(json.loads(section).get("url", ""))
+    except (ValueError, RecursionError, AttributeError):
+        return section

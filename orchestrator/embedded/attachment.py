@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
 from orchestrator.core.errors import ConfigError, OrchestratorError, ServerUnavailable
+from orchestrator.core.secret_environment import agents_environ
 from orchestrator.embedded import probe
 from orchestrator.embedded.data_dir import NAME, POLL_S, DataDir, ServerRecord, find_data_dir
 
@@ -332,6 +333,8 @@ def _start_guardian(
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
+                    # It and its server outlive this program, and need no secret of the settings.
+                    env=agents_environ(),
                     pass_fds=(guardian_lock_fd, write_fd),
                     start_new_session=True,  # no Ctrl-C from this terminal
                     check=False,

@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 from binascii import crc_hqx
 from typing import TYPE_CHECKING, Final, Protocol
-from urllib.parse import urlsplit
+
+from orchestrator.core.redis_url import beside, place_of, public_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,19 +41,12 @@ class Address:
 
     def at(self, host: str, port: int) -> Address:
         """Return the address of another server of the same cluster; without a host, that of this one."""
-        parts = urlsplit(self.url)
-        login, at, _ = parts.netloc.rpartition("@")
-        host = parts.hostname or "localhost" if host in {"", "?"} else host
-        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        if parts.scheme == "unix":
-            return Address(f"redis://{login}{at}{place}/0")
-        return Address(parts._replace(netloc=f"{login}{at}{place}").geturl())
+        return Address(beside(self.url, host, port))
 
     @property
     def public_url(self) -> str:
         """The URL for messages: without login and options."""
-        parts = urlsplit(self.url)
-        return f"{parts.scheme}://{self}{parts.path if parts.scheme != 'unix' else ''}"
+        return public_text(self.url)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Address) and other.url == self.url
@@ -61,8 +55,7 @@ class Address:
         return hash(self.url)
 
     def __str__(self) -> str:
-        parts = urlsplit(self.url)
-        return parts.path if parts.scheme == "unix" else parts.netloc.rpartition("@")[2]
+        return place_of(self.url)
 
     def __repr__(self) -> str:
         return f"Address({self})"

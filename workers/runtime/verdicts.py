@@ -19,6 +19,7 @@ from orchestrator.core.errors import (
     ServerUnavailable,
 )
 from orchestrator.core.redaction import HIDDEN, name_of, traceback_without_texts
+from orchestrator.core.scrubbing import mask_known
 from orchestrator.tasks.model import UNLIMITED, Delivery, Envelope, Verdict, VerdictKind
 from orchestrator.workers.retrying import name_of_class
 from orchestrator.workers.signals import Asked, Reject, Retry, Snooze
@@ -33,6 +34,8 @@ Kinds: TypeAlias = tuple[type, ...] | tuple[str, ...]
 ERROR_BYTES: Final = 8192
 """Longest traceback; a longer one loses its middle, because its ends say most."""
 REASON_CHARS: Final = 500
+_READ_CHARS: Final = 128 * 1024
+"""Characters at each end of a text that are searched for secrets before it is cut."""
 
 OUTAGE_BACKOFF_STEP: Final = 3
 """A task that met an outage waits as long as after this many failures."""
@@ -239,7 +242,8 @@ def sole(failure: BaseException) -> BaseException:
 
 
 def one_line(text: str) -> str:
-    """Put a text on one line and cut it to `REASON_CHARS`."""
+    """Put a text on one line, mask secrets, and cut it to `REASON_CHARS`."""
+    text = mask_known(text[:_READ_CHARS])
     return " ".join(text.encode(errors="replace").decode().split())[:REASON_CHARS]
 
 
@@ -279,7 +283,9 @@ def traceback_of(failure: BaseException, *, redact: bool = False) -> bytes:
 
 
 def _cut(text: str) -> bytes:
-    data = text.encode(errors="replace")
+    if len(text) > 2 * _READ_CHARS:
+        text = text[:_READ_CHARS] + text[-_READ_CHARS:]
+    data = mask_known(text).encode(errors="replace")
     if len(data) <= ERROR_BYTES:
         return data
     half = ERROR_BYTES // 2

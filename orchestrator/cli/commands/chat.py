@@ -199,7 +199,7 @@ async def _view(session: str, source: str, common: Globals) -> ChatView:
 
 
 async def _clear(session: str, view: ChatView, reason: str, common: Globals) -> int:
-    from orchestrator.cli.terminal.failures import DONE, error_line
+    from orchestrator.cli.terminal.failures import DONE, say_error
     from orchestrator.client.session_actions import clear_chat
 
     async with common.client() as orc:
@@ -207,7 +207,7 @@ async def _clear(session: str, view: ChatView, reason: str, common: Globals) -> 
         copied = (await chat.head()).saved > 0
         unrecorded = await clear_chat(orc.services, orc.locks(), session, view.source, reason=reason)
     if unrecorded:
-        output.say(error_line(f"the chat was cleared, which was not recorded: {unrecorded}"))
+        say_error(f"the chat was cleared, which was not recorded: {unrecorded}")
     if copied:
         output.say("its copy in a second storage is removed when a program next reads or changes the chat with it")
     if common.output == "table":

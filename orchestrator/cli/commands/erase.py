@@ -87,7 +87,7 @@ async def _erase(
 ) -> int:
     from contextlib import AsyncExitStack
 
-    from orchestrator.cli.terminal.failures import DONE, PARTLY_DONE, error_line
+    from orchestrator.cli.terminal.failures import DONE, PARTLY_DONE, say_error
     from orchestrator.secondary.json_lines import JsonLinesStore
     from orchestrator.secondary.sqlite import SqliteStore
 
@@ -96,7 +96,7 @@ async def _erase(
         folders = [await opened.enter_async_context(JsonLinesStore(path)) for path in copies[1]]
         report = await orc.subjects.erase(subject, asked_by=asked_by, reason=reason, stores=[*databases, *folders])
     if report.unrecorded:
-        output.say(error_line(f"the text was erased, which was not recorded: {report.unrecorded}"))
+        say_error(f"the text was erased, which was not recorded: {report.unrecorded}")
     if common.output == "table":
         output.write(f"erased {_said(report)}\n")
         for problem in report.left:

@@ -65,7 +65,7 @@ def release(
 async def _release(scope: str, name: str, reason: str, yes: bool, common: Globals) -> int:  # noqa: FBT001
     from anyio import to_thread
 
-    from orchestrator.cli.terminal.failures import DONE, CommandAborted, error_line
+    from orchestrator.cli.terminal.failures import DONE, CommandAborted, say_error
     from orchestrator.client.lock_actions import release_lock
     from orchestrator.views.locks import find_lock
 
@@ -78,7 +78,7 @@ async def _release(scope: str, name: str, reason: str, yes: bool, common: Global
         if not taken.released:
             raise CommandAborted(f"lock {name!r} has another holder than {lock.holder} now; nothing was changed")
     if taken.unrecorded:
-        output.say(error_line(f"the lock was released, which was not recorded: {taken.unrecorded}"))
+        say_error(f"the lock was released, which was not recorded: {taken.unrecorded}")
     if common.output == "table":
         output.write(f"released lock {output.clean(name)} of {output.clean(lock.holder)}\n")
     else:

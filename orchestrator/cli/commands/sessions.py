@@ -157,7 +157,7 @@ def _action(found: SessionView) -> str:
 
 
 async def _delete(found: SessionView, timeout_s: float | None, reason: str, common: Globals) -> int:
-    from orchestrator.cli.terminal.failures import DONE, CommandAborted, TryAgain, error_line
+    from orchestrator.cli.terminal.failures import DONE, CommandAborted, TryAgain, say_error
     from orchestrator.client.session_actions import delete_session
 
     session = found.session
@@ -181,7 +181,7 @@ async def _delete(found: SessionView, timeout_s: float | None, reason: str, comm
         named = _first([f"{lock.name} of {lock.holder or 'the next waiter'}" for lock in report.locks])
         raise TryAgain(f"locks of session {session!r} are held: {named}; nothing was deleted")
     if report.unrecorded:
-        output.say(error_line(f"the session was deleted, which was not recorded: {report.unrecorded}"))
+        say_error(f"the session was deleted, which was not recorded: {report.unrecorded}")
     if report.copies:
         number = _count(report.copies, "chat")
         output.say(f"copies of {number} in a second storage go when a program next reads or changes them with it")

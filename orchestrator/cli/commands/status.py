@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.active_commands import active_commands, print_active_commands
-from orchestrator.cli.terminal.failures import NOBODY_ANSWERED, error_line
+from orchestrator.cli.terminal.failures import NOBODY_ANSWERED, say_error
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import Commands
 from orchestrator.cli.terminal.source import viewed
@@ -54,9 +54,7 @@ async def status(*, common: Globals = DEFAULTS) -> int:
         }
         output.show_record(common.output, record, key="pool")
     if found.supervisor is None:
-        output.say(
-            error_line("no supervisor leads, so no task is assigned; start one with `orc up` or `orc supervisor run`")
-        )
+        say_error("no supervisor leads, so no task is assigned; start one with `orc up` or `orc supervisor run`")
         return NOBODY_ANSWERED
     return 0
 

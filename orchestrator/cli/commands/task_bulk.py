@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.confirm import ask
-from orchestrator.cli.terminal.failures import DONE, NOT_FOUND, REFUSED, error_line, joint_exit_code
+from orchestrator.cli.terminal.failures import DONE, NOT_FOUND, REFUSED, joint_exit_code, say_error
 from orchestrator.cli.terminal.selections import carry_out, describe_action, find, show_dry_run
 from orchestrator.core.errors import InvalidInput
 
@@ -78,7 +78,7 @@ def show_rows(rows: Sequence[Row], common: Globals) -> int:
 def say_unrecorded(action: TaskAction, unrecorded: str) -> None:
     """Say why an action that succeeded was not recorded."""
     if unrecorded:
-        output.say(error_line(f"the {action} succeeded but was not recorded: {unrecorded}"))
+        say_error(f"the {action} succeeded but was not recorded: {unrecorded}")
 
 
 # --------------------------------------------------------------------------------------------------------------- by ids

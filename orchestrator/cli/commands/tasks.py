@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from orchestrator.cli.commands import task_answer, task_control
 from orchestrator.cli.terminal import history, inputs, output
-from orchestrator.cli.terminal.failures import error_line
+from orchestrator.cli.terminal.failures import say_error
 from orchestrator.cli.terminal.options import DEFAULTS, Globals, TaskId
 from orchestrator.cli.terminal.parsing import Commands, option, positional
 from orchestrator.cli.terminal.reveal import Reveal, may_show
@@ -84,7 +84,7 @@ async def submit(
         except NotDurable as missed:
             # The task exists, so the caller needs its id.
             handle, code = missed.handle, missed.exit_code
-            output.say(error_line(str(missed)))
+            say_error(str(missed))
         if not wait:
             say_submitted(handle.id, common)
             return code

@@ -175,4 +175,4 @@ def _print_banner(
         f"             orc status{named}",
         "stop         Ctrl-C",
     ]
-    output.say("\n".join(lines))
+    output.say(*lines)

@@ -127,7 +127,7 @@ def check_agents(agents: tuple[str, ...], environ: Mapping[str, str]) -> int:
     )
     if done.returncode == 0:
         return 0
-    output.say(done.stdout.decode(errors="replace").rstrip("\n"))
+    output.say(*done.stdout.decode(errors="replace").rstrip("\n").split("\n"))
     if done.returncode < 0:
         output.say(f"error: signal {-done.returncode} ended the import of the agents")
     return max(done.returncode, 1)

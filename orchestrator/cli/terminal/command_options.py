@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.failures import DONE, FAILED, REFUSED, TIMED_OUT, error_line, joint_exit_code
+from orchestrator.cli.terminal.failures import DONE, FAILED, REFUSED, TIMED_OUT, joint_exit_code, say_error
 from orchestrator.cli.terminal.inputs import duration_s
 from orchestrator.cli.terminal.parsing import option, option_group
 
@@ -123,7 +123,7 @@ def _report_late(sent: Sent, found: Receipts, *, waited_s: float) -> None:
     late = f"not answered within {waited_s:g} s: " + ", ".join(found.missing)
     if not found.missing:
         late = f"not done within {waited_s:g} s: " + ", ".join(found.busy)
-    output.say(error_line(f"{late}; the command is active all the same, see `orc control show {sent.id}`"))
+    say_error(f"{late}; the command is active all the same, see `orc control show {sent.id}`")
 
 
 def _exit_code(word: str) -> int:

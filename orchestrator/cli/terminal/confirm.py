@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from orchestrator.cli.terminal.failures import CommandAborted
-from orchestrator.cli.terminal.output import is_terminal
+from orchestrator.cli.terminal.output import is_terminal, prompt
 
 
 def ask(action: str, *, yes: bool, final: bool = True) -> None:
@@ -22,8 +22,7 @@ def ask(action: str, *, yes: bool, final: bool = True) -> None:
     if yes:
         return
     _check_terminal(action)
-    sys.stderr.write(f"{action}? {'This cannot be undone. ' if final else ''}[y/N] ")
-    sys.stderr.flush()
+    prompt(f"{action}? {'This cannot be undone. ' if final else ''}[y/N]")
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise CommandAborted(f"did not {action}; nothing was changed")
 
@@ -33,8 +32,7 @@ def ask_for_name(action: str, name: str, *, yes: bool) -> None:
     if yes:
         return
     _check_terminal(action)
-    sys.stderr.write(f"{action}? This cannot be undone. Type {name} to go on: ")
-    sys.stderr.flush()
+    prompt(f"{action}? This cannot be undone. Type {name} to go on:")
     if sys.stdin.readline().strip() != name:
         raise CommandAborted(f"did not {action}; nothing was changed")
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import signal
-import sys
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.cli.terminal.output import OutputClosed, clean, say
+from orchestrator.cli.terminal.output import OutputClosed, say
 from orchestrator.core.errors import OrchestratorError
 
 if TYPE_CHECKING:
@@ -78,23 +77,25 @@ def report(failure: BaseException) -> int:
     """Print the error line of a failure and return its exit code."""
     match failure:
         case OrchestratorError():
-            say(error_line(str(failure)))
+            say_error(str(failure))
             return failure.exit_code
         case TimeoutError():
-            say(error_line(str(failure) or "timed out"))
+            say_error(str(failure) or "timed out")
             return TIMED_OUT
     name = type(failure).__name__
     if name == "CancelledError":  # asyncio's; importing it would double the time that help takes
         say("interrupted")
         return INTERRUPTED
-    say(error_line(f"unexpected {name}: {failure}; this is a bug, --debug prints the traceback"))
+    say_error(f"unexpected {name}: {failure}; this is a bug, --debug prints the traceback")
     return FAILED
 
 
-def error_line(message: str) -> str:
-    """Format an error; further lines, as of several invalid settings, are indented."""
-    first, *more = [clean(line) for line in message.splitlines()] or [""]
-    return "\n".join([f"error: {first}", *(f"  {line}" for line in more)])
+def say_error(message: str) -> None:
+    """Print an error; further lines, as of several invalid settings, are indented. Known secrets are masked."""
+    from orchestrator.core.scrubbing import mask_known
+
+    first, *more = mask_known(message).split("\n")
+    say(f"error: {first}", *(f"  {line}" for line in more))
 
 
 def _cause(failure: BaseException) -> BaseException:
@@ -108,5 +109,8 @@ def _cause(failure: BaseException) -> BaseException:
 def _show_traceback(failure: BaseException) -> None:
     import traceback
 
-    if sys.stderr is not None:
-        traceback.print_exception(failure)
+    from orchestrator.core.scrubbing import mask_known
+
+    # Indented, so that no line of a stored text looks like one of this program.
+    text = mask_known("".join(traceback.format_exception(failure))).rstrip("\n")
+    say(*(f"  {line}" for line in text.split("\n")))

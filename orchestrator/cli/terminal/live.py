@@ -82,7 +82,7 @@ class _Bar:
             self._text = ""
         if self.shown and self._text:
             width = shutil.get_terminal_size().columns - 1
-            sys.stderr.write(self._text[:width])
+            sys.stderr.write(output.clean(self._text[:width]))
             sys.stderr.flush()
 
     def erase(self) -> None:

@@ -90,7 +90,10 @@ class Globals:
 
     def loaded(self, **overrides: object) -> LoadedSettings:
         """Read the settings with the source of each."""
+        from orchestrator.core.scrubbing import learn_secrets
+
         loaded = self.sources(**overrides).load()
+        learn_secrets(loaded.settings.secrets)
         if self.debug:
             from orchestrator.core.log import configure_logging
 

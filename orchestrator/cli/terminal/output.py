@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,13 +15,11 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from orchestrator.core.durations import in_words
 from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.escaping import UNSAFE_IN_LINES, escape, escape_json
 
 if TYPE_CHECKING:
     from orchestrator.cli.terminal.options import Form
 
-_UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_UNSAFE_IN_JSON: Final = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-_UNSAFE_IN_LINES: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _COLOURS: Final = {
     "succeeded": "32",
     "running": "36",
@@ -96,10 +93,10 @@ def progress(text: str) -> None:
         sys.stderr.flush()
 
 
-def say(text: str) -> None:
-    """Print a message on standard error."""
+def say(*lines: str) -> None:
+    """Print a message on standard error. No text in it starts a line of its own."""
     if sys.stderr is not None:
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write("".join(f"{clean(line)}\n" for line in lines))
         sys.stderr.flush()
 
 
@@ -107,6 +104,12 @@ def hint(text: str) -> None:
     """Print a message on standard error if it is a terminal."""
     if is_terminal(sys.stderr):
         say(text)
+
+
+def prompt(text: str) -> None:
+    """Print a question on standard error; the answer stands on the same line."""
+    sys.stderr.write(f"{clean(text)} ")
+    sys.stderr.flush()
 
 
 def say_rest(shown: int, total: int) -> None:
@@ -166,7 +169,7 @@ def json_text(value: Any, *, indent: bool = False) -> str:
 
     data = msgspec.json.encode(value)
     text = (msgspec.json.format(data, indent=2) if indent else data).decode()
-    return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
+    return escape_json(text) + "\n"
 
 
 def raw_json(data: bytes) -> Any:
@@ -186,7 +189,7 @@ def user_json(value: Any) -> Any:
 def result_line(data: bytes) -> bytes:
     """Return the JSON of a result as it is; on a terminal, control characters are escaped."""
     if is_terminal(sys.stdout):
-        data = _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", data.decode()).encode()
+        data = escape_json(data.decode()).encode()
     return data + b"\n"
 
 
@@ -251,12 +254,12 @@ def is_terminal(stream: IO[str] | None) -> bool:
 
 def clean(text: str) -> str:
     """Escape control characters and line ends."""
-    return _UNSAFE.sub(_escaped, text)
+    return escape(text)
 
 
 def clean_lines(text: str) -> str:
     """Escape control characters, but keep line ends and tabs."""
-    return _UNSAFE_IN_LINES.sub(_escaped, text)
+    return escape(text, UNSAFE_IN_LINES)
 
 
 def ago(moment: datetime | None) -> str:
@@ -298,7 +301,3 @@ def _cell(value: Any) -> str:
     if type(value).__name__ == "Raw":
         return clean(bytes(value).decode())
     return clean(str(value))
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape", "backslashreplace").decode("ascii")

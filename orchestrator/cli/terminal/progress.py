@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from orchestrator.cli.terminal.output import is_terminal, say
+from orchestrator.cli.terminal.output import clean, is_terminal, say
 from orchestrator.core.errors import StoreError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class ProgressDisplay:
         """Keep the latest progress message of the audit."""
         async for event in self._audit.events():
             if event.progress is not None:
-                self._stage = event.progress.message
+                self._stage = clean(event.progress.message)
 
     async def _lines(self) -> None:
         shown = ""
@@ -64,7 +64,7 @@ class ProgressDisplay:
         from rich.console import Console
         from rich.live import Live
 
-        console = Console(stderr=True)
+        console = Console(stderr=True, markup=False)
         with Live(console=console, auto_refresh=False, transient=True) as live:
             while True:
                 await self._refresh()
@@ -111,5 +111,5 @@ class ProgressDisplay:
             team.add_column(column, justify="right" if column in {"SLOTS", "IN HAND"} else "left")
         for agent in self._agents:
             busy = "█" * min(agent.inbox, 24)
-            team.add_row(agent.name, ", ".join(agent.skills), str(agent.slots), f"{busy} {agent.inbox}")
+            team.add_row(clean(agent.name), clean(", ".join(agent.skills)), str(agent.slots), f"{busy} {agent.inbox}")
         return Group(head, team)

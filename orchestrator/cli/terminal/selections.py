@@ -14,8 +14,8 @@ from orchestrator.cli.terminal.failures import (
     NOT_FOUND,
     REFUSED,
     TIMED_OUT,
-    error_line,
     joint_exit_code,
+    say_error,
 )
 from orchestrator.cli.terminal.parsing import option, option_group
 from orchestrator.core.errors import InvalidInput
@@ -245,14 +245,12 @@ async def carry_out(command: Command, ids: Sequence[str], options: CommandOption
     if state.ended:
         return _exit_code(state)
     if not state.supervised:
-        output.say(
-            error_line(
-                f"no supervisor leads, so command {sent.id} has not run yet; it is stored and runs when one starts "
-                "(`orc up` or `orc supervisor run`)"
-            )
+        say_error(
+            f"no supervisor leads, so command {sent.id} has not run yet; it is stored and runs when one starts "
+            "(`orc up` or `orc supervisor run`)"
         )
         return NOBODY_ANSWERED
-    output.say(error_line(f"command {sent.id} is not done after {timeout_s:g} s; it goes on, {see}"))
+    say_error(f"command {sent.id} is not done after {timeout_s:g} s; it goes on, {see}")
     return TIMED_OUT
 
 

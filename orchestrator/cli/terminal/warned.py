@@ -6,7 +6,7 @@ import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.terminal.output import clean, say
+from orchestrator.cli.terminal.output import say
 from orchestrator.core.caller_warning import NoAgentWarning
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def warnings_as_lines() -> Iterator[None]:
     """Print each warning of the block that no agent takes a task, as `warning: ...` on standard error."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        say(f"warning: {clean(str(message))}")
+        say(f"warning: {message}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", NoAgentWarning)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.failures import error_line, exit_code_of
+from orchestrator.cli.terminal.failures import exit_code_of, say_error
 from orchestrator.cli.terminal.parsing import globals_after_words
 from orchestrator.core.errors import ConfigError, NotFound, QueueFull, ServerUnavailable, TaskFailed
 from tests.helpers.cases import each_case
@@ -124,11 +124,16 @@ def test_exit_codes(failure: BaseException, code: int, capsys: pytest.CaptureFix
     assert "Traceback" not in said
 
 
-def test_error_line() -> None:
+def test_error_lines(capsys: pytest.CaptureFixture[str]) -> None:
     """An error is told as it is, with its semicolons; further lines are indented; nothing in it commands a terminal."""
-    assert error_line("no such thing; look again; and again") == "error: no such thing; look again; and again"
-    assert error_line("two are wrong\na = 1\nb = 2") == "error: two are wrong\n  a = 1\n  b = 2"
-    assert "\x1b" not in error_line(HOSTILE)
+    say_error("no such thing; look again; and again")
+    say_error("two are wrong\na = 1\nb = 2")
+    say_error(HOSTILE)
+    assert capsys.readouterr().err.splitlines() == [
+        "error: no such thing; look again; and again",
+        "error: two are wrong", "  a = 1", "  b = 2",
+        r"error: red \x1b[31m, \x9b2J, \u202egnp.exe, line", r"  break, \x00",
+    ]  # fmt: skip
 
 
 @each_case(
