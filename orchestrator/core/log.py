@@ -204,6 +204,7 @@ def configure_logging(
     )
     handler = _Handler(output, Scrubber(secrets, keep_lines=format != "console"), get_contextvars)
     root = logging.getLogger()
+    _repeats.tell()
     for old in [old for old in root.handlers if isinstance(old, _Handler)]:
         root.removeHandler(old)
         old.close()

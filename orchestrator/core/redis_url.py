@@ -189,7 +189,7 @@ def parse_url(url: str) -> RedisUrl:
     if kind is None or not separator or not rest:
         raise InvalidInput(FORMS)
     # Parsers drop some of these, and take others for the end of the password.
-    if not rest.isprintable() or not {" ", "#", "\\"}.isdisjoint(rest) or _HALF_ENCODED.search(rest):
+    if not rest.isprintable() or not {"#", "\\"}.isdisjoint(rest) or _HALF_ENCODED.search(rest):
         raise InvalidInput(f"there is a character that a URL cannot have; {_ENCODE}")
     if kind == "server":
         return _parse_server(url, scheme)

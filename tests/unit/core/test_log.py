@@ -20,6 +20,7 @@ from orchestrator.core import log
 from orchestrator.core.log import Format, add_context_source, bind_context, configure_logging, get_logger
 from orchestrator.core.scrubbing import MAX_CHARS, MAX_EVENT_CHARS, MAX_TRACE_CHARS, Scrubber
 from tests.helpers.cases import each_case
+from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +37,8 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture(autouse=True)
-def _restored_logging() -> Iterator[None]:
+def _restored_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(log, "_repeats", log._Repeats())
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     yield
@@ -321,6 +323,25 @@ def test_scrubbing_takes_linear_time(text: str) -> None:
     assert min(_duration_s(lambda: scrubber({"exception": whole, "parts": parts})) for _ in range(3)) < 0.5
 
 
+def test_scrubbing_looks_at_a_bounded_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a value, and of all values of an event, so that no size of a text makes a line dearer."""
+    looked_at = 0
+    mask = Scrubber._mask
+
+    def counted(scrubber: Scrubber, text: str) -> str:
+        nonlocal looked_at
+        looked_at += len(text)
+        return mask(scrubber, text)
+
+    monkeypatch.setattr(Scrubber, "_mask", counted)
+    scrubber = Scrubber(["hunter22"], keep_lines=True)
+    scrubber({"value": "a-" * 131_072})
+    assert looked_at <= MAX_CHARS + 4096 + len("value")
+    looked_at = 0
+    scrubber({f"value{n}": "x" * 2**20 for n in range(100)} | {"exception": "x" * 2**20})
+    assert looked_at <= MAX_EVENT_CHARS + 102 * 2 * 4100
+
+
 def _duration_s(work: Callable[[], object]) -> float:
     began_s = time.thread_time()
     work()
@@ -373,6 +394,45 @@ def test_long_values_are_cut() -> None:
     assert len(json.dumps(scrubber({"deep": [["x" * 8000] * 100] * 100}))) < 2 * MAX_EVENT_CHARS + 500_000
     trace = scrubber({"exception": "first" + "x" * 100_000 + "last"})["exception"]
     assert (trace[:5], trace[-4:]) == ("first", "last")
+
+
+# ------------------------------------------------------------------------------------------------- repeated failures
+
+
+def test_a_repeated_event_is_sampled() -> None:
+    """Of thousands of equal failures a second has 100 lines, and one that counts the others; other events stay."""
+    stream = io.StringIO()
+    configure_logging("info", "json", stream)
+    log, began_s = get_logger("orchestrator.test"), time.monotonic()
+    for _ in range(3000):
+        log.warning("log_lines_dropped", count=1)
+    log.warning("log_record_failed", error="x", source="y")
+    seconds = time.monotonic() - began_s
+    configure_logging("info", "json", io.StringIO())
+    lines = _lines(stream)
+    written = [line for line in lines if line["event"] == "log_lines_dropped"]
+    left_out = [line for line in lines if line["event"] == "log_lines_left_out"]
+    assert len(written) <= 100 * (int(seconds) + 2)
+    assert len(written) + sum(line["events"]["log_lines_dropped"] for line in left_out) == 3000
+    assert lines[-2]["event"] == "log_record_failed"
+
+
+async def test_what_was_left_out_is_told_soon() -> None:
+    """Also when nothing else is logged, where an event loop runs."""
+    stream = io.StringIO()
+    configure_logging("info", "json", stream)
+    for _ in range(101):
+        get_logger("orchestrator.test").warning("log_lines_dropped", count=1)
+    await wait_for(lambda: "log_lines_left_out" in stream.getvalue(), "the count")
+
+
+def test_lines_of_handlers_are_all_written() -> None:
+    """A handler decides itself how much it logs."""
+    stream = io.StringIO()
+    configure_logging("info", "json", stream)
+    for _ in range(300):
+        get_logger("agent").warning("slow")
+    assert len(_lines(stream)) == 300
 
 
 # ------------------------------------------------------------------------------------------------------------ odd bytes

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ssl
+from urllib.parse import quote
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from redis.connection import ConnectionPool, SSLConnection
 
 from orchestrator.client.client import Orchestrator
@@ -15,6 +18,7 @@ from orchestrator.core.settings import Settings
 from orchestrator.core.settings_sources import load_settings
 from orchestrator.store.locating import locate
 from tests.helpers.cases import each_case
+from tests.helpers.subprocesses import ROOT
 
 CANARY = "c4n4ry"
 
@@ -83,6 +87,19 @@ def test_addresses_of_servers_and_sentinels() -> None:
         (f"redis://h?ssl_ca_certs={CANARY}", "write rediss://"),
         (f"rediss://:{CANARY}@h?ssl_cert_reqs=none", "redis.tls_verify"),
         (f"rediss://:{CANARY}@h?ssl_check_hostname=false", "redis.tls_verify"),
+        (f"redis://:{CANARY}#1@h", "# as %23"),
+        (f"redis://:1#{CANARY}@h", "# as %23"),
+        (f"redis://:{CANARY}/1@h", "/ as %2F"),
+        (f"redis://:1/{CANARY}@h", "/ as %2F"),
+        (f"redis://u@1/{CANARY}", "number of the database"),
+        (f"redis://:{CANARY}?1@h", "? as %3F"),
+        (f"redis://:{CANARY}%1@h", "% as %25"),
+        (f"unix://:{CANARY}%zz@/run/s", "% as %25"),
+        (f"redis+cluster://:{CANARY}%@h", "% as %25"),
+        (f"redis://:{CANARY}\n1@h", "a character that a URL cannot have"),
+        (f"redis://h/{CANARY}", "number of the database"),
+        (f"redis://h/0#{CANARY}", "# as %23"),
+        (f"redis://h?db={CANARY}", "the option db"),
     ],
 )  # fmt: skip
 def test_wrong_addresses(url: str, told: str) -> None:
@@ -104,7 +121,7 @@ def test_wrong_addresses(url: str, told: str) -> None:
     [
         "redis://:{0}@h/0", "redis+sentinel://:{0}@h/g", "redis+sentinel://h/g?sentinel_password={0}",
         "rediss+sentinel://u@h/g?sentinel_user=w&sentinel_password={0}", "redis+cluster://u:{0}@[::1]:1,[::2]:2",
-        "redis://h/0?password={0}", "unix:///run/s?password={0}",
+        "redis://h/0?password={0}", "unix:///run/s?password={0}", "redis://h/0?p%61ssword={0}",
     ],
 )  # fmt: skip
 def test_passwords_are_secrets(url: str) -> None:
@@ -118,6 +135,46 @@ def test_passwords_are_secrets(url: str) -> None:
 
 def _settings(url: str) -> Settings:
     return Settings.model_validate({"redis": {"url": url}})
+
+
+PASSWORDS = st.text(alphabet="ab1/#@%:?&=+[]\\\n \u00e9\u2100", max_size=12)
+
+
+@given(
+    password=PASSWORDS,
+    encoded=st.booleans(),
+    form=st.sampled_from(["redis://:{0}@host:7/3", "redis://u:{0}@host:7/3", "unix://u:{0}@/s"]),
+)
+@example(password="pa/ss", encoded=False, form="redis://:{0}@host:7/3")
+@example(password="12#ss", encoded=False, form="redis://:{0}@host:7/3")
+@example(password="p@ss", encoded=False, form="redis://:{0}@host:7/3")
+def test_redis_py_reads_what_is_accepted_alike(*, password: str, encoded: bool, form: str) -> None:
+    """An encoded password is accepted; any that is accepted is the one that redis-py sends, to the host that is meant.
+
+    What it sends is masked in every text.
+    """
+    url = form.format(quote(password, safe="") if encoded else password)
+    if url_problem(url) is not None:
+        assert not encoded
+        return
+    kept = ConnectionPool.from_url(url).connection_kwargs
+    sent = kept.get("password", "")
+    assert sent == password or not encoded
+    assert (kept.get("host"), kept.get("port"), kept.get("db")) == ("host", 7, 3) or kept.get("path") == "/s"
+    assert not sent or sent in parse_url(url).passwords
+
+
+def test_one_module_takes_addresses_of_redis_apart() -> None:
+    """A second parser would cut some passwords elsewhere."""
+    readers = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "orchestrator").rglob("*.py")
+        if "urlsplit" in (text := path.read_text()) or "urlparse" in text
+    }
+    # The others read addresses of payload stores.
+    assert readers == {
+        "orchestrator/core/redis_url.py", "orchestrator/core/settings.py", "orchestrator/payloads/opening.py",
+    }  # fmt: skip
 
 
 @each_case("url", ["redis://h/0", "redis+sentinel://a:1,[::1]:2/g", "redis+cluster://a:1,b:2"])
