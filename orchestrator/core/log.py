@@ -345,7 +345,7 @@ _log = get_logger(__name__)
 class _Repeats:
     """Bounds the lines of each event of this program in each second, and tells how many it left out.
 
-    A failure that repeats, such as of an entry or a command that someone forges thousands of times, would else cost
+    A failure that repeats, such as of forged commands or of damaged entries, would else cost
     the processor time of the process and hide all other lines.
     """
 
