@@ -97,10 +97,11 @@ lock: build/lock/bin/pip-compile ## pin requirements/*.txt anew from pyproject.t
 	done
 	$(COMPILE) $(AS_TESTED) --extra fast --extra monitoring --extra otel --extra s3 --extra zstd --output-file requirements/image.txt pyproject.toml $(ARGS)
 	$(COMPILE) $(AS_TESTED) --only-build-deps --build-deps-for wheel --output-file requirements/build.txt pyproject.toml $(ARGS)
+	$(COMPILE) --output-file requirements/lock.txt requirements/lock.in $(ARGS)
 
-build/lock/bin/pip-compile:
-	$(PYTHON) -m venv build/lock
-	build/lock/bin/python -m pip install --quiet pip-tools
+build/lock/bin/pip-compile: requirements/lock.txt
+	$(PYTHON) -m venv --clear build/lock
+	build/lock/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/lock.txt
 
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 ENGINE ?= docker

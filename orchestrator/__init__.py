@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import TaskFailed as TaskFailed
     from orchestrator.core.errors import TenantFull as TenantFull
     from orchestrator.core.errors import TlsRefused as TlsRefused
+    from orchestrator.core.errors import UnreadableValue as UnreadableValue
     from orchestrator.core.errors import UpgradeRefused as UpgradeRefused
     from orchestrator.core.errors import UpgradeUnfinished as UpgradeUnfinished
     from orchestrator.core.errors import VersionConflict as VersionConflict

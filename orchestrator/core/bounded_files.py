@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 CONFIGURATION_BYTES: Final = 1024 * 1024
 """Longest file with settings or with a secret."""
+CERTIFICATES_BYTES: Final = 16 * 1024 * 1024
+"""Longest file with certificates or a key."""
 BODY_BYTES: Final = 64 * 1024 * 1024
 """Longest file with arguments or values; `queue.max_args_bytes` is far less by default."""
 

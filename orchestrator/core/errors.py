@@ -3,6 +3,7 @@
 OrchestratorError
 ├── ConfigError                    settings, files, command line (exit 78)
 ├── InvalidInput (ValueError)      invalid value; nothing was sent (exit 2)
+├── UnreadableValue (ValueError)   a value in Redis is no JSON, or nested too deep (exit 1)
 ├── NotFound (LookupError)         no such task, agent, worker (exit 3)
 ├── StoreError                     Redis did not run a command
 │   ├── ServerUnavailable          no reply, or "try again later" (exit 69)
@@ -73,12 +74,24 @@ if TYPE_CHECKING:
 
 NAMED_PROGRAMS: Final = 20
 """Programs that a message names."""
+MESSAGE_CHARS: Final = 16_384
+"""Longest message; a longer one, which repeats a value of megabytes, loses its middle."""
 
 
 class OrchestratorError(Exception):
     """Base of all errors of the project."""
 
     exit_code = 1
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*[_cut(arg) if isinstance(arg, str) else arg for arg in args])
+
+
+def _cut(message: str) -> str:
+    if len(message) <= MESSAGE_CHARS:
+        return message
+    half = MESSAGE_CHARS // 2
+    return f"{message[:half]} … {message[-half:]}"
 
 
 class ConfigError(OrchestratorError):
@@ -91,6 +104,10 @@ class InvalidInput(OrchestratorError, ValueError):
     """A value was refused; nothing was sent."""
 
     exit_code = 2
+
+
+class UnreadableValue(OrchestratorError, ValueError):
+    """A stored value is no JSON, or nested too deep: another program wrote it."""
 
 
 class NotFound(OrchestratorError, LookupError):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from orchestrator.core.errors import InvalidInput
+from orchestrator.core.errors import InvalidInput, UnreadableValue
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -97,12 +97,23 @@ def _encode_carefully(what: str, value: Any, max_depth: int, max_bytes: int) -> 
 
 
 def decode_json(data: bytes) -> Any:
-    """Decode JSON from `encode_json` or pydantic."""
+    """Decode JSON from `encode_json` or pydantic.
+
+    Raises:
+        UnreadableValue: it is no JSON, or nested deeper than Python decodes.
+    """
     try:
         return _decode_plain(data)
     except msgspec.DecodeError:
-        # It refuses what the standard library reads: half a surrogate pair, NaN, infinity, numbers beyond a float.
+        pass
+    except RecursionError:
+        raise UnreadableValue("a stored value is nested too deep to be read") from None
+    try:
+        # It reads what msgspec refuses: half a surrogate pair, NaN, infinity, numbers beyond a float.
         return json.loads(data)
+    except (ValueError, RecursionError) as wrong:
+        reason = "it is nested too deep" if isinstance(wrong, RecursionError) else str(wrong)
+        raise UnreadableValue(f"a stored value is no JSON: {reason}") from None
 
 
 def _check(what: str, value: Any, max_depth: int, max_items: int) -> None:

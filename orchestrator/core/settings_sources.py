@@ -24,9 +24,12 @@ from orchestrator.core.bounded_files import CONFIGURATION_BYTES, read_bounded
 from orchestrator.core.errors import ConfigError
 from orchestrator.core.secret_environment import settings_environ
 from orchestrator.core.settings import ENV_PREFIX, Leaf, Settings, leaves
+from orchestrator.core.strict_json import TwinNames, load_strict
 
 if TYPE_CHECKING:
     import os
+
+    from pydantic.fields import FieldInfo
 
 RESERVED_VARIABLES: Final = frozenset({"ORC_CONFIG", "ORC_DATA_DIR", "ORC_DATA_DIR_FOREIGN"})
 SYSTEM_FILE: Final = Path("/etc/orchestrator/orchestrator.toml")
@@ -262,7 +265,8 @@ def _from_texts(texts: Mapping[str, str], origin: str) -> Iterator[_Value]:
         values = list(_flat(_decode_entries(_Texts(texts)(), names, place), ()))
     except SettingsError as wrong:
         bad = [name for name in texts if f'"{name[len(ENV_PREFIX) :].lower()}"' in str(wrong)]
-        raise ConfigError(f"{place(', '.join(bad) or ENV_PREFIX + '…')}: this name takes a table as JSON") from None
+        told = wrong.__cause__ if isinstance(wrong.__cause__, TwinNames) else "this name takes a table as JSON"
+        raise ConfigError(f"{place(', '.join(bad) or ENV_PREFIX + '…')}: {told}") from None
     except RecursionError:
         bad = [name for name, text in texts.items() if text.count("{") + text.count("[") > _MANY_TABLES]
         raise ConfigError(f"{place(', '.join(bad) or ENV_PREFIX + '…')}: nested too deeply") from None
@@ -306,7 +310,9 @@ def _decode_entries(
             text = tree[leaf.path[0]][inside[0]].get(inside[1])
             if isinstance(text, str) and get_origin(field.annotation) in {tuple, Mapping}:
                 try:
-                    tree[leaf.path[0]][inside[0]][inside[1]] = json.loads(text)
+                    tree[leaf.path[0]][inside[0]][inside[1]] = load_strict(text)
+                except TwinNames as twins:
+                    raise ConfigError(f"{place(name)}: {twins}") from None
                 except ValueError:
                     raise ConfigError(f"{place(name)}: this name takes a list or a table as JSON") from None
     return tree
@@ -318,6 +324,10 @@ class _Texts(EnvSettingsSource):
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._texts = texts
         super().__init__(Settings)
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        """Decode a table or list; an object with a name twice is refused, as in TOML."""
+        return load_strict(value)
 
     def _load_env_vars(self) -> Mapping[str, str | None]:
         return {name.lower(): text for name, text in self._texts.items() if text}

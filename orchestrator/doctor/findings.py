@@ -115,6 +115,11 @@ _TABLE: Final = (
         "Redis is older than 7.0, or INFO is not allowed.",
         "Install Redis 7.0 or newer, 8.2 or newer if you can; allow `+info`.",
     ),
+    Topic(
+        "server-faults",
+        "The version of the server has known security faults.",
+        "Install the newest patch of its line. A distribution may have repaired an older version: see its changelog.",
+    ),
     Topic("redis-role", "The server is a replica: it refuses writes.", "Name the master in `ORC_REDIS__URL`."),
     Topic(
         "redis-cluster",

@@ -13,6 +13,7 @@ from orchestrator.doctor import (
     configuration,
     embedded,
     inboxes,
+    known_faults,
     machine,
     parents,
     payloads,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 _SERVER: Final = (
     ("redis-version", server.check_version),
+    ("server-faults", known_faults.check_known_faults),
     ("redis-role", server.check_role),
     ("redis-cluster", server.check_cluster),
     ("redis-sentinel", sentinels.check_sentinels),
@@ -63,6 +65,7 @@ _SERVER: Final = (
 )
 _OTHER: Final = (
     ("redis-version", server.check_version),
+    ("server-faults", known_faults.check_known_faults),
     ("redis-role", server.check_role),
     ("redis-eviction", server.check_eviction),
     ("redis-memory", server.check_memory),

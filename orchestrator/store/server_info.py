@@ -10,6 +10,7 @@ OLDEST: Final = (7, 0)
 WAITAOF_SINCE: Final = (7, 2)
 """The first line whose servers can wait until a write is on their disk."""
 REDIS: Final = "Redis"
+VALKEY: Final = "Valkey"
 SECTIONS: Final = ("server", "clients", "memory", "persistence", "stats", "replication", "cluster")
 
 COMMAND_SECTIONS: Final = ("commandstats", "latencystats")
@@ -107,7 +108,7 @@ def read_info(text: str) -> ServerInfo:
     like = facts.get("redis_version", "?")
     major, minor, *_ = [*(int(part) for part in like.split(".") if part.isdigit()), 0, 0]
     return ServerInfo(
-        product="Valkey" if "valkey_version" in facts else REDIS,
+        product=VALKEY if "valkey_version" in facts else REDIS,
         version=facts.get("valkey_version", like),
         line=(major, minor),
         run_id=facts.get("run_id", "?"),

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from orchestrator.core.bounded_files import CERTIFICATES_BYTES, read_bounded
 from orchestrator.core.errors import ConfigError
 from orchestrator.core.redis_url import TLS_CA, TLS_CERT, TLS_KEY
 
@@ -45,7 +46,7 @@ def check_files(place: RedisUrl) -> None:
     if (path := files.get(TLS_CERT)) is not None:
         key, password = files.get(TLS_KEY), files.get("ssl_password", "")
         if key is not None:
-            _load("redis.tls_key", key, lambda: Path(key).read_bytes())
+            _load("redis.tls_key", key, lambda: None)
         _load("redis.tls_cert and redis.tls_key", path, lambda: context.load_cert_chain(path, key, password))
     elif TLS_KEY in files:
         raise ConfigError("redis.tls_key needs redis.tls_cert, the certificate that belongs to the key")
@@ -55,6 +56,7 @@ def _load(setting: str, path: str, load: Callable[[], object]) -> None:
     import ssl
 
     try:
+        read_bounded(Path(path), CERTIFICATES_BYTES)
         load()
     except ssl.SSLError as wrong:
         what = "the certificate and the key do not belong together" if "MISMATCH" in str(wrong) else "not in PEM"

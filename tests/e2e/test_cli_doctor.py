@@ -57,11 +57,12 @@ def test_exit_codes(terminal: Terminal) -> None:
     """Warnings count with --strict alone; problems always; every form has the same rows."""
     with RedisServer() as server, server.client() as client:
         done = terminal.orc("doctor", ORC_REDIS__URL=server.url)
-        assert (done.code, done.err) == (0, "3 warnings\n")
+        usual = 3 + ("server-faults" in done.out)  # the server of the tests may lack a security fix
+        assert (done.code, done.err) == (0, f"{usual} warnings\n")
         assert terminal.orc("doctor", "--strict", ORC_REDIS__URL=server.url).code == 1
         client.config_set("maxmemory-policy", "allkeys-lru")
         done = terminal.orc("doctor", "-o", "jsonl", ORC_REDIS__URL=server.url)
-        assert (done.code, done.err) == (1, "1 problem, 3 warnings\n")
+        assert (done.code, done.err) == (1, f"1 problem, {usual} warnings\n")
         assert '"code":"redis-eviction","severity":"problem"' in done.out
         codes = terminal.orc("doctor", "-o", "id", ORC_REDIS__URL=server.url).out.split()
         assert len(codes) == done.out.count("\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from datetime import UTC, date, datetime, timedelta
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from orchestrator.core.bounded_files import BODY_BYTES, read_bounded
 from orchestrator.core.errors import InvalidInput
+from orchestrator.core.strict_json import TwinNames, load_strict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _PIECE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)")
@@ -108,7 +108,7 @@ def priority(text: str) -> str | int:
 def _object(body: str) -> dict[str, Any]:
     where, text = _body_text(body)
     try:
-        value = _loads(text)
+        value = load_strict(text)
     except (ValueError, RecursionError) as wrong:
         reason = "nested too deep" if isinstance(wrong, RecursionError) else str(wrong)
         raise InvalidInput(f"{where} is not valid JSON ({reason}); write for example '{{\"words\": 3}}'") from None
@@ -148,32 +148,11 @@ def json_or_text(value: str) -> Any:
         InvalidInput: it is JSON with a name that occurs twice in an object.
     """
     try:
-        return _loads(value)
-    except _Twins as twins:
+        return load_strict(value)
+    except TwinNames as twins:
         raise InvalidInput(f"the value is not valid JSON: {twins}") from None
     except (ValueError, RecursionError):
         return value
-
-
-def _loads(text: str) -> Any:
-    return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_twins)
-
-
-class _Twins(ValueError):
-    """An object has a name twice."""
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _no_twins(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twin = next(name for name in names if names.count(name) > 1)
-        raise _Twins(f"the name {twin!r} occurs twice in one object")
-    return found
 
 
 def _kind(value: object) -> str:

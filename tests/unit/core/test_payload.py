@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.errors import InvalidInput
+from orchestrator.core.errors import InvalidInput, UnreadableValue
 from orchestrator.core.payload import decode_json, encode_json
 from tests.helpers.cases import each_case
 from tests.helpers.json_values import alike, json_values
@@ -88,10 +88,17 @@ def test_odd_texts_decode_as_before(text: str) -> None:
 
 
 def test_invalid_json_is_an_error() -> None:
-    """What is no JSON raises the error of the standard library."""
-    for data in (b"", b"{", b"[1,]", b"tru"):
-        with pytest.raises(json.JSONDecodeError):
+    """What is no JSON, or nested too deep for Python, raises an error that is a ValueError too."""
+    deep = b"[" * 200_000
+    for data in (b"", b"{", b"[1,]", b"tru", b"\xff", b"1" * 5000, deep, deep + b"]" * 200_000, b'{"a":' * 200_000):
+        with pytest.raises(UnreadableValue, match=r"^a stored value is "):
             decode_json(data)
+
+
+def test_messages_are_bounded() -> None:
+    """An error that repeats a value of megabytes keeps its beginning and its end."""
+    told = str(InvalidInput(f"priority {'x' * 10_000_000!r} is not known"))
+    assert (len(told) < 17_000, told[:10], told[-10:]) == (True, "priority '", " not known")
 
 
 def test_tuples_and_subclasses_are_sent_as_what_they_are() -> None:
