@@ -45,7 +45,9 @@ async def test_repaired_versions(product: str) -> None:
     """The floor itself and everything above it are well; lines that the table does not know are unknown."""
     for (major, minor), floor in FLOORS[product].items():
         for patch in [] if floor is None else [floor, floor + 1]:
-            assert (await looked_at(product, f"{major}.{minor}.{patch}")).found.endswith("has the security fixes of its line")
+            assert (await looked_at(product, f"{major}.{minor}.{patch}")).found.endswith(
+                "has the security fixes of its line"
+            )
     for version in ("7.1.0", "99.0.0", "255.255.255", "?", "8.2", "x.y.z"):
         found = await looked_at(product, version)
         assert (found.severity, found.found[:7]) == (Severity.OK, "unknown")
