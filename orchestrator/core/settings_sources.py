@@ -327,6 +327,7 @@ class _Texts(EnvSettingsSource):
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         """Decode a table or list; an object with a name twice is refused, as in TOML."""
+        del field_name, field
         return load_strict(value)
 
     def _load_env_vars(self) -> Mapping[str, str | None]:

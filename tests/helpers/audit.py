@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +11,7 @@ from tests.helpers.corpus import CANARY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 NEVER: Final = frozenset(
     {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "pty.spawn", "os.startfile"}
@@ -50,7 +50,8 @@ def audited() -> Iterator[list[str]]:
     if _hook not in _installed:
         sys.addaudithook(_hook)
         _installed.append(_hook)
-    _seen = found = []
+    found: list[str] = []
+    _seen = found
     try:
         yield found
     finally:
@@ -64,7 +65,6 @@ def write_canary(folder: Path) -> Path:
     """Write the module that nothing may import into a folder; return the file that it makes when it is imported."""
     mark = folder / "imported"
     (folder / f"{CANARY}.py").write_text(
-        f"from pathlib import Path\nPath({str(mark)!r}).touch()\n\n\ndef run(*_):\n    Path({str(mark)!r}).touch()\n\n\n"
-        "agent = run\n"
+        f"import pathlib\npathlib.Path({str(mark)!r}).touch()\n\n\ndef run(*_):\n    pass\n\n\nagent = run\n"
     )
     return mark
