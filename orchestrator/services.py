@@ -287,10 +287,10 @@ def resolve_settings(
     Raises:
         ConfigError: an invalid or unknown setting.
     """
-    from orchestrator.core.settings_sources import load_settings
-
     overrides = {"redis.url": url, "pool": pool, "prefix": prefix}
     if settings is None:
+        from orchestrator.core.settings_sources import load_settings  # long to import
+
         return load_settings(overrides=overrides)
     if any(overrides.values()):
         raise ConfigError("give either settings= or url=, pool=, prefix=; settings hold all three")

@@ -16,7 +16,8 @@ _DEFERRED: Final = ("redis", "redis.asyncio", "redis.observability", "redis.asyn
 """Packages that import all their modules, of which a connection needs few."""
 _TELEMETRY: Final = "opentelemetry"
 """redis-py imports it if it is installed, for metrics that this program does not have."""
-_COLLECT_EVERY: Final = 50_000
+_COLLECT_EVERY: Final = 200_000
+"""More than a short command allocates: a collection takes 10 ms."""
 
 
 class _Deferred(ModuleType):
@@ -33,8 +34,18 @@ class _Deferred(ModuleType):
         return getattr(self, name)
 
 
+_quick: bool = False
+
+
+def is_quick() -> bool:
+    """Return whether this process ends soon."""
+    return _quick
+
+
 def quicken() -> None:
     """Prepare a process that ends soon: defer packages, and collect garbage rarely."""
+    global _quick  # noqa: PLW0603 - said once, at the start of the program
+    _quick = True
     gc.set_threshold(_COLLECT_EVERY)
     if any(name in sys.modules for name in _DEFERRED):
         return

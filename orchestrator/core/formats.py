@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
-from importlib.metadata import version
 from typing import Final, NamedTuple
 
 from orchestrator.core.errors import FormatMismatch, UpgradeUnfinished
@@ -126,6 +125,8 @@ def read_label(text: str) -> ConnectionLabel | None:
 
 def program_version() -> str:
     """Return the version of this installation."""
+    from importlib.metadata import version  # long to import
+
     return version("redis-orchestrator")
 
 

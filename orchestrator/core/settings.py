@@ -22,6 +22,7 @@ from orchestrator.core.health_address import parse_health_address
 from orchestrator.core.ids import check_name
 from orchestrator.core.rates import parse_rate
 from orchestrator.core.redis_url import RedisUrl, Verify, parse_url, url_problem
+from orchestrator.core.setting_checks import check_pool, check_prefix
 
 ENV_PREFIX: Final = "ORC_"
 
@@ -40,21 +41,6 @@ def _check_secret(secret: SecretStr) -> SecretStr:
     if len(secret.get_secret_value()) < 16:
         raise ValueError("must have at least 16 characters; `openssl rand -hex 32` makes a good one")
     return secret
-
-
-def _check_prefix(prefix: str) -> str:
-    parts = prefix.split(":")
-    safe = all(part and part.isascii() and part.replace("-", "").replace("_", "").isalnum() for part in parts)
-    if len(parts) != 3 or not safe or len(prefix) > 128:
-        raise ValueError("must be three parts app:env:tenant of letters, digits, - and _, such as shop:prod:acme")
-    return prefix
-
-
-def _check_pool(pool: str) -> str:
-    try:
-        return check_name("pool", pool)
-    except InvalidInput:  # its message shows the value, which might be a URL in the wrong place
-        raise ValueError("must be 1 to 128 letters, digits or . _ @ : - and begin with a letter or digit") from None
 
 
 def _check_limits(limits: Mapping[str, str]) -> Mapping[str, str]:
@@ -591,11 +577,11 @@ class Settings(BaseSettings):
         env_ignore_empty=True,
     )
 
-    prefix: Annotated[str, AfterValidator(_check_prefix)] = Field(
+    prefix: Annotated[str, AfterValidator(check_prefix)] = Field(
         default="orc:dev:default",
         description="First part of every key: app:env:tenant. Different prefixes are isolated from each other.",
     )
-    pool: Annotated[str, AfterValidator(_check_pool)] = Field(
+    pool: Annotated[str, AfterValidator(check_pool)] = Field(
         default="default", description="Name of the pool, which has its own queues, agents and limits."
     )
     limits: Live[Annotated[Mapping[str, str], AfterValidator(_check_limits)]] = Field(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, get_origin
 from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
 
+from orchestrator.core import setting_checks
 from orchestrator.core.bounded_files import CONFIGURATION_BYTES, read_bounded
 from orchestrator.core.errors import ConfigError
 from orchestrator.core.secret_environment import settings_environ
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 RESERVED_VARIABLES: Final = frozenset({"ORC_CONFIG", "ORC_DATA_DIR", "ORC_DATA_DIR_FOREIGN"})
-SYSTEM_FILE: Final = Path("/etc/orchestrator/orchestrator.toml")
+SYSTEM_FILE: Final = Path(setting_checks.SYSTEM_FILE)
 _MANY_TABLES: Final = 100
 _MOUNTED_FILE: Final = "secret file"
 _ENVIRONMENT: Final = "environment"
-SYSTEM_SECRETS: Final = Path("/run/secrets")
+SYSTEM_SECRETS: Final = Path(setting_checks.SYSTEM_SECRETS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    Retrying,
-    retry_if_exception,
-    retry_if_exception_type,
-    stop_after_delay,
-    stop_never,
-)
-from tenacity.wait import wait_random_exponential
 
 from orchestrator.core.backoff import QuickRetries
 from orchestrator.core.errors import ServerUnavailable, StoreError
@@ -22,18 +12,22 @@ from orchestrator.core.errors import ServerUnavailable, StoreError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from tenacity import RetryCallState
+
 T = TypeVar("T")
 
-# Full jitter, so that the processes that lost a server together do not come back together.
-_BACKOFF = wait_random_exponential(multiplier=0.05, max=2.0)
+# tenacity is imported by the first retry, because a command that needs none ends sooner.
 
 
 def make_wait() -> Callable[[RetryCallState], float]:
     """Return the pauses of one call."""
-    quick = QuickRetries()
+    from tenacity.wait import wait_random_exponential
+
+    # Full jitter, so that the processes that lost a server together do not come back together.
+    quick, backoff = QuickRetries(), wait_random_exponential(multiplier=0.05, max=2.0)
 
     def wait(state: RetryCallState) -> float:
-        return quick.shorten(_BACKOFF(state), state.outcome.exception() if state.outcome is not None else None)
+        return quick.shorten(backoff(state), state.outcome.exception() if state.outcome is not None else None)
 
     return wait
 
@@ -58,6 +52,8 @@ async def repeat(
     Raises:
         StoreError: the last failure; its outcome is unknown if that of any try is.
     """
+    from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, stop_never
+
     unknown = after is not None and after.outcome_unknown
     ended = closed or anyio.Event()
 
@@ -84,6 +80,8 @@ async def repeat(
 
 def repeat_sync(call: Callable[[], T], *, retry_for_s: float) -> T:
     """Run `call` in a thread until Redis answers, for about `retry_for_s` seconds."""
+    from tenacity import Retrying, retry_if_exception_type, stop_after_delay
+
     return Retrying(
         retry=retry_if_exception_type(ServerUnavailable),
         wait=make_wait(),

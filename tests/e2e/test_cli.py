@@ -46,8 +46,9 @@ def test_loads_little(arguments: list[str]) -> None:
 NOT_FOR_LISTS = {
     "cyclopts", "opentelemetry.metrics._internal", "orchestrator.boards.boards", "orchestrator.chat.chat",
     "orchestrator.cli.terminal.help", "orchestrator.control.commands", "orchestrator.embedded.guardian",
-    "orchestrator.locks.named", "orchestrator.memory.memory", "orchestrator.workspace.workspace", "redis.client",
-    "redis.cluster", "rich", "structlog",
+    "orchestrator.core.settings", "orchestrator.locks.named", "orchestrator.memory.memory",
+    "orchestrator.workspace.workspace", "pydantic", "pydantic_settings", "redis.client", "redis.cluster", "rich",
+    "structlog", "tenacity",
 }  # fmt: skip
 
 

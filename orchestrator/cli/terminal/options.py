@@ -12,6 +12,7 @@ from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import AbstractAsyncContextManager
 
     from orchestrator.client.client import Orchestrator
@@ -92,7 +93,7 @@ class Globals:
         """Read the settings with the source of each."""
         from orchestrator.core.scrubbing import learn_secrets
 
-        loaded = self.sources(**overrides).load()
+        loaded = self._load_plain(overrides) or self.sources(**overrides).load()
         learn_secrets(loaded.settings.secrets)
         if self.debug:
             from orchestrator.core.log import configure_logging
@@ -105,11 +106,26 @@ class Globals:
         from orchestrator.core.settings_sources import SettingsSources
 
         self.name_data_dir()
+        return SettingsSources.of(self.config, self._given(overrides))
+
+    def _given(self, overrides: Mapping[str, object]) -> dict[str, Any]:
         given: dict[str, Any] = {"redis.url": self.url, "prefix": self.prefix, "pool": self.pool}
         given |= {name.replace("__", "."): value for name, value in overrides.items()}
         if self.debug:
             given["logging.level"] = "debug"
-        return SettingsSources.of(self.config, given)
+        return given
+
+    def _load_plain(self, overrides: Mapping[str, object]) -> LoadedSettings | None:
+        """Read settings without their models in a program that ends soon, if they are plain."""
+        from orchestrator.cli.imports import is_quick
+
+        if self.config is not None or not is_quick():
+            return None
+        from orchestrator.core.plain_settings import load_plain
+        from orchestrator.core.secret_environment import settings_environ
+
+        self.name_data_dir()
+        return load_plain(settings_environ(), self._given(overrides))
 
     def services(self) -> AbstractAsyncContextManager[Services]:
         """Open the pool that these options name."""
