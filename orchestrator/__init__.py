@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import CommandRefused as CommandRefused
     from orchestrator.core.errors import ConfigError as ConfigError
     from orchestrator.core.errors import DamagedBackup as DamagedBackup
+    from orchestrator.core.errors import DamagedData as DamagedData
     from orchestrator.core.errors import EmbeddingError as EmbeddingError
     from orchestrator.core.errors import Fenced as Fenced
     from orchestrator.core.errors import FormatMismatch as FormatMismatch

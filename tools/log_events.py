@@ -147,6 +147,13 @@ SECTIONS: Final = (
         "",
         (
             LogEvent(
+                "stored_data_damaged",
+                "warning",
+                ("count", "error"),
+                "Some of several stored values cannot be read and are left out; `error` is about the first one. Look "
+                "for damage with `orc keys check`.",
+            ),
+            LogEvent(
                 "health_request_failed",
                 "error",
                 ("error",),
@@ -1213,6 +1220,13 @@ SECTIONS: Final = (
                 "info",
                 ("signal",),
                 "The supervisor got a signal and stops. No action.",
+            ),
+            LogEvent(
+                "loop_failed",
+                "error",
+                ("loop",),
+                "A loop of the supervisor met data that it cannot read, and begins again. `orc keys check` names "
+                "damaged data; report the traceback.",
             ),
             LogEvent(
                 "supervisor_waits_for_redis",

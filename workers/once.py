@@ -10,7 +10,8 @@ import anyio
 from anyio import to_thread
 
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.payload import decode_json, encode_json
+from orchestrator.core.payload import encode_json
+from orchestrator.core.reading import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +56,7 @@ class OnceCalls:
             if name not in self._done:
                 known = await self._results.load_result(name)
                 self._done[name] = await self._do(name, partial(do, *args)) if known is None else known
-        return decode_json(self._done[name])
+        return read_json(self._done[name])
 
     async def _do(self, name: str, do: Callable[[], Any]) -> bytes:
         value = await _call(do)

@@ -16,7 +16,8 @@ end
 -- default, an hour, is not stored; with an idempotency key it is a day, which programs of format 2 do not store either.
 local function lifetime(ttl, at_least_s, idem)
   local seconds = tonumber(ttl) or (idem and 86400) or 3600
-  if seconds < 300 then seconds = 300 end
+  -- A damaged record may hold a number that Redis takes for no lifetime, also one that is no number.
+  if not (seconds >= 300 and seconds <= 3200000000) then seconds = seconds > 300 and 3200000000 or 300 end
   if at_least_s and seconds < at_least_s then seconds = at_least_s end
   return seconds
 end

@@ -2,7 +2,8 @@
 -- Accepts tasks: up to 500 rows, each judged for itself. A row may end after its last unusual column. A row that
 -- replaces the tasks of a long lane returns `crowded` after 500 ended tasks; sent again, it continues.
 -- status, per row: created | duplicate id | conflict id | full queue | stale parent or schedule | stopped slot | busy
--- task | crowded lane | lost id (`apart`: its record has no arguments) | cancelling parent (it is told to stop)
+-- task | crowded lane | lost id (`apart`: its record has no arguments) | cancelling parent (it is told to stop) | invalid
+-- column (no client sends such a value; one of another type is an error)
 -- returns: for each row that was not created its number, its status, and the value named above
 -- repeat: returns duplicate and the row's own id for a task that exists; changes nothing
 local pool        = KEYS[1]                   -- key: root of the pool's slot
@@ -24,9 +25,9 @@ local now_arg     = ARGV[4]                   -- time: test override, microsecon
 --@include cancel: start_cancelling, has_begun, cancel_task, flush_cancelling, reason_below, note_children
 --@include schedule: fire_is_stale, record_fire
 --@include notify: notify_supervisor
---@rare: is_known, refused_by, held_by, percent_encode, live_member, make_way, pass_lane, fire_is_stale, record_fire
---@rare: parse_version_scope, put_due, append_event, has_begun, cancel_task, flush_cancelling, flush_turns, flush_children
---@rare: session_of, note_activity, drop_arguments, reason_below, note_children, collect_tags, flush_tags
+--@rare: is_known, refused_by, held_by, percent_encode, live_member, make_way
+--@rare: pass_lane, fire_is_stale, record_fire, parse_version_scope, put_due, append_event, has_begun, cancel_task, flush_cancelling
+--@rare: flush_turns, flush_children, session_of, note_activity, drop_arguments, reason_below, note_children, collect_tags, flush_tags
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -158,8 +159,53 @@ local function is_known(task_key, row)
   return redis.call('HLEN', task_key) > redis.call('HEXISTS', task_key, 'args')
 end
 
+-- Returns what no client sends so in the columns of an unusual row, or nil. A value of another type is an error, before
+-- anything is written.
+local function unusual_misfit(row)
+  local rank, ttl_s, delay_ms, at_ms, start_by = row.rank, row.ttl_s, row.delay_ms, row.at_ms, row.start_by_ms
+  if rank and not (rank > -1e15 and rank < 1e15) then return 'rank' end
+  if ttl_s and not (ttl_s >= 0 and ttl_s < 1e10 and ttl_s % 1 == 0) then return 'ttl_s' end
+  if delay_ms and not (delay_ms >= 0 and delay_ms < 1e13) then return 'delay_ms' end
+  if at_ms and not (at_ms >= 0 and at_ms < 1e15) then return 'at_ms' end
+  if start_by and not (start_by >= 0 and start_by < 1e15) then return 'start_by_ms' end
+  local words = (row.skill or '') .. (row.idem or '') .. (row.digest or '') .. (row.parent or '')
+    .. (row.parent_generation or '') .. (row.lane or '') .. (row.on_busy or '') .. (row.session or '')
+  if row.idem and not row.digest then return 'digest' end
+  local tags = row.tags
+  if tags then
+    if #tags > 1024 then return 'tags' end
+    words = words .. table.concat(tags)
+  end
+  --@row fire: schedule due fired next missed
+  local fire = row.fire
+  if fire then
+    words = words .. fire.schedule .. fire.due .. fire.fired .. fire.next
+    if not (fire.missed >= 0 and fire.missed < 1e15) then return 'fire' end
+  end
+  -- Ids and names, encoded as in keys.
+  if #words > 1048576 or string.find(words, '[^!-~]') then return 'text' end
+  return nil
+end
+
+local known_queues = {}
+-- Returns what no client sends so in a row, or nil. A task of such a row could not be read, or not end, and would keep
+-- others of the same call from ending.
+local function misfit(row, id, queue)
+  if #id ~= 36 or string.find(id, '[^%x-]') then return 'id' end
+  if not known_queues[queue] then
+    if #queue > 134 or not string.find(queue, '^[as][gk][ei][nl][tl]:%w[%w._@:-]*$') then return 'queue' end
+    known_queues[queue] = true
+  end
+  -- A usual row has two columns.
+  if next(row, 2) == nil then return nil end
+  return unusual_misfit(row)
+end
+
 local function judge(i, row)
   local id, idem, digest = row.id, row.idem, row.digest
+  local queue = row.queue or skill_queue(row.envelope)
+  local wrong = misfit(row, id, queue)
+  if wrong then return 'invalid', wrong end
   if seen_ids[id] or (any_known and is_known(task_keys[i], row)) then return 'duplicate', id end
   if row.apart and redis.call('HEXISTS', task_keys[i], 'args') == 0 then return 'lost', id end
   if idem then
@@ -181,7 +227,6 @@ local function judge(i, row)
   if fire and fire_is_stale(pool, fire) then return 'stale', fire.schedule end
   local due = row.at_ms or 0
   if row.delay_ms and now_ms + row.delay_ms > due then due = now_ms + row.delay_ms end
-  local queue = row.queue or skill_queue(row.envelope)
   local refusal = any_active and refused_by(queue, row.skill, row.envelope)
   if refusal then return 'stopped', refusal end
   local waits_in, lane = queue, row.lane

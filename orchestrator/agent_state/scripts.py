@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from orchestrator.core.reading import read_text
 from orchestrator.store.calls import Arguments, Call, opaque, pack_rows
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def change(keys: ScopeKeys, *, caller: CallerRow, rows: Sequence[FieldRow], most
 
     def parse(reply: list[bytes]) -> Changed:
         status, *rest = reply
-        return Changed(status.decode(), tuple(rest))
+        return Changed(read_text(status), tuple(rest))
 
     args: Arguments = {
         "scope": keys.root,

@@ -9,7 +9,7 @@ from orchestrator.agent_state.scripts import FieldRow
 from orchestrator.core.durations import Duration, from_instant_ms, to_ms
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_text
-from orchestrator.core.payload import decode_json
+from orchestrator.core.reading import read_json, read_text, read_whole
 from orchestrator.locks.fenced_writer import FencedWriter
 from orchestrator.store.keys import AGENT_STATE
 from orchestrator.store.scoped import bind_scope, read_many
@@ -104,10 +104,10 @@ class Agents:
         within_ms = to_ms("within", within)
         commands = [("TIME",), ("ZRANGE", self._store.keys.agents, 0, -1, "REV", "WITHSCORES")]
         (seconds, micros), flat = await self._read(commands)
-        since_ms = int(seconds) * 1000 + int(micros) // 1000 - within_ms
-        heartbeats = zip(flat[::2], (int(float(score)) for score in flat[1::2]), strict=True)
+        since_ms = read_whole(seconds) * 1000 + read_whole(micros) // 1000 - within_ms
+        heartbeats = zip(flat[::2], (read_whole(score) for score in flat[1::2]), strict=True)
         return {
-            name.decode(): from_instant_ms(heartbeat_ms)
+            read_text(name): from_instant_ms(heartbeat_ms)
             for name, heartbeat_ms in heartbeats
             if heartbeat_ms >= since_ms
         }
@@ -183,7 +183,7 @@ class _Writer(FencedWriter):
                 f"op_id {op_id!r} names another change of agent {self.scope.keys.id!r}, which has been made; "
                 "nothing was changed"
             )
-        return int(numbers[0])
+        return read_whole(numbers[0])
 
     async def _change(self, rows: Sequence[FieldRow], op_id: str | None) -> tuple[bytes, ...]:
         keys = self.scope.keys
@@ -195,7 +195,7 @@ class _Writer(FencedWriter):
                 raise InvalidInput(f"agent {keys.id!r} would have more than {MAX_FIELDS} fields; nothing was changed")
             case "number":
                 raise InvalidInput(
-                    f"field {reply.rest[0].decode()!r} of agent {keys.id!r} holds no whole number, "
+                    f"field {read_text(reply.rest[0])!r} of agent {keys.id!r} holds no whole number, "
                     "or the sum is above 2^53"
                 )
         return reply.rest
@@ -203,6 +203,6 @@ class _Writer(FencedWriter):
 
 def _parse_fields(reply: Sequence[bytes | None], fields: Sequence[str]) -> dict[str, Any]:
     if fields:
-        return {name: decode_json(value) for name, value in zip(fields, reply, strict=True) if value is not None}
+        return {name: read_json(value) for name, value in zip(fields, reply, strict=True) if value is not None}
     pairs = zip(reply[::2], reply[1::2], strict=True)
-    return {name.decode(): decode_json(value) for name, value in pairs if name is not None and value is not None}
+    return {read_text(name): read_json(value) for name, value in pairs if name is not None and value is not None}

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
+from orchestrator.core.reading import json_reader
+
 MAX_BYTES: Final = 16 * 1024
 """Size of a stored description. A larger one is stored without its schemas."""
 MAX_DOC_CHARS: Final = 4000
@@ -42,4 +44,4 @@ def encode_description(description: SkillDescription) -> bytes:
     return msgspec.json.encode(msgspec.structs.replace(description, arguments=None, result=None, omitted_bytes=omitted))
 
 
-decode_description = msgspec.json.Decoder(SkillDescription).decode
+decode_description = json_reader(SkillDescription)

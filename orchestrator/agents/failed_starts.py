@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from orchestrator.core.errors import StoreError
+from orchestrator.core.errors import DamagedData, StoreError
+from orchestrator.core.reading import json_reader, read_text, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 KEPT_S: Final = 600
 RECENT_MS: Final = 120_000
 """Age up to which a record tells of now: the host tries again within 30 s."""
+_read: Final = json_reader(tuple[int, int, list[str], str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ async def record_failed_start(store: Store, agent: str, skills: Sequence[str], e
     key, (seconds, _) = store.keys.failed_starts, await store.execute("TIME")
     before = _parse(agent, await store.execute("HGET", key, agent))
     count = 1 if before is None else before.count + 1
-    value = msgspec.json.encode((count, int(seconds) * 1000, sorted(skills), error[:500]))
+    value = msgspec.json.encode((count, read_whole(seconds) * 1000, sorted(skills), error[:500]))
     for reply in await store.pipeline([("HSET", key, agent, value), ("EXPIRE", key, KEPT_S)]):
         if isinstance(reply, StoreError):
             raise reply
@@ -68,8 +70,8 @@ async def failed_starts(store: Store) -> list[FailedStart]:
     if not flat:
         return []
     seconds, _ = await store.execute("TIME")
-    found = [_parse(name.decode(errors="replace"), value) for name, value in zip(flat[::2], flat[1::2], strict=True)]
-    recent = [one for one in found if one is not None and int(seconds) * 1000 - one.last_ms <= RECENT_MS]
+    found = [_parse(read_text(name), value) for name, value in zip(flat[::2], flat[1::2], strict=True)]
+    recent = [one for one in found if one is not None and read_whole(seconds) * 1000 - one.last_ms <= RECENT_MS]
     return sorted(recent, key=lambda one: one.agent)
 
 
@@ -77,7 +79,7 @@ def _parse(agent: str, stored: bytes | None) -> FailedStart | None:
     if stored is None:
         return None
     try:
-        count, last_ms, skills, error = msgspec.json.decode(stored, type=tuple[int, int, list[str], str])
-    except msgspec.DecodeError:
+        count, last_ms, skills, error = _read(stored)
+    except DamagedData:
         return None
     return FailedStart(agent, tuple(skills), count, last_ms, error)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orchestrator.core.caller_warning import NoAgentWarning, warn_caller
 from orchestrator.core.errors import NoAgent
+from orchestrator.core.reading import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -77,7 +78,7 @@ class _Offer(NamedTuple):
 
 async def _live_agents(store: Store) -> dict[str, _Offer]:
     """Read the live ones of the agents with the latest heartbeats."""
-    names = [name.decode() for name in await store.execute("ZRANGE", store.keys.agents, 0, NEWEST - 1, "REV")]
+    names = [read_text(name) for name in await store.execute("ZRANGE", store.keys.agents, 0, NEWEST - 1, "REV")]
     replies = await store.pipeline([("HVALS", store.keys.agent_workers(name)) for name in names])
     offers = {name: _parse(reply) for name, reply in zip(names, replies, strict=True) if isinstance(reply, list)}
     return {name: offer for name, offer in offers.items() if offer is not None}
@@ -89,7 +90,8 @@ async def _read_offer(store: Store, agent: str) -> _Offer | None:
 
 def _parse(rows: Sequence[bytes]) -> _Offer | None:
     """Return the skills in the rows of an agent's workers: slots, backlog, skills. A worker that drains has 0 slots."""
-    live = [set(skills) for slots, _, *skills in (row.decode().split() for row in rows) if slots != "0"]
+    parsed = [read_text(row).split() for row in rows]
+    live = [set(row[2:]) for row in parsed if row and row[0] != "0"]
     return _Offer(set.intersection(*live), set.union(*live)) if live else None
 
 

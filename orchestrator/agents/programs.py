@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.agents.queries import CHUNK, leader, worker_ids
-from orchestrator.core.errors import ServerRefused, StoreError
+from orchestrator.core.errors import ServerRefused
 from orchestrator.core.formats import FORMAT, OLDEST_FORMAT, ConnectionLabel, read_floor, read_label
+from orchestrator.core.reading import read_text, read_whole, readable
 
 if TYPE_CHECKING:
     from orchestrator.store.store import Store
@@ -74,13 +75,15 @@ async def _supervisors(store: Store) -> list[Program]:
     listed = await store.execute("ZRANGE", store.keys.supervisors, 0, -1)
     found = []
     for member in listed:
-        id_, format_, version = member.decode().split(" ", 2)
-        found.append(Program("supervisor", id_, version, int(format_)))
+        id_, _, rest = read_text(member).partition(" ")
+        format_, _, version = rest.partition(" ")
+        if version:  # otherwise no supervisor wrote it
+            found.append(Program("supervisor", id_, version, read_whole(format_)))
     holder = await leader(store)
     if holder is not None and holder not in {program.id for program in found}:
         of, format_ = await store.execute("HMGET", store.keys.leader_format, "id", "format")
-        known = of is not None and of.decode() == holder
-        found.append(Program("supervisor", holder, "", int(format_) if known else OLDEST_FORMAT))
+        known = of is not None and read_text(of) == holder
+        found.append(Program("supervisor", holder, "", read_whole(format_) if known else OLDEST_FORMAT))
     return found
 
 
@@ -92,11 +95,9 @@ async def read_workers(store: Store) -> list[Program]:
         chunk = ids[at : at + CHUNK]
         replies = await store.pipeline([("HMGET", store.keys.worker(id_), "version", "format") for id_ in chunk])
         for id_, reply in zip(chunk, replies, strict=True):
-            if isinstance(reply, StoreError):
-                raise reply
-            version, format_ = ((value or b"").decode(errors="replace") for value in reply)
+            version, format_ = (read_text(value) for value in readable(reply, [None, None]))
             if version:  # otherwise it was forgotten in between
-                found.append(Program("worker", id_, version, int(format_ or OLDEST_FORMAT)))
+                found.append(Program("worker", id_, version, read_whole(format_ or OLDEST_FORMAT)))
     return found
 
 
@@ -106,9 +107,7 @@ async def _connections(store: Store) -> list[Program] | None:
         clients: bytes = await store.execute("CLIENT", "LIST")
     except ServerRefused:
         return None
-    connections = [
-        match for line in clients.decode(errors="replace").splitlines() if (match := _CONNECTION.search(line))
-    ]
+    connections = [match for line in read_text(clients).splitlines() if (match := _CONNECTION.search(line))]
     labels = [read_label(connection["name"]) for connection in connections]
     own_db = {connection["db"] for connection, label in zip(connections, labels, strict=True) if _is_of(store, label)}
     found = []

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from orchestrator.agents.model import AgentInfo, KnownVersion, LoopBlock, UnevenAgent, WorkerInfo
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import NotFound, StoreError
 from orchestrator.core.queue_name import QueueName
 from orchestrator.core.rates import Rate
+from orchestrator.core.reading import msgpack_reader, read_readable, read_text, read_whole, readable
 from orchestrator.store.paging import read_split
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ CHUNK: Final = 500
 NAMED: Final = 20
 """Agents that a message names."""
 _MINUTES_AT_ONCE: Final = 60
-_decode_cells: Final = msgspec.msgpack.Decoder(list[int]).decode
+_decode_cells: Final = msgpack_reader(list[int])
 
 
 async def skills_by_agent(store: Store) -> dict[str, set[str]]:
@@ -32,19 +31,19 @@ async def skills_by_agent(store: Store) -> dict[str, set[str]]:
     agents = await agent_names(store)
     replies = await store.pipeline([("HGET", store.keys.agent(agent), "skills") for agent in agents])
     return {
-        agent: set(reply.decode().split()) if isinstance(reply, bytes) else set()
+        agent: set(read_text(reply).split()) if isinstance(reply, bytes) else set()
         for agent, reply in zip(agents, replies, strict=True)
     }
 
 
 async def agent_names(store: Store) -> list[str]:
     """Read the names of all agents, longest silent first."""
-    return [agent.decode() for agent in await store.execute("ZRANGE", store.keys.agents, 0, -1)]
+    return [read_text(agent) for agent in await store.execute("ZRANGE", store.keys.agents, 0, -1)]
 
 
 async def agents_of_skill(store: Store, skill: str) -> list[str]:
     """Read the names of the live agents with a skill."""
-    return [agent.decode() for agent in await store.execute("ZRANGE", store.keys.skill(skill), 0, -1)]
+    return [read_text(agent) for agent in await store.execute("ZRANGE", store.keys.skill(skill), 0, -1)]
 
 
 async def agents(store: Store, limit: int | None = None, *, since_ms: int = 0) -> list[AgentInfo]:
@@ -58,14 +57,14 @@ async def agents(store: Store, limit: int | None = None, *, since_ms: int = 0) -
     key, count = store.keys.agents, -1 if limit is None else limit
     flat = await store.execute("ZRANGE", key, "+inf", since_ms, "BYSCORE", "REV", "LIMIT", 0, count, "WITHSCORES")
     pairs = zip(flat[::2], flat[1::2], strict=True)
-    return await _agents(store, {name.decode(): int(float(heartbeat)) for name, heartbeat in pairs})
+    return await _agents(store, {read_text(name): read_whole(heartbeat) for name, heartbeat in pairs})
 
 
 async def agents_named(store: Store, names: Collection[str]) -> list[AgentInfo]:
     """Read those of these agents that are registered, by name."""
     heartbeats = await read_split(store, ("ZMSCORE", store.keys.agents), list(names))
     pairs = zip(names, heartbeats, strict=True)
-    return await _agents(store, {name: int(float(heartbeat)) for name, heartbeat in pairs if heartbeat is not None})
+    return await _agents(store, {name: read_whole(heartbeat) for name, heartbeat in pairs if heartbeat is not None})
 
 
 async def count_agents(store: Store, *, since_ms: int = 0) -> int:
@@ -89,7 +88,7 @@ async def agent(store: Store, name: str) -> AgentInfo:
 
 async def some_names(store: Store) -> list[str]:
     """Read the names of the agents with the latest heartbeats, at most `NAMED` and `...`, for a message."""
-    names = [name.decode() for name in await store.execute("ZRANGE", store.keys.agents, 0, NAMED, "REV")]
+    names = [read_text(name) for name in await store.execute("ZRANGE", store.keys.agents, 0, NAMED, "REV")]
     return [*sorted(names[:NAMED]), *(["..."] if len(names) > NAMED else [])]
 
 
@@ -106,17 +105,16 @@ async def _agents(store: Store, last_ms: Mapping[str, int]) -> list[AgentInfo]:
             + [("HKEYS", store.keys.agent_workers(name)) for name in chunk]
             + [("XLEN", store.keys.inbox(name)) for name in chunk]
         )
-        for reply in replies:
-            if isinstance(reply, StoreError):
-                raise reply
         count = len(chunk)
-        rows = zip(chunk, replies[:count], replies[count : 2 * count], replies[2 * count :], strict=True)
+        records = [readable(reply, [None] * 4) for reply in replies[:count]]
+        hosts = [readable(reply, []) for reply in replies[count : 2 * count]]
+        rows = zip(chunk, records, hosts, [readable(reply, 0) for reply in replies[2 * count :]], strict=True)
         found += [
             _agent(
                 name,
                 record,
                 last_ms=last_ms[name],
-                workers=sorted(id_.decode() for id_ in ids),
+                workers=sorted(read_text(id_) for id_ in ids),
                 inbox=inbox,
                 definitions=definitions,
             )
@@ -127,15 +125,13 @@ async def _agents(store: Store, last_ms: Mapping[str, int]) -> list[AgentInfo]:
 
 async def uneven_agents(store: Store, limit: int) -> list[UnevenAgent]:
     """Read the agents whose live workers have different skills, of the `limit` agents with the latest heartbeats."""
-    names = sorted(name.decode() for name in await store.execute("ZRANGE", store.keys.agents, 0, limit - 1, "REV"))
+    names = sorted(read_text(name) for name in await store.execute("ZRANGE", store.keys.agents, 0, limit - 1, "REV"))
     replies = await store.pipeline([("HVALS", store.keys.agent_workers(name)) for name in names])
     found = []
     for name, rows in zip(names, replies, strict=True):
-        if isinstance(rows, StoreError):
-            raise rows
         # A row has slots, backlog and skills; a worker that drains has 0 slots.
-        parsed = [row.decode().split() for row in rows]
-        live = [skills for slots, _, *skills in parsed if slots != "0"]
+        parsed = [read_text(row).split() for row in readable(rows, [])]
+        live = [row[2:] for row in parsed if row and row[0] != "0"]
         counts = Counter(skill for skills in live for skill in skills)
         if uneven := {skill: count for skill, count in counts.items() if count < len(live)}:
             found.append(UnevenAgent(name, len(live), uneven))
@@ -155,7 +151,7 @@ async def serving(store: Store) -> dict[str, list[str]]:
     """Read the live agents by the queue that they serve, each list by name."""
     found: dict[str, list[str]] = {}
     for name, (slots, skills) in (await _of_each_agent(store, "slots", "skills")).items():
-        if int(slots or 0):
+        if read_whole(slots):
             for queue in (QueueName.of_agent(name), *map(QueueName.of_skill, skills.split())):
                 found.setdefault(str(queue), []).append(name)
     return found
@@ -180,15 +176,13 @@ async def limited(store: Store) -> dict[str, list[str]]:
 
 async def _of_each_agent(store: Store, *fields: str) -> dict[str, list[str]]:
     """Read these fields of all agents, by name; a missing field is empty."""
-    names = sorted(name.decode() for name in await store.execute("ZRANGE", store.keys.agents, 0, -1))
+    names = sorted(read_text(name) for name in await store.execute("ZRANGE", store.keys.agents, 0, -1))
     found: dict[str, list[str]] = {}
     for at in range(0, len(names), CHUNK):
         chunk = names[at : at + CHUNK]
         replies = await store.pipeline([("HMGET", store.keys.agent(name), *fields) for name in chunk])
         for name, reply in zip(chunk, replies, strict=True):
-            if isinstance(reply, StoreError):
-                raise reply
-            found[name] = [(value or b"").decode() for value in reply]
+            found[name] = [read_text(value) for value in readable(reply, [None] * len(fields))]
     return found
 
 
@@ -213,7 +207,7 @@ async def workers_named(store: Store, ids: Sequence[str]) -> list[WorkerInfo]:
 
 async def worker_ids(store: Store) -> list[str]:
     """Read the ids of the live workers."""
-    return [id_.decode() for id_ in await store.execute("ZRANGE", store.keys.workers, 0, -1)]
+    return [read_text(id_) for id_ in await store.execute("ZRANGE", store.keys.workers, 0, -1)]
 
 
 async def count_workers(store: Store) -> int:
@@ -226,32 +220,35 @@ async def _workers(store: Store, heartbeats: Sequence[tuple[bytes, bytes]]) -> l
     found: list[WorkerInfo] = []
     for at in range(0, len(heartbeats), CHUNK):
         chunk = heartbeats[at : at + CHUNK]
-        records = await store.pipeline([("HGETALL", store.keys.worker(id_.decode())) for id_, _ in chunk])
+        records = await store.pipeline([("HGETALL", store.keys.worker(read_text(id_))) for id_, _ in chunk])
         for (id_, heartbeat), record in zip(chunk, records, strict=True):
-            if isinstance(record, StoreError):
-                raise record
+            # A worker with a damaged record lives, and its name is all that is known of it.
+            record = readable(record, [b"host", b""])  # noqa: PLW2901
             names = zip(record[::2], record[1::2], strict=True)
-            fields = {name.decode(): value.decode(errors="replace") for name, value in names}
+            fields = {read_text(name): read_text(value) for name, value in names}
             if fields:  # otherwise it was forgotten in between
-                found.append(_worker(id_.decode(), int(float(heartbeat)), fields))
+                found.append(_worker(read_text(id_), read_whole(heartbeat), fields))
     return found
 
 
 async def versions(store: Store, skill: str) -> list[KnownVersion]:
     """Read the versions of a skill that live workers have, and those of the last week."""
     flat = await store.execute("HGETALL", store.keys.versions(skill))
-    owners = [field.decode().split(" ") for field in flat[::2]]
-    if not owners:
+    stored = [
+        (owner, read_text(value).split(" "))
+        for field, value in zip(flat[::2], flat[1::2], strict=True)
+        if len(owner := read_text(field).split(" ")) == 2
+    ]
+    if not stored:
         return []
-    members = [f"{agent} {skill}={digest}" for agent, digest in owners]
+    members = [f"{agent} {skill}={digest}" for (agent, digest), _ in stored]
     left = await read_split(store, ("ZMSCORE", store.keys.left_versions), members)
     found = []
-    for (agent, digest), value, left_ms in zip(owners, flat[1::2], left, strict=True):
-        born_ms, *arguments = value.decode().split(" ")
+    for ((agent, digest), (born_ms, *arguments)), left_ms in zip(stored, left, strict=True):
         given = [name for name in arguments if name]
         required = frozenset(name for name in given if not name.endswith("?"))
         names = frozenset(name.removesuffix("?") for name in given)
-        found.append(KnownVersion(agent, digest, int(born_ms), left_ms is None, required, names))
+        found.append(KnownVersion(agent, digest, read_whole(born_ms), left_ms is None, required, names))
     return found
 
 
@@ -264,7 +261,7 @@ async def timings(store: Store, minutes: range) -> dict[tuple[str, str], list[li
             if isinstance(reply, StoreError):
                 raise reply
             for name, packed in zip(reply[::2], reply[1::2], strict=True):
-                agent, _, skill = name.decode().partition(" ")
+                agent, _, skill = read_text(name).partition(" ")
                 found.setdefault((agent, skill), []).append(_decode_cells(packed))
     return found
 
@@ -272,7 +269,7 @@ async def timings(store: Store, minutes: range) -> dict[tuple[str, str], list[li
 async def leader(store: Store) -> str | None:
     """Read the id of the leading supervisor, if any."""
     holder: bytes | None = await store.execute("GET", store.keys.leader)
-    return None if holder is None else holder.decode(errors="replace")
+    return None if holder is None else read_text(holder)
 
 
 def _agent(
@@ -284,12 +281,12 @@ def _agent(
     inbox: int,
     definitions: dict[str, str],
 ) -> AgentInfo:
-    slots, backlog, skills, limits = ((value or b"").decode() for value in record)
+    slots, backlog, skills, limits = (read_text(value or b"") for value in record)
     return AgentInfo(
         name=name,
         skills=tuple(skills.split()),
-        slots=int(slots or 0),
-        backlog=int(backlog or 0),
+        slots=read_whole(slots),
+        backlog=read_whole(backlog),
         workers=tuple(workers),
         inbox=inbox,
         # The limit of an agent itself is its name behind an @; users see it as its rate.
@@ -303,10 +300,12 @@ def _worker(id_: str, last_ms: int, fields: dict[str, str]) -> WorkerInfo:
     return WorkerInfo(
         id=id_,
         host=fields.get("host", ""),
-        pid=int(fields.get("pid", 0)),
+        pid=read_whole(fields.get("pid", 0)),
         version=fields.get("version", ""),
-        agents={agent: int(slots) for name, slots in sorted(fields.items()) if (agent := QueueName.parse(name).agent)},
-        started_at=from_instant_ms(int(started)) if started else None,
+        agents={
+            agent: read_whole(slots) for name, slots in sorted(fields.items()) if (agent := QueueName.parse(name).agent)
+        },
+        started_at=from_instant_ms(read_whole(started)) if started else None,
         last_seen_at=from_instant_ms(last_ms),
         settings=fields.get("settings", ""),
         blocked=_loop_block(fields.get("blocked", "")),
@@ -324,8 +323,9 @@ def _loop_block(text: str) -> LoopBlock | None:
 
 
 def _definitions(reply: list[bytes]) -> dict[str, str]:
-    found = {}
-    for name, definition in zip(reply[::2], reply[1::2], strict=True):
-        count, window_us = definition.decode().split()
-        found[name.decode()] = str(Rate(int(count), int(window_us)))
-    return found
+    return dict(read_readable(_definition, zip(reply[::2], reply[1::2], strict=True)))
+
+
+def _definition(stored: tuple[bytes, bytes]) -> tuple[str, str]:
+    name, (count, window_us) = read_text(stored[0]), stored[1].split()
+    return name, str(Rate(read_whole(count), read_whole(window_us)))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from orchestrator.agents.timings import MAX_NAMES
 from orchestrator.core.errors import ConfigError
 from orchestrator.core.formats import FORMAT, OLDEST_FORMAT, program_version, read_floor
+from orchestrator.core.reading import read_text
 from orchestrator.store.calls import Arguments, Call, opaque, pack_rows
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def register(
 
     def parse(reply: list[bytes]) -> None:
         if reply[0] == b"unknown_limit":
-            name = reply[1].decode()
+            name = read_text(reply[1])
             raise ConfigError(
                 f"agent {spec.name!r} asks for limit {name!r}, which is not defined; "
                 f'add it to the settings, for example [limits] "{name}" = "60/min"'
@@ -116,7 +117,7 @@ def heartbeat(
     def parse(reply: list[bytes]) -> HeartbeatReply:
         status, seq, floor = reply
         return HeartbeatReply(
-            status != b"unknown", status == b"ok", seq.decode(errors="replace"), read_floor(floor), status == b"check"
+            status != b"unknown", status == b"ok", read_text(seq), read_floor(floor), status == b"check"
         )
 
     return Call("agents/heartbeat", args, parse)
@@ -158,13 +159,13 @@ def deregister(keys: PoolKeys, *, worker: str, now_us: str = "") -> Call[None]:
 def expire(keys: PoolKeys, *, alive_s: int, limit: int, now_us: str = "") -> Call[list[str]]:
     """Remove unused agents and workers without heartbeats, and return the removed workers."""
     args: Arguments = {"pool": keys.root, "alive_s": alive_s, "limit": limit, "now_arg": now_us}
-    return Call("agents/expire", args, lambda reply: [worker.decode() for worker in reply])
+    return Call("agents/expire", args, lambda reply: [read_text(worker) for worker in reply])
 
 
 def relist(keys: PoolKeys, *, agents: Sequence[str]) -> Call[list[str]]:
     """List agents among those that may have room; return those to call `assign` for."""
     args: Arguments = {"pool": keys.root, "rows": pack_rows([(agent,) for agent in agents])}
-    return Call("agents/relist", args, lambda reply: [agent.decode() for agent in reply])
+    return Call("agents/relist", args, lambda reply: [read_text(agent) for agent in reply])
 
 
 def repair(
@@ -177,7 +178,7 @@ def repair(
 
     def parse(reply: list[Any]) -> list[tuple[int, str, bool]]:
         found = zip(*[iter(reply)] * 3, strict=True)
-        return [(row - 1, code.decode(), bool(repaired)) for row, code, repaired in found]
+        return [(row - 1, read_text(code), bool(repaired)) for row, code, repaired in found]
 
     args: Arguments = {
         "pool": keys.root,

@@ -6,13 +6,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from orchestrator.agents import queries
 from orchestrator.agents.descriptions import SkillDescription, decode_description
 from orchestrator.core.durations import from_instant_ms
-from orchestrator.core.errors import NotFound, StoreError
+from orchestrator.core.errors import DamagedData, NotFound, StoreError
 from orchestrator.core.queue_name import QueueName
+from orchestrator.core.reading import read_text, read_whole
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -143,6 +142,6 @@ def _parse(flat: list[bytes]) -> dict[str, tuple[int, SkillDescription]]:
     for digest, text in fields.items():
         described_ms = fields.get(b"ms:" + digest)
         if described_ms is not None and described_ms.isdigit():
-            with suppress(msgspec.DecodeError):
-                found[digest.decode()] = int(described_ms), decode_description(text)
+            with suppress(DamagedData):
+                found[read_text(digest)] = read_whole(described_ms), decode_description(text)
     return found

@@ -9,6 +9,7 @@ from orchestrator.agents import queries
 from orchestrator.agents.timings import KEPT_MINUTES, Timings, sum_cells
 from orchestrator.core.durations import Duration, to_ms
 from orchestrator.core.errors import InvalidInput
+from orchestrator.core.reading import read_whole
 
 if TYPE_CHECKING:
     from orchestrator.store.store import Store
@@ -49,7 +50,7 @@ async def read_stats(store: Store, *, within: Duration, by: By) -> list[AttemptS
         raise InvalidInput(f"within must be above 0 and at most {KEPT_MINUTES * 60} seconds, which are kept")
     if by not in get_args(By):
         raise InvalidInput(f"by {by!r} is not known; use {', '.join(get_args(By))}")
-    now_s = int((await store.execute("TIME"))[0])
+    now_s = read_whole((await store.execute("TIME"))[0])
     last, begun_s = divmod(now_s, 60)
     parts: dict[tuple[str | None, str | None], list[list[int]]] = {}
     for (agent, skill), found in (await queries.timings(store, range(last - minutes, last + 1))).items():

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-import msgspec
+from orchestrator.core.reading import msgpack_reader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -49,7 +49,7 @@ OTHER: Final = "*"
 """Agent and skill of the pairs beyond `MAX_NAMES`."""
 KEPT_MINUTES: Final = 1440
 """Minutes that are kept."""
-_decode: Final = msgspec.msgpack.Decoder(list[int]).decode
+_decode: Final = msgpack_reader(list[int])
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from orchestrator.backup.rows import LAST_MS, CommandsRow, KeyRow, OutputRow, SavedTask, to_bytes
-from orchestrator.core.errors import InvalidInput
+from orchestrator.core.errors import DamagedData, InvalidInput
 from orchestrator.core.ids import check_name, check_task_id, decode_foreign
 from orchestrator.core.queue_name import QueueName
 from orchestrator.schedules.model import decode_plan
@@ -95,7 +95,7 @@ def check_task(row: SavedTask) -> None:
     _check_bytes([*fields, *fields.values()])
     try:
         envelope = decode_envelope(to_bytes(fields["env"]))
-    except msgspec.DecodeError as wrong:
+    except DamagedData as wrong:
         raise InvalidInput(f"the envelope of a task is wrong: {wrong}") from None
     check_name("skill", envelope.skill)
     if queue := fields.get("queue"):

@@ -27,7 +27,8 @@ from orchestrator.backup.rows import (
 )
 from orchestrator.core.errors import InvalidInput, ServerRefused, StoreError
 from orchestrator.core.formats import FORMAT, program_version, read_floor
-from orchestrator.core.ids import decode_foreign
+from orchestrator.core.ids import decode_foreign, task_ms
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.repair.servers import each_server, scan, scan_hash
 from orchestrator.store.failures import GroupMissing
 from orchestrator.store.found_keys import name_key, root_of, sort_key
@@ -115,7 +116,7 @@ class PoolSaver:
     async def now_ms(self) -> int:
         """Return the time of Redis."""
         seconds, microseconds = (await self._read([("TIME",)]))[0]
-        return int(seconds) * 1000 + int(microseconds) // 1000
+        return read_whole(seconds) * 1000 + read_whole(microseconds) // 1000
 
     async def read_floor(self) -> int:
         """Return the lowest format that the pool admits."""
@@ -213,7 +214,7 @@ class PoolSaver:
             (entries,) = await self._read([("XRANGE", full, after, "+", "COUNT", ENTRIES_AT_ONCE)])
             if not entries:
                 return
-            after = f"({entries[-1][0].decode()}"
+            after = f"({read_text(entries[-1][0])}"
             yield [KeyRow("", full.removeprefix(self._keys.stem), "stream", _stream_values(entries), more=more)]
             more = True
 
@@ -292,7 +293,7 @@ class PoolSaver:
         """Read all keys of a workspace in one transaction."""
         root, parts = self._root(scope), list[bytes]()
         while True:
-            suffixes = [META, DOCUMENT, MACHINES, PARTS, CHANGES, *(part.decode() for part in parts)]
+            suffixes = [META, DOCUMENT, MACHINES, PARTS, CHANGES, *(read_text(part) for part in parts)]
             found = [key for key in (name_key(scope, suffix) for suffix in suffixes) if key.kind is not None]
             reads = [read for key in found for read in self._reads(scope, key.suffix, _type_of(key))]
             try:
@@ -434,7 +435,7 @@ class PoolSaver:
                 continue
             rows[id_] = row
             if newest:
-                outputs[id_] = newest[0][0].decode()
+                outputs[id_] = read_text(newest[0][0])
         self._at_once = (
             min(MOST_AT_ONCE, self._at_once * 2)
             if size < FEW_BYTES
@@ -446,7 +447,7 @@ class PoolSaver:
         return [*found, *await self._with_places(list(rows.values()))]
 
     def _is_young(self, child: str) -> bool:
-        return int(child.replace("-", "")[:12], 16) > self._begun_ms - YOUNG_MS
+        return task_ms(child) > self._begun_ms - YOUNG_MS
 
     async def _with_places(self, rows: Sequence[SavedTask]) -> Sequence[SavedTask]:
         """Add the places in queues and lanes; they decide the order only, so one that changed meanwhile is left out."""
@@ -515,7 +516,7 @@ class PoolSaver:
                     yield OutputRow(id_, rows[id_].left_ms, listed)
                 if len(entries) < ENTRIES_AT_ONCE:
                     break
-                after = f"({entries[-1][0].decode()}"
+                after = f"({read_text(entries[-1][0])}"
 
     def _root(self, scope: str) -> str:
         return root_of(self._keys.prefix, self._keys.pool, scope)

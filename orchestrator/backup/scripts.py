@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.core.errors import RestoreRefused
+from orchestrator.core.reading import read_text
 from orchestrator.store.calls import Arguments, Call, opaque, pack_rows
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def begin(keys: PoolKeys, *, mark: str, run: str) -> Call[Begun]:
     """Mark a pool for a run of a restore."""
     fixed = [(key.removeprefix(keys.stem),) for key in keys.fixed if key != keys.format]
     args: Arguments = {"pool": keys.root, "mark": mark, "run": run, "fixed": pack_rows(fixed)}
-    return Call("backup/begin", args, lambda reply: Begun(reply.decode()))
+    return Call("backup/begin", args, lambda reply: Begun(read_text(reply)))
 
 
 def finish(keys: PoolKeys, *, mark: str, floor: int) -> Call[int]:

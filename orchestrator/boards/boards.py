@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.boards import scripts
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_text
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.store.scoped import OpIds, read_many
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class BoardView:
             lambda: self._store.execute("ZRANGE", key, 0, n - 1, "REV", "WITHSCORES"), retry_for_s=self._retry_for_s
         )
         rows = zip(flat[::2], flat[1::2], strict=True)
-        return [Standing(place, member.decode(), int(float(score))) for place, (member, score) in enumerate(rows, 1)]
+        return [Standing(place, read_text(member), read_whole(score)) for place, (member, score) in enumerate(rows, 1)]
 
     async def rank(self, member: str) -> Standing | None:
         """Return the place of one member, or None if it has no count on this day.
@@ -80,7 +81,7 @@ class BoardView:
         key = await self._today()
         commands = [("ZREVRANK", key, member), ("ZSCORE", key, member)]
         place, score = await read_many(self._store, commands, retry_for_s=self._retry_for_s)
-        return None if place is None or score is None else Standing(place + 1, member, int(float(score)))
+        return None if place is None or score is None else Standing(place + 1, member, read_whole(score))
 
     async def _today(self) -> str:
         if self.date is not None:
@@ -88,7 +89,7 @@ class BoardView:
         seconds, _ = await self._store.read_with_retry(
             lambda: self._store.execute("TIME"), retry_for_s=self._retry_for_s
         )
-        return self._key(datetime.fromtimestamp(int(seconds), UTC).date().isoformat())
+        return self._key(datetime.fromtimestamp(read_whole(seconds), UTC).date().isoformat())
 
 
 class Board(BoardView):

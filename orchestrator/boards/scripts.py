@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.store.calls import Arguments, Call
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ def add(keys: ScopeKeys, *, op: str, member: str, by: int, most: int, now_us: st
     """Add to the count of a member on today's board."""
 
     def parse(reply: list[Any]) -> AddReply:
-        status, *rest = (part.decode() for part in reply)
-        return AddReply(status, rest[0], int(rest[1])) if rest else AddReply(status)
+        status, *rest = (read_text(part) for part in reply)
+        return AddReply(status, rest[0], read_whole(rest[1])) if rest else AddReply(status)
 
     args: Arguments = {"scope": keys.root, "op": op, "member": member, "by": by, "most": most, "now_arg": now_us}
     return Call("boards/add", args, parse)

@@ -13,6 +13,7 @@ from orchestrator.chat.scripts import SizeRow
 from orchestrator.core.errors import OrchestratorError, StoreError, TenantFull
 from orchestrator.core.ids import encode_foreign
 from orchestrator.core.log import get_logger
+from orchestrator.core.reading import read_whole
 from orchestrator.store.keys import ScopeKeys
 from orchestrator.store.scoped import read_many
 
@@ -197,6 +198,6 @@ def _name_of(keys: ScopeKeys, source: str) -> str:
 
 def _size_row(chat: str, counts: Sequence[bytes | None], summary: int, summary_ends: int) -> SizeRow:
     """Return the size of a chat; an empty one has ended."""
-    size, own, messages, dies = [int(value or 0) for value in counts]
+    size, own, messages, dies = [read_whole(value) for value in counts]
     ends = dies if messages or own else 0
     return SizeRow(chat, size + own + summary, messages, max(ends, summary_ends) if summary else ends)

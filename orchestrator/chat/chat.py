@@ -37,6 +37,7 @@ from orchestrator.core.errors import (
 from orchestrator.core.ids import check_text
 from orchestrator.core.log import get_logger
 from orchestrator.core.payload import encode_json
+from orchestrator.core.reading import read_whole
 from orchestrator.locks.fenced_writer import WRITE_WAIT_S
 
 if TYPE_CHECKING:
@@ -401,7 +402,7 @@ class Chat:
         while True:
             reply = await self._writer.change(lambda change: scripts.truncate(change, keep=keep), action="change-chat")
             dropped, left = reply.rest
-            removed += int(dropped)
+            removed += read_whole(dropped)
             if left <= keep or not dropped:
                 return removed
 
@@ -439,7 +440,7 @@ class Chat:
             lambda caller: scripts.extracted(scope.keys, caller=caller, source=source, name=by, upto=upto, rev=rev),
             None,
         )
-        return int(reply.rest[0])
+        return read_whole(reply.rest[0])
 
     # ------------------------------------------------------------------------------------------------------- read
 

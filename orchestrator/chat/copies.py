@@ -17,6 +17,7 @@ from orchestrator.chat.writer import MAX_FIELDS, MAX_NUMBER, check_number
 from orchestrator.core.errors import InvalidInput, OrchestratorError, SubjectErased
 from orchestrator.core.log import get_logger
 from orchestrator.core.payload import decode_json, encode_json
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.secondary.model import StoredItem
 from orchestrator.subjects.places import noted
 
@@ -129,7 +130,7 @@ class ChatCopy:
             first = entries[0].partition(b",")[0] if entries else b""
             if not first.isdigit() or (only_added and page and page[0].version <= head.saved):
                 break
-            before = int(first)
+            before = read_whole(first)
         if newest and len(newest) == len(ids) and head.saved > 1 and not head.cleared:
             # None of the stored messages was saved before. Then the copy ends with the one before them.
             stored = self.store.load(self._root, self._resource, head.base + head.ahead - 1)
@@ -378,9 +379,11 @@ def _item(entry: bytes, ahead: int) -> StoredItem | None:
         return None
     number, revision, *values, text = columns
     members = b",".join([b'"%b":%b' % pair for pair in zip(_MEMBERS, values, strict=True)])
-    about = "" if columns.subject == b"null" else decode_name(columns.subject[1:-1].decode())
+    about = "" if columns.subject == b"null" else decode_name(read_text(columns.subject[1:-1]))
     data = b"{" + members + _MESSAGE + text + b"}"
-    return StoredItem(decode_name(columns.id[1:-1].decode()), int(number) + ahead, int(revision), data, about)
+    return StoredItem(
+        decode_name(read_text(columns.id[1:-1])), read_whole(number) + ahead, read_whole(revision), data, about
+    )
 
 
 def _row(item: StoredItem) -> RestoredRow | None:

@@ -325,7 +325,7 @@ def parse_entries(entries: Sequence[bytes]) -> tuple[StoredMessage, ...]:
     """Decode entries of the list of a chat, without erased ones. Damaged ones are left out and logged."""
     try:
         messages = _decode_entries(entries)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = [parse_entry(entry) for entry in entries]
         erased = [message for message in found if message is not None and not message.version]
         messages = tuple([message for message in found if message is not None and message.data is not None])
@@ -358,9 +358,9 @@ def parse_entry(entry: bytes) -> StoredMessage | None:
     if columns is None:
         return None
     head, text = entry[: -len(columns.text)], columns.text
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         message = _decode_one(b"[" + head + b"null]")
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             force_setattr(message, "data", decode_json(text))
         _decode_names((message,))
         return message

@@ -8,7 +8,7 @@ from orchestrator.chat import scripts
 from orchestrator.chat.model import MAIN, ChatHead, Summary, parse_entries, parse_entry
 from orchestrator.chat.scripts import SinceReply
 from orchestrator.core.ids import decode_foreign, encode_foreign
-from orchestrator.core.payload import decode_json
+from orchestrator.core.reading import read_json, read_text, read_whole
 from orchestrator.store.keys import CHATS
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ async def read_removals(scope: ScopedStore, source: str) -> Removals:
     """Read what was removed from a chat since its second storage was last saved."""
     key = scope.keys.key(scope.keys.chat_part(source, "gone"))
     cleared, number, rev = await scope.read("HMGET", key, "cleared", "number", "rev")
-    return Removals(int(cleared or 0), int(number or 0), int(rev or 0))
+    return Removals(read_whole(cleared), read_whole(number), read_whole(rev))
 
 
 async def read_page(scope: ScopedStore, source: str, before: int, count: int) -> tuple[StoredMessage, ...]:
@@ -90,7 +90,7 @@ async def read_page(scope: ScopedStore, source: str, before: int, count: int) ->
         if len(entries) < limit or not oldest.isdigit():
             break
         # Erased messages among them are made up for.
-        before = int(oldest)
+        before = read_whole(oldest)
     return found
 
 
@@ -109,9 +109,9 @@ async def read_first(scope: ScopedStore, source: str) -> StoredMessage | None:
 async def read_sources(scope: ScopedStore) -> list[str]:
     """Return the sources of the chats of a session that have not ended, sorted."""
     (seconds, micros), flat = await scope.read_many([("TIME",), ("HGETALL", scope.keys.key(CHATS))])
-    now_ms = int(seconds) * 1000 + int(micros) // 1000
+    now_ms = read_whole(seconds) * 1000 + read_whole(micros) // 1000
     ends = zip(flat[::2], flat[1::2], strict=True)
-    return sorted(decode_foreign(source.decode()) for source, end in ends if int(end) > now_ms)
+    return sorted(decode_foreign(read_text(source)) for source, end in ends if read_whole(end) > now_ms)
 
 
 async def find_sources(scope: ScopedStore) -> list[str]:
@@ -123,7 +123,7 @@ def parse_head(fields: dict[bytes, bytes]) -> ChatHead:
     """Decode the hash with the counts and fields of a chat."""
 
     def number(name: bytes) -> int:
-        return int(fields.get(name, 0))
+        return read_whole(fields.get(name, 0))
 
     return ChatHead(
         rev=number(b"rev"),
@@ -143,12 +143,12 @@ def parse_head(fields: dict[bytes, bytes]) -> ChatHead:
         summed=number(b"summed"),
         version=number(b"version"),
         fields={
-            name.removeprefix(_USER).decode(): decode_json(value)
+            read_text(name.removeprefix(_USER)): read_json(value)
             for name, value in fields.items()
             if name.startswith(_USER)
         },
         extracted={
-            name.removeprefix(_EXTRACTED).decode(): int(value)
+            read_text(name.removeprefix(_EXTRACTED)): read_whole(value)
             for name, value in fields.items()
             if name.startswith(_EXTRACTED)
         },
@@ -163,7 +163,7 @@ def is_user_field(name: bytes) -> bool:
 def parse_summary(texts: Sequence[Any]) -> Summary | None:
     """Decode text, upto and version of a summary."""
     text, upto, version = texts
-    return None if text is None else Summary(decode_json(text), int(upto), int(version))
+    return None if text is None else Summary(read_json(text), read_whole(upto), read_whole(version))
 
 
 def gap_of(head: ChatHead, length: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from orchestrator.core.reading import read_text
 from orchestrator.store.calls import Argument, Arguments, Call, opaque, pack_rows
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def since(keys: ScopeKeys, *, source: str, rev: int, seq: int, last: int) -> Cal
     """Read what is new to a reader that knows a revision and the messages up to a number."""
 
     def parse(reply: list[Any]) -> SinceReply:
-        word = reply[0].decode()
+        word = read_text(reply[0])
         if word == "same":
             left_ms, born, dies = reply[1:]
             return SinceReply(word, {b"born": born, b"dies": dies}, 0, [], (None, None, None), left_ms)
@@ -219,7 +220,7 @@ def _call(verb: str, change: ChatCall, **args: Argument) -> Call[ChatReply]:
 
 
 def _parse(reply: list[Any]) -> ChatReply:
-    status = reply[0].decode()
+    status = read_text(reply[0])
     if status in {"ok", "duplicate"}:
         return ChatReply(status, reply[1], tuple(reply[2:]))
     return ChatReply(status, 0, tuple(reply[1:]))

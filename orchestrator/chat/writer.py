@@ -10,6 +10,7 @@ from orchestrator.chat.model import Message, decode_name, encode_name, format_li
 from orchestrator.chat.scripts import ChatCall, MessageRow, pack_limits
 from orchestrator.core.errors import ChatFull, InvalidInput, SubjectErased
 from orchestrator.core.ids import check_text, encode_foreign, new_short_id
+from orchestrator.core.reading import read_text
 from orchestrator.locks.fenced_writer import WRITE_WAIT_S, FencedWriter
 from orchestrator.subjects.places import Place, noted
 
@@ -95,7 +96,7 @@ class ChatWriter(FencedWriter):
         if reply.status == "reused":
             raise InvalidInput(f"op_id {op_id!r} belongs to a change of other messages; give each change its own")
         if reply.status == "full":
-            raise self._full(reply.rest[0].decode())
+            raise self._full(read_text(reply.rest[0]))
         if reply.status == "erased":
             raise SubjectErased
         self.note()

@@ -24,6 +24,7 @@ from orchestrator.core.errors import CommandRefused, OrchestratorError, StoreErr
 from orchestrator.core.formats import FORMAT
 from orchestrator.core.ids import check_task_id
 from orchestrator.core.payload import encode_json
+from orchestrator.core.reading import read_whole
 from orchestrator.tasks.families import to_retry
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.selecting import DEFAULT_LIMIT, ENDED, OPEN, RETRYABLE, WORDS_CHARS, TaskFilter, select
@@ -382,7 +383,7 @@ class Admin:
         accepted = await send(
             services.store, services.settings, command, actor=actor, reason=reason, tasks=tasks, retry_for_s=retry_for_s
         )
-        at = from_instant_ms(int(accepted.entry.partition("-")[0]))
+        at = from_instant_ms(read_whole(accepted.entry.partition("-")[0]))
         return Sent(accepted.id, command, at, self._services)
 
 

@@ -10,6 +10,7 @@ from orchestrator.core.command_record import check_said
 from orchestrator.core.errors import AnswerRefused, CommandRefused, InvalidInput, NotFound, StoreError
 from orchestrator.core.ids import check_task_id
 from orchestrator.core.log import get_logger
+from orchestrator.core.reading import read_text
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import AnswerStatus, TaskState
 from orchestrator.tasks.questions import match_option
@@ -70,7 +71,7 @@ def _refusal(id_: str, number: int, text: str, found: Answered) -> Exception:
     match found.status:
         case AnswerStatus.OTHER:
             _, _, who = found.who.partition(" ")
-            return AnswerRefused(f"question {number} of task {id_} was answered by {who}: {found.value.decode()}")
+            return AnswerRefused(f"question {number} of task {id_} was answered by {who}: {read_text(found.value)}")
         case AnswerStatus.LATE:
             return AnswerRefused(f"question {number} of task {id_} was not answered in time; it goes on without")
         case AnswerStatus.INVALID:

@@ -12,7 +12,7 @@ from orchestrator.core.command_record import SAID_CHARS, check_said
 from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import ChildFailed, OrchestratorError, TaskCancelled, TaskExpired, TaskFailed
 from orchestrator.core.ids import new_token
-from orchestrator.core.payload import decode_json
+from orchestrator.core.reading import read_json
 from orchestrator.payloads.reference import is_reference
 from orchestrator.tasks import bulk, queries, scripts
 from orchestrator.tasks.losses import read_losses
@@ -193,7 +193,7 @@ class TaskHandle(Generic[T_co]):
             from pydantic import TypeAdapter
 
             return TypeAdapter(as_).validate_json(data, by_alias=True, by_name=True)
-        return self._read(data) if self._read else decode_json(data)
+        return self._read(data) if self._read else read_json(data)
 
     def _result_data(self) -> bytes:
         """Return the result as stored, or raise the error of an end without one."""

@@ -19,6 +19,7 @@ from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import OrchestratorError, StoreError
 from orchestrator.core.ids import task_ms
 from orchestrator.core.log import get_logger
+from orchestrator.core.reading import read_text
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import STATE_OF_LETTER
 from orchestrator.tasks.queries import TaskOutcome
@@ -262,7 +263,7 @@ class Replies:
                 reads_on = bool(reply and self._waiting_own)
                 entries = reply[0][1] if reply else ()
                 if entries:
-                    self._cursor = entries[-1][0].decode()
+                    self._cursor = read_text(entries[-1][0])
                     await self._take([word for _, fields in entries for word in fields])
                     # Callers get their results before the next read is prepared.
                     await checkpoint()
@@ -273,7 +274,7 @@ class Replies:
         unread: list[str] = []
         apart: list[tuple[str, bytes]] = []
         for raw_id, value in zip(fields[::2], fields[1::2], strict=True):
-            id_, letter = raw_id.decode(errors="replace"), value[:1]
+            id_, letter = read_text(raw_id), value[:1]
             if self._known(id_) is None:
                 continue
             if letter == b"s" and is_apart(value[1:]):

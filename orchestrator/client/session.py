@@ -18,6 +18,7 @@ from orchestrator.core.backoff import Pauses
 from orchestrator.core.durations import from_instant_ms, to_seconds
 from orchestrator.core.errors import InvalidInput, ServerUnavailable
 from orchestrator.core.ids import check_task_id
+from orchestrator.core.reading import read_whole
 from orchestrator.store.keys import CHANGES
 from orchestrator.store.scoped import bind_scope
 from orchestrator.tasks import families, scripts
@@ -181,7 +182,7 @@ class _SessionReader:
     async def now_ms(self) -> int:
         """Read the server's clock."""
         seconds, microseconds = await self._store.execute("TIME")
-        return int(seconds) * 1000 + int(microseconds) // 1000
+        return read_whole(seconds) * 1000 + read_whole(microseconds) // 1000
 
     async def read(self) -> list[SessionEvent]:
         """Return the next events; none if nothing has happened."""

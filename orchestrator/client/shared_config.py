@@ -18,7 +18,7 @@ from orchestrator.control.signing import signer_of
 from orchestrator.core.durations import Duration, from_instant_ms, to_seconds
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name
-from orchestrator.core.payload import decode_json
+from orchestrator.core.reading import read_json, read_text, read_whole
 from orchestrator.core.slots import VERIFIED, config_slot
 from orchestrator.store.following import END, follow_stream
 
@@ -119,15 +119,15 @@ class SharedConfig:
         entries = follow_stream(store, self._services.keys.control, after=after, idle_s=idle_s, name="config")
         try:
             async for entry, fields in entries:
-                received = read_entry(entry.decode(), fields, signer)
+                received = read_entry(read_text(entry), fields, signer)
                 if received.problem or not isinstance(received.command, PublishConfig | WithdrawConfig):
                     continue
                 one = await self._unless_replayed(received)
                 if one.problem or one.issued is None:
                     continue
                 command, withdrawn = received.command, isinstance(received.command, WithdrawConfig)
-                value = decode_json(command.value.encode()) if isinstance(command, PublishConfig) else None
-                at = from_instant_ms(int(received.entry.partition("-")[0]))
+                value = read_json(command.value.encode()) if isinstance(command, PublishConfig) else None
+                at = from_instant_ms(read_whole(received.entry.partition("-")[0]))
                 yield ConfigChange(
                     received.entry, command.key, value, withdrawn, one.issued.actor, one.issued.reason, at
                 )
@@ -156,5 +156,5 @@ def _values(desired: Desired) -> dict[str, Any]:
     for key, active in desired.config.items():
         command = active.command
         if isinstance(command, PublishConfig):
-            found[key] = decode_json(command.value.encode())
+            found[key] = read_json(command.value.encode())
     return found

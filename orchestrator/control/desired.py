@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.command_record import Issued, SlotValue, pack_slot_value, read_slot_value
 from orchestrator.core.errors import InvalidInput
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.core.slots import LOG_LEVEL, STOP_ALL, VERIFIED, drain_slot, job_slot, parse_slot, stop_slot
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ NOTHING: Final = Desired()
 
 def read_desired(reply: Sequence[bytes], signer: Signer, revisions: Sequence[bytes] = ()) -> Desired:
     """Parse the replies to `HGETALL` on `desired` and, if they are needed, on its revisions, which were read first."""
-    fields = dict(zip((name.decode(errors="replace") for name in reply[::2]), reply[1::2], strict=True))
+    fields = dict(zip((read_text(name) for name in reply[::2]), reply[1::2], strict=True))
     seq, epoch = read_number(fields.pop("seq", b"0")), read_number(fields.pop("epoch", b"0"))
     fields.pop("sessions", None)
     slots = {name.removeprefix(VERIFIED) for name in fields}
@@ -175,7 +176,7 @@ def read_desired(reply: Sequence[bytes], signer: Signer, revisions: Sequence[byt
             active[slot] = ActiveCommand(slot, found.mark, found.issued, pack_slot_value(found))
     jobs = [active.pop(slot) for slot in list(active) if parse_slot(slot).verb == "do"]
     config = {parsed.name: active.pop(slot) for slot in list(active) if (parsed := parse_slot(slot)).verb == "config"}
-    noted = {name.decode(errors="replace"): read_number(value) for name, value in _pairs(revisions)}
+    noted = {read_text(name): read_number(value) for name, value in _pairs(revisions)}
     if noted.pop("seq", 0) > seq:
         noted = {}  # of a desired state that is lost
     pruned = noted.pop("pruned", 0)
@@ -236,4 +237,4 @@ def is_of_later_version(slot: str, value: bytes, signer: Signer) -> bool:
 
 def read_number(text: bytes) -> int:
     """Parse a counter of the desired state; malformed text is 0."""
-    return int(text) if text.isdigit() and len(text) <= COUNTED_DIGITS else 0
+    return read_whole(text) if text.isdigit() and len(text) <= COUNTED_DIGITS else 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.control.desired import SKEW_MS
 from orchestrator.core.command_record import Issued, SlotValue, unpack_issued
 from orchestrator.core.errors import InvalidInput
+from orchestrator.core.reading import read_text, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +58,7 @@ class ControlEntry:
         changes = self.command.changes if self.command else ()
         for change in changes:
             if change.slot == slot and self.issued is not None:
-                signature = self.signature.decode(errors="replace")
+                signature = read_text(self.signature)
                 return SlotValue(change.mark or "-", self.issued, self.packed, signature, ended=not change.mark)
         return None
 
@@ -74,13 +75,13 @@ def read_entry(entry: str, fields: Sequence[bytes], signer: Signer) -> ControlEn
     except InvalidInput as unreadable:
         return replace(received, problem=str(unreadable))
     received = replace(received, issued=issued)
-    if not signer.accepts(packed, signature.decode(errors="replace")):
+    if not signer.accepts(packed, read_text(signature)):
         return replace(received, problem="its signature is invalid" if signature else "it is not signed")
     try:
         received = replace(received, command=decode_command(issued.command))
     except InvalidInput as unknown:
         return replace(received, problem=str(unknown))
-    came_ms = int(entry.partition("-")[0])
+    came_ms = read_whole(entry.partition("-")[0])
     if came_ms > issued.not_after_ms:
         return replace(received, problem="it arrived too late")
     if issued.issued_ms > came_ms + SKEW_MS:
@@ -102,6 +103,6 @@ def refuse_replays(received: Sequence[ControlEntry], replies: Sequence[Any]) -> 
     judged: list[ControlEntry] = []
     for one in received:
         nonce = None if one.problem else next(stored)[0]
-        first = one.entry if nonce is None else nonce.partition(b" ")[0].decode(errors="replace")
+        first = one.entry if nonce is None else read_text(nonce.partition(b" ")[0])
         judged.append(one if first == one.entry else replace(one, problem="it was given before"))
     return judged

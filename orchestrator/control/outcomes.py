@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from orchestrator.core.reading import read_whole
+
 NOTHING: Final = "nothing was selected"
 COUNT_DIGITS: Final = 15
 
@@ -17,7 +19,7 @@ def in_words(ends: Counter[str]) -> str:
 def read_words(detail: str) -> Counter[str]:
     """Parse the detail of the last receipt; other text, as `nothing was selected`, yields zero counts."""
     parts = [one.partition(" ") for one in detail.split(", ")]
-    return Counter({name: int(count) for count, _, name in parts if name and _is_count(count)})
+    return Counter({name: read_whole(count) for count, _, name in parts if name and _is_count(count)})
 
 
 def progress(at: int, total: int, ends: Counter[str]) -> str:
@@ -28,7 +30,7 @@ def progress(at: int, total: int, ends: Counter[str]) -> str:
 def read_progress(detail: str) -> tuple[int, Counter[str]]:
     """Parse the detail of a progress receipt: processed tasks and their outcomes."""
     at, _, rest = detail.partition("/")
-    return int(at) if _is_count(at) else 0, read_words(rest.partition(" ")[2])
+    return read_whole(at) if _is_count(at) else 0, read_words(rest.partition(" ")[2])
 
 
 def _is_count(text: str) -> bool:

@@ -12,6 +12,7 @@ import anyio
 
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import StoreError
+from orchestrator.core.reading import read_text, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,7 +94,7 @@ async def poll(store: Store, id_: str, command: Command, *, at: datetime) -> Rec
     )
     answered = _parse(reply)
     received = {receipt.sender for receipt in answered}
-    live = {name.decode(errors="replace") for name in workers}
+    live = {read_text(name) for name in workers}
     busy = [one.sender for one in answered if not one.final and (one.sender == SUPERVISOR or one.sender in live)]
     asked: set[str] = set()
     if command.audience == "all":
@@ -117,7 +118,7 @@ async def _there_at(store: Store, workers: Sequence[str], at: datetime) -> list[
     return [
         name
         for name, since_ms in zip(workers, started, strict=True)
-        if since_ms is not None and from_instant_ms(int(since_ms)) <= at
+        if since_ms is not None and from_instant_ms(read_whole(since_ms)) <= at
     ]
 
 
@@ -142,9 +143,11 @@ async def wait(
 
 def read_receipt(text: bytes) -> tuple[int, str, str] | None:
     """Parse a field of `receipts:CMD` into time in ms, word and detail; return None if it is malformed."""
-    at, _, rest = text.decode(errors="replace").partition(" ")
+    at, _, rest = read_text(text).partition(" ")
     word, _, detail = rest.partition(" ")
-    return (int(at), word, detail) if at.isascii() and at.isdigit() and len(at) <= INSTANT_DIGITS and word else None
+    return (
+        (read_whole(at), word, detail) if at.isascii() and at.isdigit() and len(at) <= INSTANT_DIGITS and word else None
+    )
 
 
 def _parse(reply: Sequence[bytes]) -> tuple[Receipt, ...]:
@@ -153,5 +156,5 @@ def _parse(reply: Sequence[bytes]) -> tuple[Receipt, ...]:
         said = read_receipt(text)
         # A malformed receipt is ignored, because no process of the pool wrote it.
         if said is not None:
-            found.append(Receipt(sender.decode(errors="replace"), said[1], said[2], from_instant_ms(said[0])))
+            found.append(Receipt(read_text(sender), said[1], said[2], from_instant_ms(said[0])))
     return tuple(sorted(found, key=lambda receipt: receipt.at))

@@ -9,6 +9,7 @@ from orchestrator.control.desired import Desired, read_desired
 from orchestrator.control.entries import ControlEntry, nonces, read_entry, refuse_replays
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import NotFound, StoreError
+from orchestrator.core.reading import read_text, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -149,11 +150,11 @@ async def _pages(store: Store, signer: Signer, stream: str, *, since: str) -> As
     before = "+"
     while True:
         page = await store.execute("XREVRANGE", stream, before, since, "COUNT", PAGE)
-        received = [read_entry(entry.decode(), fields, signer) for entry, fields in page]
+        received = [read_entry(read_text(entry), fields, signer) for entry, fields in page]
         yield await without_replays(store, received)
         if len(page) < PAGE:
             return
-        before = f"({page[-1][0].decode()}"
+        before = f"({read_text(page[-1][0])}"
 
 
 async def _refused(store: Store, signer: Signer, *, since: str) -> dict[str, ControlEntry]:
@@ -161,15 +162,15 @@ async def _refused(store: Store, signer: Signer, *, since: str) -> dict[str, Con
     found: dict[str, ControlEntry] = {}
     for stream in (store.keys.refused_control, store.keys.refused_records):
         for entry, fields in await store.execute("XREVRANGE", stream, "+", since):
-            received, named = _refusal(entry.decode(), fields, signer)
-            found[_place(store.keys.control, named) if named else _place(stream, entry.decode())] = received
+            received, named = _refusal(read_text(entry), fields, signer)
+            found[_place(store.keys.control, named) if named else _place(stream, read_text(entry))] = received
     return found
 
 
 def _refusal(entry: str, fields: Sequence[bytes], signer: Signer) -> tuple[ControlEntry, str]:
     said: dict[bytes, Any] = dict(zip(fields[::2], fields[1::2], strict=False))
-    why = said.get(b"r", b"").decode(errors="replace")
-    named = said.get(b"e", b"").decode(errors="replace")
+    why = read_text(said.get(b"r", b""))
+    named = read_text(said.get(b"e", b""))
     return replace(read_entry(entry, fields, signer), problem=_PROBLEMS.get(why, why) or "?"), named
 
 
@@ -185,7 +186,7 @@ def _record(received: ControlEntry, now: Desired) -> ControlRecord:
         state = "given"
     return ControlRecord(
         id=received.id,
-        at=from_instant_ms(int(received.entry.partition("-")[0])),
+        at=from_instant_ms(read_whole(received.entry.partition("-")[0])),
         kind=received.command.kind if received.command else "",
         words=received.command.words if received.command else "(unreadable)",
         actor=received.issued.actor if received.issued else "",

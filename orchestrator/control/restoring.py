@@ -13,6 +13,7 @@ from orchestrator.control import scripts
 from orchestrator.control.commands import SetLimit
 from orchestrator.control.scripts import RestoreRow
 from orchestrator.core.rates import parse_rate
+from orchestrator.core.reading import read_whole
 from orchestrator.core.slots import parse_slot
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ async def prune_revisions(store: Store, stored: Desired) -> None:
     if not ended:
         return
     seconds, _ = await store.execute("TIME")
-    oldest = int(seconds) * 1000 - PRUNE_AFTER_MS
+    oldest = read_whole(seconds) * 1000 - PRUNE_AFTER_MS
     old = [(slot, revision) for slot, revision in ended if revision < oldest]
     for at in range(0, len(old), BATCH):
         await store.call(scripts.prune(store.keys, rows=old[at : at + BATCH]))

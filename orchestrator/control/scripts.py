@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from orchestrator.core.reading import read_text, read_word
 from orchestrator.store.calls import Arguments, Call, opaque, pack_rows
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def append(
     """Accept a command, change the desired state and append to the control stream."""
 
     def parse(reply: list[bytes]) -> AppendReply:
-        return AppendReply(AppendStatus(reply[0].decode()), reply[1].decode())
+        return AppendReply(read_word(AppendStatus, reply[0]), read_text(reply[1]))
 
     args: Arguments = {
         "pool": keys.root,

@@ -18,6 +18,7 @@ from orchestrator.core.errors import CommandRefused, StoreError
 from orchestrator.core.formats import Feature
 from orchestrator.core.ids import new_task_id, new_token
 from orchestrator.core.rates import parse_rate
+from orchestrator.core.reading import read_whole
 from orchestrator.core.scrubbing import mask_known
 
 if TYPE_CHECKING:
@@ -144,4 +145,4 @@ async def _clock_and_epoch(store: Store) -> tuple[int, int]:
     for reply in (time, epoch):
         if isinstance(reply, StoreError):
             raise reply
-    return int(time[0]) * 1000 + int(time[1]) // 1000, read_number(epoch or b"")
+    return read_whole(time[0]) * 1000 + read_whole(time[1]) // 1000, read_number(epoch or b"")

@@ -18,6 +18,7 @@ from orchestrator.core.command_record import pack_slot_value
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.core.rates import parse_rate
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.core.slots import VERIFIED, job_slot
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ async def verify_desired_state(store: Store, signer: Signer, stored: Sequence[by
     """
     desired_key = store.keys.desired
     reply = await store.execute("HGETALL", desired_key) if stored is None else stored
-    fields = dict(zip((name.decode(errors="replace") for name in reply[::2]), reply[1::2], strict=True))
+    fields = dict(zip((read_text(name) for name in reply[::2]), reply[1::2], strict=True))
     rows = await _judge(store, signer, fields)
     untrue = [row.slot for row in rows if row.verification is not Verification.TRUE]
     rows += [
@@ -128,7 +129,7 @@ async def _latest_commands(
     if not changed:
         return {}
     oldest = await store.execute("XRANGE", store.keys.control, "-", "+", "COUNT", 1)
-    reach_ms = int(oldest[0][0].partition(b"-")[0]) if oldest else None
+    reach_ms = read_whole(oldest[0][0].partition(b"-")[0]) if oldest else None
     latest_commands: dict[str, ControlEntry | None] = {
         slot: None
         for slot, found in changed.items()
@@ -139,7 +140,7 @@ async def _latest_commands(
     start = str(max(0, since_ms - SKEW_MS))
     while True:
         page = await store.execute("XRANGE", store.keys.control, start, "+", "COUNT", BATCH)
-        received = [read_entry(entry.decode(), fields, signer) for entry, fields in page]
+        received = [read_entry(read_text(entry), fields, signer) for entry, fields in page]
         for one in await without_replays(store, received):
             if one.problem or one.command is None:
                 continue
@@ -147,7 +148,7 @@ async def _latest_commands(
             latest_commands |= dict.fromkeys(slots & set(changed), one)
         if len(page) < BATCH:
             return latest_commands
-        start = f"({page[-1][0].decode()}"
+        start = f"({read_text(page[-1][0])}"
 
 
 async def _gone_workers(store: Store, signer: Signer, reply: Sequence[bytes]) -> list[str]:
@@ -166,7 +167,7 @@ async def _gone_workers(store: Store, signer: Signer, reply: Sequence[bytes]) ->
     return [
         one.slot
         for one, there in zip(slots, known, strict=True)
-        if not there and int(time[0]) * 1000 > one.issued.issued_ms + WORKER_COMMAND_MS
+        if not there and read_whole(time[0]) * 1000 > one.issued.issued_ms + WORKER_COMMAND_MS
     ]
 
 
@@ -176,7 +177,7 @@ async def _ended_pauses(store: Store, signer: Signer, reply: Sequence[bytes]) ->
     if not ends:
         return []
     (time,) = await _replies(store, [("TIME",)])
-    return [slot for slot, until_ms in ends.items() if until_ms <= int(time[0]) * 1000]
+    return [slot for slot, until_ms in ends.items() if until_ms <= read_whole(time[0]) * 1000]
 
 
 def _worker_of(one: ActiveCommand) -> str:

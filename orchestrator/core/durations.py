@@ -16,6 +16,8 @@ MAX_DURATION_S: Final = 100 * 365 * 86_400
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_LAST_MS: Final = 253_402_300_799_999
+"""End of the year 9999. A damaged record may hold a later time."""
 
 
 def to_seconds(name: str, value: Duration) -> float:
@@ -68,8 +70,8 @@ def instant_ms(name: str, value: datetime) -> int:
 
 
 def from_instant_ms(at_ms: int) -> datetime:
-    """Convert milliseconds since 1970 to an aware UTC time."""
-    return _EPOCH + timedelta(milliseconds=at_ms)
+    """Convert milliseconds since 1970 to an aware UTC time, at most that of Python's last year."""
+    return _EPOCH + timedelta(milliseconds=min(max(at_ms, 0), _LAST_MS))
 
 
 def in_words(seconds: float) -> str:

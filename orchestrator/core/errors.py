@@ -3,12 +3,13 @@
 OrchestratorError
 ├── ConfigError                    settings, files, command line (exit 78)
 ├── InvalidInput (ValueError)      invalid value; nothing was sent (exit 2)
-├── UnreadableValue (ValueError)   a value in Redis is no JSON, or nested too deep (exit 1)
 ├── NotFound (LookupError)         no such task, agent, worker (exit 3)
 ├── StoreError                     Redis did not run a command
 │   ├── ServerUnavailable          no reply, or "try again later" (exit 69)
 │   ├── ServerFull                 memory or disk is full; nothing was stored (exit 75)
 │   ├── ServerRefused              refused for good: permissions, a wrong type, a bug (exit 1)
+│   │   ├── DamagedData            holds what no program of the project writes (exit 1)
+│   │   │   └── UnreadableValue (ValueError)   a value is no JSON, or nested too deep (exit 1)
 │   │   └── TlsRefused             a certificate is missing or not accepted (exit 78)
 │   └── FormatMismatch             this version is too old or too new for the pool (exit 78)
 ├── Fenced                         this attempt no longer owns its task (exit 1)
@@ -106,10 +107,6 @@ class InvalidInput(OrchestratorError, ValueError):
     exit_code = 2
 
 
-class UnreadableValue(OrchestratorError, ValueError):
-    """A stored value is no JSON, or nested too deep: another program wrote it."""
-
-
 class NotFound(OrchestratorError, LookupError):
     """The named thing does not exist, or no longer."""
 
@@ -150,6 +147,14 @@ class ServerFull(StoreError):
 
 class ServerRefused(StoreError):
     """Redis refused the command and will refuse it again."""
+
+
+class DamagedData(ServerRefused):
+    """Redis holds something that no program of the project writes; the rest of the pool is not affected."""
+
+
+class UnreadableValue(DamagedData, ValueError):
+    """A stored value is no JSON, or nested too deep: another program wrote it."""
 
 
 class TlsRefused(ServerRefused):

@@ -180,8 +180,14 @@ def check_task_prefix(value: str) -> str:
 
 
 def task_ms(id_: str) -> int:
-    """Return the time at which a task id was made, which its first 48 bits have; Unix ms of the client's clock."""
-    return int(id_[:8] + id_[9:13], 16)
+    """Return the time at which a task id was made, which its first 48 bits have; Unix ms of the client's clock.
+
+    An id that no client made has the time 0.
+    """
+    try:
+        return int(id_[:8] + id_[9:13], 16)
+    except ValueError:
+        return 0
 
 
 def check_text(kind: str, value: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from orchestrator.control.records import desired
 from orchestrator.control.signing import signer_of
 from orchestrator.core.durations import from_instant_ms
+from orchestrator.core.reading import read_text
 from orchestrator.core.slots import parse_slot
 from orchestrator.doctor.findings import ok, problem, warning
 from orchestrator.tasks.queries import server_ms
@@ -61,7 +62,7 @@ async def check_active_commands(context: CheckContext) -> list[DoctorFinding]:
 
 async def _damaged(store: Store) -> str:
     """Describe a damaged key of the commands; empty if it is sound."""
-    found = (await store.execute("TYPE", store.keys.desired)).decode()
+    found = read_text(await store.execute("TYPE", store.keys.desired))
     return "" if found in {"none", "hash"} else f"{store.keys.desired} is a {found}, not a hash"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import ServerRefused
+from orchestrator.core.reading import read_text
 from orchestrator.doctor.findings import ok, problem
 from orchestrator.store.script_files import all_scripts
 from orchestrator.store.store import format_mismatch
@@ -35,7 +36,7 @@ async def check_data_format(context: CheckContext) -> list[DoctorFinding]:
     if mismatch := format_mismatch(stored, context.store.keys):
         found, fix = mismatch
         return [problem("format", found, fix)]
-    return [ok("format", f"format {stored.decode()}")]
+    return [ok("format", f"format {read_text(stored)}")]
 
 
 async def check_scripts(
@@ -52,8 +53,8 @@ async def check_scripts(
         fix = "use Redis 7.0 or newer itself: other servers lack parts of its scripting"
         return [problem("scripts", str(refused), fix)]
     for (name, script), (sha, why) in zip(scripts.items(), replies, strict=True):
-        if why or sha.decode() != script.sha:
-            found = f"lua/{name}.lua: {why.decode(errors='replace') or 'the server gives it another hash'}"
+        if why or read_text(sha) != script.sha:
+            found = f"lua/{name}.lua: {read_text(why) or 'the server gives it another hash'}"
             return [
                 problem(
                     "scripts", found, "install this program anew: `pip install --force-reinstall redis-orchestrator`"

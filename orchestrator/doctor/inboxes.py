@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.agents import queries as registry
 from orchestrator.core.errors import StoreError
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.doctor.findings import ok, problem, warning
 from orchestrator.tasks.inbox import GROUP
 
@@ -49,7 +50,7 @@ async def check_lost_workers(context: CheckContext) -> list[DoctorFinding]:
     findings = []
     for agent, consumers in zip(agents, await _ask(store, agents, "CONSUMERS", GROUP), strict=True):
         for consumer in map(_fields, consumers or ()):
-            name = consumer["name"].decode(errors="replace")
+            name = read_text(consumer["name"])
             if name in live or not consumer["pending"]:
                 continue
             found = f"{name} is dead and still holds {consumer['pending']} task(s) of {agent.name!r}"
@@ -66,7 +67,8 @@ async def check_leases(context: CheckContext) -> list[DoctorFinding]:
     store = context.store
     agents = await registry.agents(store)
     leases = await store.pipeline([("HGET", store.keys.agent(agent.name), "lease_ms") for agent in agents])
-    leased = [_Leased(agent.name, int(ms)) for agent, ms in zip(agents, leases, strict=True) if isinstance(ms, bytes)]
+    known = zip(agents, leases, strict=True)
+    leased = [_Leased(agent.name, read_whole(ms)) for agent, ms in known if isinstance(ms, bytes)]
     replies = await store.pipeline(
         [
             ("XPENDING", store.keys.inbox(a.agent), GROUP, "IDLE", a.lease_ms * OVERDUE_LEASES, "-", "+", _SHOWN)
@@ -77,7 +79,7 @@ async def check_leases(context: CheckContext) -> list[DoctorFinding]:
     for at, entries in zip(leased, replies, strict=True):
         if isinstance(entries, StoreError) or not entries:
             continue
-        holders = ", ".join(sorted({entry[1].decode(errors="replace") for entry in entries}))
+        holders = ", ".join(sorted({read_text(entry[1]) for entry in entries}))
         oldest_s = max(entry[2] for entry in entries) / 1000
         many = f"{len(entries)}{' or more' * (len(entries) == _SHOWN)}"
         found = (
@@ -102,4 +104,4 @@ async def _ask(store: Store, agents: list[AgentInfo], what: str, *group: str) ->
 
 
 def _fields(row: list[Any]) -> dict[str, Any]:
-    return {name.decode(): value for name, value in zip(row[::2], row[1::2], strict=True)}
+    return {read_text(name): value for name, value in zip(row[::2], row[1::2], strict=True)}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.agents import queries as registry
 from orchestrator.core.errors import NotFound
+from orchestrator.core.reading import read_text
 from orchestrator.doctor.findings import DoctorFinding, ok, warning
 from orchestrator.why import lookup
 from orchestrator.why.model import STUCK, Cause
@@ -47,7 +48,7 @@ async def _parents(store: Store, agent: str) -> AsyncIterator[tuple[str, Why]]:
     entries = await store.execute("XRANGE", store.keys.inbox(agent), "-", "+", "COUNT", LOOK_AT)
     for _, fields in entries:
         # The first field of an entry is `t`, the task.
-        id_ = next(islice(fields, 1, None)).decode(errors="replace")
+        id_ = read_text(next(islice(fields, 1, None)))
         why = await _why(store, id_)
         if why is not None and why.cause is Cause.CHILDREN:
             yield id_, why

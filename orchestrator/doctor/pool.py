@@ -10,6 +10,7 @@ from orchestrator.agents.failed_starts import failed_starts
 from orchestrator.agents.presence import find_absence
 from orchestrator.core.errors import NotFound
 from orchestrator.core.queue_name import QueueName
+from orchestrator.core.reading import read_text
 from orchestrator.doctor.findings import ok, problem, warning
 from orchestrator.tasks import queries as tasks
 from orchestrator.tasks.losses import read_losses
@@ -129,7 +130,7 @@ async def _why_parked(store: Store, agent: str) -> str:
     """Return the first parked task of an agent and why it waits, as `orc tasks why` tells it."""
     for id_ in await store.execute("ZRANGE", store.keys.parked(agent), 0, 0):
         with suppress(NotFound):
-            return f"{id_.decode()}: {(await lookup.status(store, id_.decode())).why}"
+            return f"{read_text(id_)}: {(await lookup.status(store, read_text(id_))).why}"
     return ""
 
 

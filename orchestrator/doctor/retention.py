@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import ServerRefused
+from orchestrator.core.reading import read_whole
 from orchestrator.doctor.findings import ok, warning
 from orchestrator.repair.key_report import memory_usage
 from orchestrator.tasks import queries
@@ -53,9 +54,9 @@ async def check_memory_at_rate(context: CheckContext) -> list[DoctorFinding]:
 
 async def _successes(store: Store, minutes: int) -> list[int]:
     """Return the successes of each of the last whole minutes, oldest first."""
-    now = int((await store.execute("TIME"))[0]) // 60
+    now = read_whole((await store.execute("TIME"))[0]) // 60
     asked = [("HGET", store.keys.stats(str(minute)), "succeeded") for minute in range(now - minutes, now)]
-    return [int(reply) if isinstance(reply, bytes) else 0 for reply in await store.pipeline(asked)]
+    return [read_whole(reply) if isinstance(reply, bytes) else 0 for reply in await store.pipeline(asked)]
 
 
 async def _record_bytes(store: Store) -> float | None:

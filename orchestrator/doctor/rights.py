@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.errors import ServerRefused, StoreError
+from orchestrator.core.reading import read_text
 from orchestrator.doctor.acl import ROLES, lacks_only
 from orchestrator.doctor.commands import HINTS, acl_name, used_commands
 from orchestrator.doctor.findings import ok, problem, warning
@@ -68,7 +69,7 @@ async def _current_user(store: Store) -> str | None:
         name: bytes = await store.execute("ACL", "WHOAMI")
     except ServerRefused:
         return None
-    return name.decode(errors="replace")
+    return read_text(name)
 
 
 async def _dry_run(store: Store, user: str, commands: Sequence[Sequence[str]]) -> list[str] | None:
@@ -93,4 +94,4 @@ def _denial(reply: Any) -> str:
     if isinstance(reply, StoreError):
         text = str(reply)
         return text if "NOPERM" in text else ""
-    return "" if reply in {b"OK", b"QUEUED"} else reply.decode(errors="replace")
+    return "" if reply in {b"OK", b"QUEUED"} else read_text(reply)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import ConfigError, ServerRefused, ServerUnavailable, StoreError
+from orchestrator.core.reading import read_text
 from orchestrator.doctor import (
     active_commands,
     compatibility,
@@ -188,7 +189,7 @@ async def _ask_server(store: Store, *, at: Address | None = None) -> tuple[Serve
         pairs = []
     elif isinstance(pairs, StoreError):
         raise pairs
-    texts = [text.decode(errors="replace") for text in pairs]
+    texts = [read_text(text) for text in pairs]
     return info, dict(zip(texts[::2], texts[1::2], strict=True))
 
 

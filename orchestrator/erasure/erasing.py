@@ -14,6 +14,7 @@ from orchestrator.control.commands import RecordErasure
 from orchestrator.control.sending import send
 from orchestrator.core.errors import Occupied, OrchestratorError
 from orchestrator.core.ids import encode_foreign
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.erasure.model import ErasureReport
 from orchestrator.erasure.session_tasks import delete_session_tasks
 from orchestrator.memory import scripts as memory_scripts
@@ -158,7 +159,7 @@ class Eraser:
         await clear_away(writer.scope)
         after = b"0-0"
         while after:
-            call = partial(memory_scripts.erase_outbox, subject=subject, after=after.decode(), most=_BATCH)
+            call = partial(memory_scripts.erase_outbox, subject=subject, after=read_text(after), most=_BATCH)
             reply = await writer.change(call, None)
             removed, after = reply.rest
             self.report.records += removed
@@ -202,7 +203,7 @@ class Eraser:
             self.report.summaries += summary is not None
         # Revisions begin at the time in us, so that no copy has a higher one.
         seconds, micros = await scope.read("TIME")
-        rev = int(seconds) * 1_000_000 + int(micros)
+        rev = read_whole(seconds) * 1_000_000 + read_whole(micros)
         for source in dict.fromkeys([*sources, MAIN]):
             for store in self._stores:
                 head = await read_head(scope, source)

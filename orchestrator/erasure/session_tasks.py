@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orchestrator.core.ids import encode_foreign
+from orchestrator.core.reading import read_text
 from orchestrator.store.scoped import read_many
 from orchestrator.tasks import bulk, families, scripts
 from orchestrator.tasks.model import DeleteStatus, TaskState
@@ -96,11 +97,11 @@ async def _entries_with(store: Store, client: str, tasks: Collection[str], *, re
         command = ("XRANGE", store.keys.replies(client), after, "+", "COUNT", _PAGE)
         (page,) = await read_many(store, [command], retry_for_s=retry_for_s)
         for entry, flat in page:
-            if any(id_.decode() in tasks for id_ in flat[::2]):
-                yield entry.decode()
+            if any(read_text(id_) in tasks for id_ in flat[::2]):
+                yield read_text(entry)
         if len(page) < _PAGE:
             return
-        after = f"({page[-1][0].decode()}"
+        after = f"({read_text(page[-1][0])}"
 
 
 def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -6,9 +6,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from orchestrator.core.ids import check_name, encode_foreign
+from orchestrator.core.reading import json_reader
 from orchestrator.extraction.model import Extraction
 from orchestrator.extraction.running import note_name
 from orchestrator.tasks.submission import Submission
@@ -16,7 +15,7 @@ from orchestrator.tasks.submission import Submission
 if TYPE_CHECKING:
     from orchestrator.chat.chat import Chat
 
-_read_extraction: Final = msgspec.json.Decoder(Extraction).decode
+_read_extraction: Final = json_reader(Extraction)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.store.calls import Arguments, Call
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def check(
     """Take room in a window. `sums` says that no program of the pool still counts one member per unit."""
 
     def parse(reply: list[Any]) -> Checked:
-        return Checked(reply[0].decode(), reply[1], reply[2])
+        return Checked(read_text(reply[0]), reply[1], reply[2])
 
     args: Arguments = {
         "scope": keys.root,
@@ -32,7 +33,7 @@ def check(
         "most": most,
         "window_us": window_us,
         "cost": cost,
-        "sums": int(sums),
+        "sums": read_whole(sums),
         "now_arg": now_us,
     }
     return Call("limits/check", args, parse)

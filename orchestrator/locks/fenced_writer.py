@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 from orchestrator.core.errors import InvalidInput, Occupied, OrchestratorError
 from orchestrator.core.ids import check_name
 from orchestrator.core.payload import encode_json
+from orchestrator.core.reading import read_text
 from orchestrator.locks import scripts
 from orchestrator.locks.model import PROFILES, TakeReply, TakeStatus, describe, new_nonce, scope_name
 from orchestrator.store.keys import EXECUTION
@@ -134,7 +135,7 @@ class FencedWriter:
             reply = await self.scope.call(make_call(CallerRow(op, proof.lock, proof.value, self.agent, exclusive)))
             if reply.status != "fenced":
                 return reply
-            proof = await guard.reacquire(proof, reply.rest[0].decode())
+            proof = await guard.reacquire(proof, read_text(reply.rest[0]))
         raise OrchestratorError(
             f"the lock of {self.scope.keys.words} lapsed {_TRIES} times in a row; nothing was changed"
         )
@@ -147,7 +148,7 @@ class FencedWriter:
         def make_enter_call(wait_ms: int, *, woken: bool, listens: bool) -> Call[TakeReply]:  # noqa: ARG001 - it takes nothing
             return scripts.enter(keys, task=task, nonce=nonce, wait_ms=wait_ms, listens=listens)
 
-        refused = TakeReply(TakeStatus.HELD, reply.rest[0].decode(), reply.rest[1])
+        refused = TakeReply(TakeStatus.HELD, read_text(reply.rest[0]), reply.rest[1])
         try:
             while (left_s := began_s + self.wait_s - time.monotonic()) > 0:
                 got = await self.waiter.get(
@@ -159,7 +160,7 @@ class FencedWriter:
                 reply = await self._send(make_call, op)
                 if reply.status != "occupied":
                     return reply
-                refused = TakeReply(TakeStatus.HELD, reply.rest[0].decode(), reply.rest[1])
+                refused = TakeReply(TakeStatus.HELD, read_text(reply.rest[0]), reply.rest[1])
         finally:
             await self.waiter.release(keys, EXECUTION, nonce)
         raise Occupied(

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from orchestrator.core.errors import InvalidInput
+from orchestrator.core.reading import read_whole
 from orchestrator.store.keys import GLOBAL, GLOBAL_ID, ScopeKeys
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class LockProof:
     @property
     def fence(self) -> int:
         """Number of this ownership, higher than every earlier one of the scope."""
-        return int(self.value.partition(":")[0])
+        return read_whole(self.value.partition(":")[0])
 
 
 class WriteGuard(Protocol):
@@ -197,7 +198,7 @@ def info(lock: str, value: str, left_ms: int, waiting: int) -> LockInfo:
         name=ScopeKeys.lock_name(lock),
         holder=describe(value),
         task=execution[0] if execution else None,
-        fence=None if is_reserved(value) else int(value.partition(":")[0]),
+        fence=None if is_reserved(value) else read_whole(value.partition(":")[0]),
         left_ms=left_ms,
         waiting=waiting,
         at=lock,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from orchestrator.core.reading import read_text, read_word
 from orchestrator.locks.model import DropReply, LockInfo, LockProof, TakeReply, TakeStatus, info
 from orchestrator.store.calls import Arguments, Call, pack_rows
 
@@ -99,7 +100,7 @@ def renew(keys: ScopeKeys, *, rows: Sequence[tuple[str, str, int]], now_us: str 
 
     def parse(reply: list[bytes]) -> list[tuple[bool, str]]:
         found = zip(*[iter(reply)] * 2, strict=True)
-        return [(word == b"kept", present.decode()) for word, present in found]
+        return [(word == b"kept", read_text(present)) for word, present in found]
 
     return Call("locks/renew", {"scope": keys.root, "rows": pack_rows(rows), "now_arg": now_us}, parse)
 
@@ -122,7 +123,7 @@ def await_for(proof: LockProof, *, pool: str, tasks: Sequence[str]) -> Call[list
 
     def parse(reply: list[bytes]) -> list[str] | None:
         status, *woken = reply
-        return [member.decode() for member in woken] if status == b"noted" else None
+        return [read_text(member) for member in woken] if status == b"noted" else None
 
     args: Arguments = {
         "scope": proof.keys.root,
@@ -139,7 +140,7 @@ def peek(keys: ScopeKeys, *, lock: str = "", limit: int = 500, now_us: str = "")
 
     def parse(reply: list[Any]) -> list[LockInfo]:
         found = zip(*[iter(reply)] * 4, strict=True)
-        return [info(name.decode(), value.decode(), left_ms, waiting) for name, value, left_ms, waiting in found]
+        return [info(read_text(name), read_text(value), left_ms, waiting) for name, value, left_ms, waiting in found]
 
     return Call("locks/peek", {"scope": keys.root, "lock": lock, "limit": limit, "now_arg": now_us}, parse)
 
@@ -147,9 +148,9 @@ def peek(keys: ScopeKeys, *, lock: str = "", limit: int = 500, now_us: str = "")
 def _taken(reply: list[Any]) -> TakeReply:
     word, value, *rest = reply
     left_ms, wake, ahead = [*rest, *_NO_HOLDER[len(rest) :]]
-    return TakeReply(TakeStatus(word.decode()), value.decode(), left_ms, wake.decode(), ahead)
+    return TakeReply(read_word(TakeStatus, word), read_text(value), left_ms, read_text(wake), ahead)
 
 
 def _released(reply: list[bytes]) -> list[DropReply]:
     pairs = zip(reply[::2], reply[1::2], strict=True)
-    return [DropReply(word == b"released", wake.decode()) for word, wake in pairs]
+    return [DropReply(word == b"released", read_text(wake)) for word, wake in pairs]

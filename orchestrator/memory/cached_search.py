@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from orchestrator.core.reading import read_text
 from orchestrator.memory.searcher import Candidates, Hit
 from orchestrator.vectors.ranking import HAS_NUMPY
 
@@ -50,7 +51,7 @@ class CachedSearch:
         if ranked is None:
             return None
         self._asked = True
-        hits = [Hit(id_.decode(), number) for id_, number in ranked.found]
+        hits = [Hit(read_text(id_), number) for id_, number in ranked.found]
         return Candidates(
             hits, len(hits) < ranked.revision.size, complete=True, revision=ranked.revision if hits else None
         )

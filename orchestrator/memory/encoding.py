@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from orchestrator.core.durations import from_instant_ms, to_ms
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_text, decode_foreign, encode_foreign, new_short_id
-from orchestrator.core.payload import decode_json
+from orchestrator.core.reading import read_json
 from orchestrator.memory.headers import decode_header
 from orchestrator.memory.model import MAX_STEP, Record, StoredRecord
 from orchestrator.memory.scripts import RecordRow
@@ -84,7 +84,7 @@ def encode_record(
 def decode_records(found: Sequence[tuple[str, str, bytes, bytes]]) -> tuple[StoredRecord, ...]:
     """Convert stored records to values: tier, id, header and content of each."""
     # One document, so that the decoder is called once.
-    contents = decode_json(b"[" + b",".join([content for _, _, _, content in found]) + b"]")
+    contents = read_json(b"[" + b",".join([content for _, _, _, content in found]) + b"]")
     return tuple(
         [_record(tier, id_, packed, content) for (tier, id_, packed, _), content in zip(found, contents, strict=True)]
     )
@@ -92,7 +92,7 @@ def decode_records(found: Sequence[tuple[str, str, bytes, bytes]]) -> tuple[Stor
 
 def decode_record(tier: str, id_: str, packed: bytes, content: bytes) -> StoredRecord:
     """Convert a stored record to a value."""
-    return _record(tier, id_, packed, decode_json(content))
+    return _record(tier, id_, packed, read_json(content))
 
 
 def _record(tier: str, id_: str, packed: bytes, content: Json) -> StoredRecord:
@@ -111,7 +111,7 @@ def _record(tier: str, id_: str, packed: bytes, content: Json) -> StoredRecord:
         subject=_decode_name(header.subject) if header.subject else None,
         simulation=_decode_name(header.simulation) if header.simulation else None,
         agent_type=_decode_name(header.type) if header.type else None,
-        meta=decode_json(header.meta.encode()) if header.meta else {},
+        meta=read_json(header.meta.encode()) if header.meta else {},
         stored=from_instant_ms(header.stored),
         expires=from_instant_ms(header.deadline),
         superseded_by=header.superseded or None,

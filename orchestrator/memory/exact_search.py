@@ -6,6 +6,7 @@ import heapq
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import ConfigError, InvalidInput
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.memory.searcher import Candidates, Hit
 from orchestrator.store.keys import VECTORS
 from orchestrator.vectors.encoding import dims_of, split_stored
@@ -48,11 +49,11 @@ class ExactSearch:
             stored = [split_stored(value) for value in flat[1::2]]
             for each in stored:
                 check_dims(vector, each.floats)
-            hits = [Hit(id_.decode(), each.number) for id_, each in zip(flat[::2], stored, strict=True)]
+            hits = [Hit(read_text(id_), each.number) for id_, each in zip(flat[::2], stored, strict=True)]
             best |= zip(hits, cosines(vector, [each.floats for each in stored]), strict=True)
             seen += len(hits)
             best = dict(heapq.nlargest(count, best.items(), key=lambda pair: pair[1]))
-            cursor = int(following)
+            cursor = read_whole(following)
             if not cursor:
                 return Candidates(list(best), more=seen > count, complete=True)
 
@@ -78,6 +79,6 @@ def check_space(vector: bytes, space: bytes | None) -> None:
     Raises:
         InvalidInput: another number of dimensions.
     """
-    dims = int(space.partition(b":")[0]) if space else dims_of(vector)
+    dims = read_whole(space.partition(b":")[0]) if space else dims_of(vector)
     if dims != dims_of(vector):
         raise InvalidInput(f"the vector has {dims_of(vector)} dimensions, and those of this memory have {dims}")

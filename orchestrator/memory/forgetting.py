@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.core.durations import Duration, to_ms
 from orchestrator.core.errors import InvalidInput, NotFound
 from orchestrator.core.ids import encode_foreign, new_token
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.memory import queries, scripts
 from orchestrator.memory.encoding import check_number, is_whole
 from orchestrator.memory.headers import RecordHeader, decode_header
@@ -137,7 +138,7 @@ async def forget(writer: MemoryWriter, chosen: ForgetPreview) -> Forgotten:
             "forget-memory",
         )
         left, removed, gone, *stayed = reply.rest
-        done, missing, changed = done + removed, missing + gone, changed + [id_.decode() for id_ in stayed]
+        done, missing, changed = done + removed, missing + gone, changed + [read_text(id_) for id_ in stayed]
         number += 1
         if not left:
             break
@@ -169,7 +170,7 @@ class _Conditions:
         queries.check_names("id", wanted.ids)
         stored_before_ms = math.inf
         seconds, micros = await scope.read("TIME")
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        now_ms = read_whole(seconds) * 1000 + read_whole(micros) // 1000
         if wanted.older_than is not None:
             stored_before_ms = now_ms - to_ms("older_than", wanted.older_than)
         return cls(
@@ -222,7 +223,7 @@ async def _waiting(
         page: list[tuple[int, str]] = []
         for _, flat in entries:
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
-            id_, header = fields[b"i"].decode(), decode_header(fields[b"h"])
+            id_, header = read_text(fields[b"i"]), decode_header(fields[b"h"])
             if (not wanted.ids or id_ in wanted.ids) and conditions.match(header):
                 page.append((header.version, id_))
         if page:

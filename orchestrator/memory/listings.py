@@ -14,6 +14,7 @@ import msgspec
 from orchestrator.core.errors import StoreError
 from orchestrator.core.ids import decode_foreign
 from orchestrator.core.log import get_logger
+from orchestrator.core.reading import msgpack_reader, read_text
 from orchestrator.locks.model import scope_name
 from orchestrator.memory import scripts
 from orchestrator.memory.headers import decode_header
@@ -46,7 +47,7 @@ class _Note(msgspec.Struct, array_like=True, frozen=True):
     deadline: int
 
 
-_decode: Final = msgspec.msgpack.Decoder(_Note).decode
+_decode: Final = msgpack_reader(_Note)
 
 
 async def follow(scope: ScopedStore) -> int:
@@ -78,7 +79,7 @@ async def unlisted_states(store: Store, keys: ScopeKeys, headers: Sequence[tuple
         header = decode_header(packed)
         if header.simulation and not header.superseded:
             of = ScopeKeys(keys.prefix, "sim", decode_foreign(header.simulation))
-            member = f"{keys.id} {id_.decode()}"
+            member = f"{keys.id} {read_text(id_)}"
             commands: list[tuple[Argument, ...]] = [
                 ("HEXISTS", of.key("of"), member),
                 ("ZSCORE", of.key("states"), member),
@@ -109,7 +110,7 @@ async def _read(scope: ScopedStore) -> dict[bytes, _Note]:
 async def _make(scope: ScopedStore, notes: dict[bytes, _Note]) -> int:
     rows: dict[str, list[ListingRow]] = {}
     for name, note in notes.items():
-        simulation, _, id_ = name.decode().partition(" ")
+        simulation, _, id_ = read_text(name).partition(" ")
         rows.setdefault(simulation, []).append(
             ListingRow(
                 scope.keys.id, id_, note.number, note.listed, note.step, note.type, note.cell, note.x, note.y,

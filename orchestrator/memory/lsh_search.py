@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from anyio import to_thread
 
+from orchestrator.core.reading import read_text
 from orchestrator.memory.exact_search import check_space
 from orchestrator.memory.searcher import Candidates, Hit
 from orchestrator.store.keys import CODES, VECTORS, VECTORS_META
@@ -81,7 +82,7 @@ class LshSearch:
         there = [(id_, value) for id_, value in zip(ids, values, strict=True) if value is not None]
         stored = [value for _, value in there]
         return [
-            Hit(there[place][0].decode(), split_stored(stored[place]).number) for place in rank_stored(vector, stored)
+            Hit(read_text(there[place][0]), split_stored(stored[place]).number) for place in rank_stored(vector, stored)
         ]
 
     async def discard(self, scope: ScopedStore, stale: Sequence[Hit]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.durations import Duration, to_ms, to_seconds
 from orchestrator.core.errors import InvalidInput, NotFound
 from orchestrator.core.ids import check_text, decode_foreign
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.locks.fenced_writer import WRITE_WAIT_S
 from orchestrator.memory import queries, scripts, tiers, upkeep, vector_upkeep
 from orchestrator.memory.differences import compare
@@ -205,7 +206,7 @@ class Memory:
         made = reply.status == "duplicate"
         return [
             RecordChange(
-                id_.decode() or row.id, version, duplicate=made or status == b"duplicate", older=status == b"older"
+                read_text(id_) or row.id, version, duplicate=made or status == b"duplicate", older=status == b"older"
             )
             for row, status, version, id_ in zip(rows, *(reply.rest[i:-1:3] for i in range(3)), strict=True)
         ]
@@ -327,10 +328,10 @@ class Memory:
         match reply.status:
             case "missing":
                 raise NotFound(
-                    f"{self._scope.keys.words} has no record {reply.rest[0].decode()!r}; nothing was changed"
+                    f"{self._scope.keys.words} has no record {read_text(reply.rest[0])!r}; nothing was changed"
                 )
             case "superseded":
-                raise InvalidInput(f"record {by!r} is replaced by {reply.rest[0].decode()!r}; name that one")
+                raise InvalidInput(f"record {by!r} is replaced by {read_text(reply.rest[0])!r}; name that one")
         if len(reply.rest) != 1:
             raise writer.named_another(op_id)
         return RecordChange(old, reply.rest[0], duplicate=reply.status == "duplicate")
@@ -376,7 +377,7 @@ class Memory:
         reply = await self._writer.change(lambda change: wrapper(change, ids=named), op_id, action, named=named)
         if len(reply.rest) != 1:
             raise self._writer.named_another(op_id)
-        return int(reply.rest[0])
+        return read_whole(reply.rest[0])
 
     # ----------------------------------------------------------------------------------------------------- vectors
 
@@ -687,7 +688,7 @@ class Memory:
 
 def _new_vectors(rows: Sequence[RecordRow], reply: MemoryReply) -> list[NewVector]:
     """Return the vectors that a store of rows has stored."""
-    number = int(reply.rest[-1])
+    number = read_whole(reply.rest[-1])
     if not number or len(reply.rest) != 3 * len(rows) + 1:
         return []
     return [
@@ -707,7 +708,7 @@ def _check_position(position: Any) -> int:
             f"a position is 0 for the newest record or a negative whole number above -{queries.MAX_SCANNED}, "
             f"not {position!r:.80}"
         )
-    return -int(position)
+    return -read_whole(position)
 
 
 def _parts(rows: Sequence[RecordRow]) -> Iterator[list[RecordRow]]:

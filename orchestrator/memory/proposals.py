@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
+from orchestrator.core.reading import read_whole
 from orchestrator.memory.encoding import decode_record
 from orchestrator.memory.exact_search import check_dims
 from orchestrator.memory.headers import decode_header
@@ -99,7 +100,7 @@ async def check_hits(
             if packed is None:
                 continue
             header = decode_header(packed)
-            current[id_] = number = int(header.vector)
+            current[id_] = number = read_whole(header.vector)
             proposed = any_number or number in numbers[id_]
             if value is None or not proposed or not conditions.meets(header, tier, now_ms):
                 continue
@@ -148,4 +149,4 @@ def _decode(found: LiveHit | None) -> StoredRecord | None:
 
 def now_ms_of(time: Sequence[bytes]) -> int:
     """Convert a reply to TIME."""
-    return int(time[0]) * 1000 + int(time[1]) // 1000
+    return read_whole(time[0]) * 1000 + read_whole(time[1]) // 1000

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import encode_foreign
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.memory import scripts
 from orchestrator.memory.encoding import (
     check_number,
@@ -43,7 +44,7 @@ async def read_records(scope: ScopedStore, ids: Sequence[str], tier: Tier | None
     for name in tiers:
         commands += [("HMGET", keys.key(keys.tier_part(name, part)), *ids) for part in ("hdr", "rec")]
     (seconds, micros), *replies = (await scope.read_many([*commands, ("EXEC",)]))[-1]
-    now_ms = int(seconds) * 1000 + int(micros) // 1000
+    now_ms = read_whole(seconds) * 1000 + read_whole(micros) // 1000
     found: list[StoredRecord | None] = [None] * len(ids)
     for name, headers, contents in zip(tiers, replies[::2], replies[1::2], strict=True):
         for i, (header, content) in enumerate(zip(headers, contents, strict=True)):
@@ -63,8 +64,8 @@ async def read_accesses(scope: ScopedStore, ids: Sequence[str]) -> dict[str, Rec
     for reply in await scope.read_many(commands):
         for id_, stored in zip(ids, reply, strict=True):
             if stored is not None:
-                count, last_ms = stored.split(b" ")
-                found[id_] = RecordAccess(int(count), from_instant_ms(int(last_ms)))
+                count, _, last_ms = stored.partition(b" ")
+                found[id_] = RecordAccess(read_whole(count), from_instant_ms(read_whole(last_ms)))
     return found
 
 
@@ -81,10 +82,10 @@ async def read_pages(scope: ScopedStore) -> AsyncGenerator[list[StoredRecord]]:
             )
             if not flat:
                 break
-            ends = [end.decode() for end in flat[1::2]]
+            ends = [read_text(end) for end in flat[1::2]]
             seen = ends.count(ends[-1]) + (seen if ends[-1] == last else 0)
             last = ends[-1]
-            records = await read_records(scope, [id_.decode() for id_ in flat[::2]], tier)
+            records = await read_records(scope, [read_text(id_) for id_ in flat[::2]], tier)
             yield [record for record in records if record is not None]
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.store.calls import Argument, Arguments, Call, opaque, pack_rows
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ def narrow(keys: ScopeKeys, *, row: NarrowRow) -> Call[Narrowed]:
 
     def parse(reply: list[Any]) -> Narrowed:
         few, *rest = reply
-        return Narrowed([id_.decode() for id_ in rest]) if few else Narrowed(None, *rest)
+        return Narrowed([read_text(id_) for id_ in rest]) if few else Narrowed(None, *rest)
 
     return Call("memory/narrow", {"scope": keys.root, "query": pack_rows([row])}, parse)
 
@@ -310,7 +311,7 @@ def settle_vectors(keys: ScopeKeys, *, rows: Sequence[tuple[bytes, str]]) -> Cal
 
 def _settled_vectors(reply: Any) -> SettledVectors:
     left, *lacking = reply
-    return SettledVectors(int(left), lacking)
+    return SettledVectors(read_whole(left), lacking)
 
 
 class VectorFinding(NamedTuple):
@@ -338,7 +339,7 @@ def check_vectors(
     }
 
     def parse(reply: list[Any]) -> list[VectorFinding]:
-        return [VectorFinding(row - 1, code.decode()) for row, code in zip(reply[::2], reply[1::2], strict=True)]
+        return [VectorFinding(row - 1, read_text(code)) for row, code in zip(reply[::2], reply[1::2], strict=True)]
 
     return Call("memory/check_vectors", args, parse)
 
@@ -379,7 +380,7 @@ def _call(verb: str, change: MemoryChange, **args: Argument) -> Call[MemoryReply
                 "ok", tuple(rest[:-1]), listings_pending=bool(rest[-1] & 1), vectors_pending=bool(rest[-1] & 2)
             )
         again = status == b"duplicate"
-        return MemoryReply(status.decode(), tuple(rest), listings_pending=again, vectors_pending=again)
+        return MemoryReply(read_text(status), tuple(rest), listings_pending=again, vectors_pending=again)
 
     return Call(f"memory/{verb}", {**head, **args, "now_arg": ""}, parse)
 
@@ -388,7 +389,7 @@ def _parse_found(reply: list[Any]) -> FoundRecords:
     complete, scanned, resume, *flat = reply
     # A key that Redis has evicted leaves entries without a record.
     found = [
-        FoundRecord(tier.decode(), id_.decode(), header, content)
+        FoundRecord(read_text(tier), read_text(id_), header, content)
         for tier, id_, header, content in zip(*[iter(flat)] * 4, strict=True)
         if header and content
     ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_text
+from orchestrator.core.reading import read_text
 from orchestrator.embedding.embedding import embed_texts
 from orchestrator.embedding.model import Embedder
 from orchestrator.memory.encoding import is_whole
@@ -73,8 +74,8 @@ class TextVectors(NamedTuple):
         """
         keys = scope.keys
         stored, space = await scope.read_many([("HLEN", keys.key(VECTORS)), ("HGET", keys.key(VECTORS_META), "space")])
-        if stored and space and space.decode() != space_of(vector, self.embedder.name):
-            raise other_space(keys.words, space.decode(), advice="ask with the same embedder")
+        if stored and space and read_text(space) != space_of(vector, self.embedder.name):
+            raise other_space(keys.words, read_text(space), advice="ask with the same embedder")
 
     async def of_question(self, text: str) -> bytes:
         """Return the vector of a question.

@@ -11,6 +11,7 @@ import msgspec
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import decode_foreign, encode_foreign
+from orchestrator.core.reading import json_reader, read_json, read_text, read_whole
 from orchestrator.memory import scripts
 from orchestrator.memory.encoding import is_whole
 from orchestrator.memory.headers import RecordHeader, decode_header
@@ -73,7 +74,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 _encode_entry: Final = msgspec.json.Encoder().encode
-_decode_entry: Final = msgspec.json.Decoder(_Entry).decode
+_decode_entry: Final = json_reader(_Entry)
 
 
 async def move_due(writer: MemoryWriter, limit: int) -> TransitionReport:
@@ -123,10 +124,10 @@ async def save_old(writer: MemoryWriter, sink: SecondaryStore, *, older_than_ms:
             if done and not reply.rest[0]:
                 break
             continue
-        items = [_item(entry.decode(), fields) for entry, fields in entries]
+        items = [_item(read_text(entry), fields) for entry, fields in entries]
         await sink.save(writer.scope.keys.root, RESOURCE, items)
         rows = [
-            (item.id, entry.decode(), encode_foreign("subject", item.subject) if item.subject else "")
+            (item.id, read_text(entry), encode_foreign("subject", item.subject) if item.subject else "")
             for item, (entry, _) in zip(items, entries, strict=True)
         ]
         reply = await writer.change(partial(scripts.acknowledge, rows=rows), None)
@@ -159,25 +160,25 @@ async def load_saved(
             id=entry.id,
             step=entry.step,
             kind=entry.kind,
-            content=msgspec.json.decode(entry.content),
+            content=read_json(entry.content),
             importance=entry.importance,
             action=entry.action,
             position=entry.position,
             subject=entry.subject,
             simulation=entry.simulation,
             agent_type=entry.agent_type,
-            meta=msgspec.json.decode(entry.meta),
+            meta=read_json(entry.meta),
             embedding=entry.embedding if embedder in {None, entry.space.partition(":")[2]} else None,
         )
 
 
 def _item(entry: str, flat: list[bytes]) -> StoredItem:
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
-    header, id_ = decode_header(fields[b"h"]), fields[b"i"].decode()
+    header, id_ = decode_header(fields[b"h"]), read_text(fields[b"i"])
     stored = _stored_entry(id_, header, fields)
     # Versions of records begin again when an id comes back; ids of entries only rise.
     ms, _, number = entry.partition("-")
-    version = (int(ms) << 10) + min(int(number), 1023)
+    version = (read_whole(ms) << 10) + min(read_whole(number), 1023)
     return StoredItem(id_, stored.step, version, _encode_entry(stored), stored.subject or "")
 
 
@@ -196,10 +197,10 @@ def _stored_entry(id_: str, header: RecordHeader, fields: dict[bytes, bytes]) ->
         simulation=_name(header.simulation),
         agent_type=_name(header.type),
         superseded_by=header.superseded or None,
-        accesses=int(fields[b"a"].partition(b" ")[0] or 0),
+        accesses=read_whole(fields[b"a"].partition(b" ")[0]),
         meta=msgspec.Raw(header.meta.encode() or b"{}"),
         embedding=fields.get(b"v"),
-        space=fields.get(b"s", b"").decode(),
+        space=read_text(fields.get(b"s", b"")),
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import InvalidInput, MemoryFull, Occupied
+from orchestrator.core.reading import read_score, read_whole
 from orchestrator.locks.waiter import LockWaiter
 from orchestrator.memory import scripts
 from orchestrator.memory.encoding import is_whole
@@ -174,7 +175,7 @@ async def recover(writer: MemoryWriter, subject: str) -> int:
             ids = [id_ for id_, packed in pairs if decode_header(packed).subject == subject]
             for first in range(0, len(ids), _AT_ONCE):
                 await check_entries(writer, tier, "hdr", ids[first : first + _AT_ONCE])
-            position = int(following)
+            position = read_whole(following)
             if not position:
                 break
         headers, *others = await scope.read_many([("HLEN", hdr), ("HLEN", rec), ("ZCARD", exp)])
@@ -207,7 +208,7 @@ async def _members(scope: ScopedStore, tier: Tier, part: str, position: int, cou
     key = scope.keys.key(scope.keys.tier_part(tier, part))
     if part in _HASHES:
         following, flat = await scope.read("HSCAN", key, position, "COUNT", count)
-        return flat[::2], int(following)
+        return flat[::2], read_whole(following)
     ids = await scope.read("ZRANGE", key, position, position + count - 1)
     return ids, position + count if len(ids) == count else 0
 
@@ -230,7 +231,7 @@ async def measure(scope: ScopedStore) -> MemoryStats:
         ]
     commands += [("XLEN", keys.key(OUTBOX)), ("HLEN", keys.key(PENDING)), ("EXEC",)]
     (seconds, micros), *sizes, outbox, pending = (await scope.read_many(commands))[-1]
-    soon_ms = int(seconds) * 1000 + int(micros) // 1000 + _HOUR_MS
+    soon_ms = read_whole(seconds) * 1000 + read_whole(micros) // 1000 + _HOUR_MS
     expiring = await scope.read_many([("ZCOUNT", key(tier, "exp"), "-inf", soon_ms) for tier in TIERS])
     stm, im = (_tier_stats(sizes[5 * i : 5 * i + 5], expiring[i]) for i in range(2))
     return MemoryStats(stm, im, outbox, max(pending - 1, 0))
@@ -240,10 +241,10 @@ def _tier_stats(sizes: Sequence[Any], expiring: int) -> TierStats:
     records, bytes_, oldest, newest, first = sizes
     return TierStats(
         records,
-        int(bytes_ or 0),
-        int(float(oldest[1]) // 1) if oldest else None,
-        int(float(newest[1]) // 1) if newest else None,
-        from_instant_ms(int(float(first[1]))) if first else None,
+        read_whole(bytes_),
+        int(read_score(oldest[1]) // 1) if oldest else None,
+        int(read_score(newest[1]) // 1) if newest else None,
+        from_instant_ms(read_whole(first[1])) if first else None,
         expiring,
     )
 
@@ -273,7 +274,7 @@ async def tend_memory(store: Store, settings: Settings, keys: ScopeKeys) -> int:
 async def _expired(scope: ScopedStore, tier: Tier) -> list[bytes]:
     """Return up to 200 records that have expired."""
     seconds, micros = await scope.read("TIME")
-    now_ms = int(seconds) * 1000 + int(micros) // 1000
+    now_ms = read_whole(seconds) * 1000 + read_whole(micros) // 1000
     key = scope.keys.key(scope.keys.tier_part(tier, "exp"))
     found: list[bytes] = await scope.read("ZRANGE", key, "-inf", now_ms, "BYSCORE", "LIMIT", 0, _AT_ONCE)
     return found

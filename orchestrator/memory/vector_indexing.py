@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger
+from orchestrator.core.reading import read_whole
 from orchestrator.locks.model import scope_name
 from orchestrator.memory import scripts
 from orchestrator.memory.headers import decode_header
@@ -109,7 +110,7 @@ async def remove_noted(scope: ScopedStore) -> int:
             part = noted[first : first + _AT_ONCE]
             await _make(scope, [_Change(element, "rem", removal(scope, element)) for element in part])
         made += len(noted)
-        cursor = int(following)
+        cursor = read_whole(following)
         if not cursor:
             return made
 
@@ -153,7 +154,7 @@ async def _read(scope: ScopedStore, grace_us: int) -> list[_Change]:
     """Return some noted changes that are due."""
     key, pending = scope.keys.key(VECTOR_SET), scope.keys.key(VECTORS_PENDING)
     flat, (seconds, micros) = await scope.read_many([("HRANDFIELD", pending, _AT_ONCE, "WITHVALUES"), ("TIME",)])
-    due_us = int(seconds) * 1_000_000 + int(micros) - grace_us
+    due_us = read_whole(seconds) * 1_000_000 + read_whole(micros) - grace_us
     notes = list(zip(flat[::2], flat[1::2], strict=True))
     added = [element for element, change in notes if change == b"add" and split_element(element)[0] <= due_us]
     removed = [element for element, change in notes if change != b"add"]

@@ -10,6 +10,7 @@ import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.core.errors import StoreError
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.memory import scripts
 from orchestrator.memory.vector_indexing import addition, index_vectors, read_vectors
 from orchestrator.store.keys import VECTOR_SET, VECTORS, VECTORS_LOG, VECTORS_META, VECTORS_PENDING
@@ -84,8 +85,8 @@ class _NewSet:
         while True:
             vectors_key = self._scope.keys.key(VECTORS)
             following, flat = await self._scope.read("HSCAN", vectors_key, cursor, "COUNT", _AT_ONCE)
-            await self.update([id_.decode() for id_ in flat[::2]])
-            cursor = int(following)
+            await self.update([read_text(id_) for id_ in flat[::2]])
+            cursor = read_whole(following)
             if not cursor:
                 return
 
@@ -97,7 +98,7 @@ class _NewSet:
             await self.update(list(self.numbers))
             await self.add_all()
         elif changes:
-            await self.update(list(dict.fromkeys(id_.decode() for id_ in log[-changes:])))
+            await self.update(list(dict.fromkeys(read_text(id_) for id_ in log[-changes:])))
         return rev
 
     async def update(self, ids: Sequence[str]) -> None:
@@ -135,7 +136,7 @@ async def _read_changes(scope: ScopedStore) -> tuple[int, list[bytes]]:
             ]
         )
     )[-1]
-    return (int(rev or 0) if stored else -1), log
+    return (read_whole(rev) if stored else -1), log
 
 
 async def _send(scope: ScopedStore, commands: Sequence[Sequence[Argument]]) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orchestrator.core.errors import ConfigError
+from orchestrator.core.reading import read_whole
 from orchestrator.memory import scripts
 from orchestrator.memory.similar import current_rung
 from orchestrator.memory.vector_indexing import index_vectors, remove_noted
@@ -56,7 +57,7 @@ async def check_stored(
             # An empty hash is checked for its counts.
             for first in range(0, max(len(rows), 1), ROWS_AT_ONCE):
                 yield await check_members(scope, part, rows[first : first + ROWS_AT_ONCE], indexing, repair=repair)
-            cursor = int(following)
+            cursor = read_whole(following)
             if not cursor:
                 break
     while repair and await index_vectors(scope, rounds=1, grace_us=0):

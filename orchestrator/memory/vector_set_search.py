@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import InvalidInput, ServerRefused, StoreError
+from orchestrator.core.reading import read_whole
 from orchestrator.memory.narrowing import MAX_EFFORT
 from orchestrator.memory.searcher import Candidates, Hit
 from orchestrator.memory.vector_indexing import removal
@@ -96,6 +97,6 @@ class VectorSetSearch:
 async def _check_space(scope: ScopedStore, vector: bytes) -> None:
     """Raise InvalidInput if the stored vectors have another number of dimensions."""
     space = await scope.read("HGET", scope.keys.key(VECTORS_META), "space")
-    dims = 0 if space is None else int(space.partition(b":")[0])
+    dims = 0 if space is None else read_whole(space.partition(b":")[0])
     if dims not in {0, dims_of(vector)}:
         raise InvalidInput(f"the vector has {dims_of(vector)} dimensions, and those of this memory have {dims}")

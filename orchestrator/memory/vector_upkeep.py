@@ -6,7 +6,7 @@ from hashlib import sha1
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.payload import decode_json
+from orchestrator.core.reading import read_json, read_text, read_whole
 from orchestrator.memory import scripts
 from orchestrator.memory.encoding import is_whole
 from orchestrator.memory.headers import decode_header
@@ -49,7 +49,7 @@ async def embed_missing(writer: MemoryWriter, texts: TextVectors, indexing: Vect
     embedded = 0
     async for found in _bare_records(writer.scope):
         for part in _parts(found[: limit - embedded], texts.embedder.dims):
-            vectors = await texts.of_contents([decode_json(bare.content) for bare in part])
+            vectors = await texts.of_contents([read_json(bare.content) for bare in part])
             made = [(bare, vector) for bare, vector in zip(part, vectors, strict=True) if vector]
             embedded += await _store(writer, indexing, made) if made else 0
         if embedded >= limit:
@@ -62,15 +62,15 @@ async def drop_vectors(writer: MemoryWriter) -> int:
     dropped, cursor, key = 0, "0", writer.scope.keys.key(VECTORS)
     while True:
         at, flat = await writer.scope.read("HSCAN", key, cursor, "COUNT", MAX_ROWS)
-        ids = [id_.decode() for id_ in flat[::2]]
+        ids = [read_text(id_) for id_ in flat[::2]]
         for first in range(0, len(ids), MAX_ROWS):
             part = ids[first : first + MAX_ROWS]
 
             def make(change: scripts.MemoryChange, part: Sequence[str] = part) -> Any:
                 return scripts.drop_vectors(change, ids=part)
 
-            dropped += int((await writer.change(make, None, "change-memory")).rest[0])
-        cursor = at.decode()
+            dropped += read_whole((await writer.change(make, None, "change-memory")).rest[0])
+        cursor = read_text(at)
         if cursor == "0":
             return dropped
 
@@ -83,9 +83,11 @@ async def _store(writer: MemoryWriter, indexing: VectorIndexing, made: Sequence[
 
     def new_vectors(reply: MemoryReply) -> list[NewVector]:
         number, *ids = reply.rest
-        embedded = {id_.decode() for id_ in ids}
+        embedded = {read_text(id_) for id_ in ids}
         return [
-            NewVector(bare.id, int(number), vector, bare.header.kind, bare.header.action, int(bare.header.score // 1))
+            NewVector(
+                bare.id, read_whole(number), vector, bare.header.kind, bare.header.action, int(bare.header.score // 1)
+            )
             for bare, vector in made
             if bare.id in embedded
         ]
@@ -101,14 +103,14 @@ async def _bare_records(scope: ScopedStore) -> AsyncIterator[list[_Bare]]:
         cursor, seen = "0", set[str]()
         while True:
             at, flat = await scope.read("HSCAN", keys.key(keys.tier_part(tier, "hdr")), cursor, "COUNT", _SCANNED)
-            headers = {id_.decode(): decode_header(packed) for id_, packed in zip(flat[::2], flat[1::2], strict=True)}
+            headers = {read_text(id_): decode_header(packed) for id_, packed in zip(flat[::2], flat[1::2], strict=True)}
             bare = [id_ for id_, header in headers.items() if not header.vector and id_ not in seen]
             seen.update(bare)
             if bare:
                 contents = await scope.read("HMGET", keys.key(keys.tier_part(tier, "rec")), *bare)
                 found = zip(bare, contents, strict=True)
                 yield [_Bare(id_, headers[id_], content) for id_, content in found if content is not None]
-            cursor = at.decode()
+            cursor = read_text(at)
             if cursor == "0":
                 break
 

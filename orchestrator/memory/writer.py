@@ -6,6 +6,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import InvalidInput, MemoryFull, SubjectErased
+from orchestrator.core.reading import read_text
 from orchestrator.locks.fenced_writer import WRITE_WAIT_S, FencedWriter
 from orchestrator.memory.listings import follow
 from orchestrator.memory.scripts import MemoryChange, MemoryReply, pack_limits
@@ -89,14 +90,14 @@ class MemoryWriter(FencedWriter):
         if reply.vectors_pending:
             await index_vectors(self.scope, new_vectors(reply))
         if reply.status == "full":
-            raise self._full(reply.rest[0].decode())
+            raise self._full(read_text(reply.rest[0]))
         if reply.status == "erased":
             raise SubjectErased
         if reply.status == "another":
             raise self.named_another(op_id)
         if reply.status == "space":
             advice = "nothing was changed. Use the same embedder, or call drop_vectors() first"
-            raise other_space(self.scope.keys.words, reply.rest[0].decode(), advice=advice)
+            raise other_space(self.scope.keys.words, read_text(reply.rest[0]), advice=advice)
         return reply
 
     def _full(self, what: str) -> MemoryFull:

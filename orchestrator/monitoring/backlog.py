@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Self
 
 from orchestrator.agents.timings import RECENT_RUNS, RECENT_US, unpack_cells
+from orchestrator.core.reading import read_text
 from orchestrator.core.slots import STOP_ALL, hold_slot, pause_slot, stop_slot
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class RunningTimes:
     def __init__(self, attempts: Mapping[bytes, Sequence[int]]) -> None:
         self._sums: dict[str, list[int]] = {}
         for name, cells in attempts.items():
-            agent, _, skill = name.decode().partition(" ")
+            agent, _, skill = read_text(name).partition(" ")
             for key in (f"agent {agent}", f"skill {skill}", ""):
                 sums = self._sums.setdefault(key, [0, 0])
                 sums[0] += cells[RECENT_RUNS]
@@ -141,7 +142,7 @@ def compute_backlogs(reading: PoolReading, times: RunningTimes) -> Backlogs:
 
 @lru_cache(10_000)
 def _split(skills: bytes) -> tuple[str, ...]:
-    return tuple(skills.decode().split())
+    return tuple(read_text(skills).split())
 
 
 def _backlog(waiting: int, slots: int, run_s: float) -> Backlog:

@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint
 from orchestrator.agents.timings import BUCKETS, OUTCOMES, RAN_MS, RUNS, WAITED_MS, WAITS, unpack_cells
 from orchestrator.agents.timings import OTHER as OTHER_PAIR
 from orchestrator.core.queue_name import QueueName
+from orchestrator.core.reading import read_text
 from orchestrator.core.slots import parse_slot
 from orchestrator.monitoring.backlog import ActiveStops, RunningTimes, compute_backlogs
 from orchestrator.monitoring.catalogue import BUCKETS_S, BY_NAME, LABELLED, OTHER
@@ -235,7 +236,7 @@ class PoolExposition:
                 await checkpoint()
             pair = self._pairs.get(key)
             if pair is None:
-                agent, _, skill = key.decode().partition(" ")
+                agent, _, skill = read_text(key).partition(" ")
                 names = (OTHER if name == OTHER_PAIR else name for name in (agent, skill))
                 pair = self._pairs[key] = _Pair(self._pool, *names)
             pair.update(packed)
@@ -252,7 +253,7 @@ class PoolExposition:
 
     def _labelled(self, names: Iterable[str], part: int) -> set[str]:
         """Choose the names that are label values: those that have attempts of their own, then others by name."""
-        counted = {key.decode().split(" ")[part] for key in self._pairs} - {OTHER_PAIR}
+        counted = {read_text(key).split(" ")[part] for key in self._pairs} - {OTHER_PAIR}
         rest = sorted(set(names) - counted)
         return counted | set(rest[: max(0, LABELLED - len(counted))])
 

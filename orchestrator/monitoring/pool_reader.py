@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from orchestrator.core.errors import StoreError
+from orchestrator.core.reading import read_text
 from orchestrator.monitoring.scripts import (
     AT_ONCE,
     AgentNumbers,
@@ -99,10 +100,10 @@ class PoolReader:
         flat, queues, suspected, scopes = replies
         attempts = dict(zip(flat[::2], flat[1::2], strict=True))
         places = [
-            *[ReadyPlace.of_queue(name.decode()) for name in queues],
-            *[ReadyPlace("suspect", name.decode()) for name in suspected],
+            *[ReadyPlace.of_queue(read_text(name)) for name in queues],
+            *[ReadyPlace("suspect", read_text(name)) for name in suspected],
         ]
-        held = sorted(ReadyPlace("held", name.decode()) for name in scopes)
+        held = sorted(ReadyPlace("held", read_text(name)) for name in scopes)
         agents = sorted(numbers.agents)
         due_agents = _next(agents, self._next_agent, self._at_once)
         due_held = _next(held, self._next_scope, self._at_once)

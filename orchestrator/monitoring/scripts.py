@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from orchestrator.core.queue_name import QueueName
+from orchestrator.core.reading import read_score, read_text, read_whole
 from orchestrator.store.calls import Call, pack_rows
 
 if TYPE_CHECKING:
@@ -101,11 +102,13 @@ def measure_pool(keys: PoolKeys, *, now_us: str = "") -> Call[PoolNumbers]:
         now, leader, counters, agents, sizes, stops, stopped = reply
         scheduled, asking, dead, workers, supervisors, schedules, sessions, commands, refusals, *next_fire = sizes
         return PoolNumbers(
-            now_ms=int(now) // 1000,
-            leader=leader.decode(),
-            counters={name.decode(): int(count) for name, count in zip(counters[::2], counters[1::2], strict=True)},
-            agents=[name.decode() for name in agents],
-            stops=frozenset(slot.decode() for slot in stops),
+            now_ms=read_whole(now) // 1000,
+            leader=read_text(leader),
+            counters={
+                read_text(name): read_whole(count) for name, count in zip(counters[::2], counters[1::2], strict=True)
+            },
+            agents=[read_text(name) for name in agents],
+            stops=frozenset(read_text(slot) for slot in stops),
             stopped_sessions=stopped,
             scheduled=scheduled,
             asking=asking,
@@ -116,7 +119,7 @@ def measure_pool(keys: PoolKeys, *, now_us: str = "") -> Call[PoolNumbers]:
             sessions=sessions,
             commands=commands,
             refusals=refusals,
-            next_fire_ms=float(next_fire[0]) if next_fire else None,
+            next_fire_ms=read_score(next_fire[0]) if next_fire else None,
         )
 
     return Call("monitoring/measure_pool", {"pool": keys.root, "now_arg": now_us}, parse)
@@ -126,7 +129,7 @@ def measure_agents(keys: PoolKeys, *, agents: Sequence[str]) -> Call[dict[str, A
     """Read the numbers of up to `AT_ONCE` agents."""
 
     def parse(reply: list[Any]) -> dict[str, AgentNumbers]:
-        slots = [int(each or 0) for each in reply[::5]]
+        slots = [read_whole(each) for each in reply[::5]]
         rows = map(AgentNumbers, slots, reply[1::5], reply[2::5], reply[3::5], reply[4::5])
         return dict(zip(agents, rows, strict=True))
 
@@ -139,7 +142,7 @@ def measure_queues(keys: PoolKeys, *, places: Sequence[ReadyPlace]) -> Call[dict
 
     def parse(reply: list[Any]) -> dict[ReadyPlace, QueueNumbers]:
         rows = zip(places, reply[::2], reply[1::2], strict=True)
-        return {name: QueueNumbers(count, int(since)) for name, count, since in rows}
+        return {name: QueueNumbers(count, read_whole(since)) for name, count, since in rows}
 
     packed = pack_rows([(place.key(keys).removeprefix(keys.stem),) for place in places])
     return Call("monitoring/measure_queues", {"pool": keys.root, "rows": packed}, parse)

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from orchestrator.core.ids import check_task_id, task_ms
+from orchestrator.core.reading import msgpack_reader
 
 ARGS: Final = "args"
 """Part of the arguments of a task; the part of a result is `RESULT` and the generation of its attempt."""
@@ -53,7 +54,7 @@ class ObjectName(NamedTuple):
     part: str | None
 
 
-_decode: Final = msgspec.msgpack.Decoder(Reference).decode
+_decode: Final = msgpack_reader(Reference)
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import InvalidInput, ServerRefused, StoreError
 from orchestrator.core.ids import decode_foreign
+from orchestrator.core.reading import read_text
 from orchestrator.repair import scripts
 from orchestrator.repair.chats import check_chats
 from orchestrator.repair.findings import RepairFinding
@@ -167,7 +168,7 @@ class ScopeScan:
         for key, type_, left_ms in zip(known, replies[::2], replies[1::2], strict=True):
             if isinstance(type_, StoreError) or isinstance(left_ms, StoreError):
                 raise type_ if isinstance(type_, StoreError) else left_ms
-            if type_.decode() not in {"none", key.type}:
+            if read_text(type_) not in {"none", key.type}:
                 found.append(RepairFinding("wrong-type", _text(key.full), f"not a {key.type}", repaired=False))
             elif left_ms == -1:
                 immortal.append(key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from orchestrator.core.errors import ServerRefused
+from orchestrator.core.reading import read_text
 from orchestrator.store.calls import Argument, Arguments, Call, opaque, pack_rows
 
 if TYPE_CHECKING:
@@ -105,6 +106,6 @@ def _parse(reply: list[Any]) -> Answer:
 def _findings(reply: list[Any]) -> list[Finding]:
     found = zip(*[iter(reply)] * 4, strict=True)
     return [
-        Finding(row - 1, code.decode(), place.decode(errors="backslashreplace"), bool(repaired))
+        Finding(row - 1, read_text(code), place.decode(errors="backslashreplace"), bool(repaired))
         for row, code, place, repaired in found
     ]

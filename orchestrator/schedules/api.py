@@ -16,6 +16,7 @@ from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import CommandRefused, InvalidInput, StoreError
 from orchestrator.core.ids import TaskIds, check_name
 from orchestrator.core.log import get_logger
+from orchestrator.core.reading import read_whole
 from orchestrator.schedules import queries
 from orchestrator.schedules import store as schedule_store
 from orchestrator.schedules.model import NEVER, decode_plan
@@ -198,7 +199,7 @@ class Schedules:
         )
         timing = decode_plan(found.plan).timing(found.anchor_ms)
         waits = not found.paused and found.next != NEVER
-        first = [int(found.next)] if waits else []
+        first = [read_whole(found.next)] if waits else []
         later = fires(timing, max(now_ms, *first) if first else now_ms)
         return [from_instant_ms(ms) for ms in itertools.islice(itertools.chain(first, later), count)]
 

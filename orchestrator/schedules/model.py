@@ -14,6 +14,7 @@ import msgspec
 
 from orchestrator.core.durations import Duration, from_instant_ms
 from orchestrator.core.errors import InvalidInput
+from orchestrator.core.reading import read_whole
 from orchestrator.schedules.timing import Every, Timing, check_cron, check_every
 from orchestrator.tasks.options import REPEATABLE, TASK_OPTIONS
 
@@ -136,7 +137,7 @@ def decode_plan(data: bytes) -> Plan:
     """
     try:
         stored = _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as unreadable:
+    except (msgspec.DecodeError, ValueError, RecursionError) as unreadable:
         raise InvalidInput(f"its plan cannot be decoded: {unreadable}") from None
     options = {name: getattr(stored, field_) for name, field_ in _STORED_NAMES.items()}
     given = {name: value for name, value in options.items() if value != TASK_OPTIONS[name].default}
@@ -273,4 +274,4 @@ def span_text(ms: int) -> str:
 
 
 def _moment(ms: str) -> datetime | None:
-    return from_instant_ms(int(ms)) if ms else None
+    return from_instant_ms(read_whole(ms)) if ms else None

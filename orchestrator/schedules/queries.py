@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.core.errors import InvalidInput, NotFound, ServerRefused, StoreError
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.schedules.model import FireOutcome, ScheduleRecord, to_schedule
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ _AT_ONCE: Final = 50
 
 async def names(store: Store) -> list[str]:
     """Return the names of all schedules, the next to fire first, paused ones last."""
-    return [name.decode() for name in await store.execute("ZRANGE", store.keys.schedules, 0, -1)]
+    return [read_text(name) for name in await store.execute("ZRANGE", store.keys.schedules, 0, -1)]
 
 
 async def record(store: Store, name: str) -> ScheduleRecord | None:
@@ -66,7 +67,7 @@ async def unknown(store: Store, name: str) -> NotFound:
 async def server_ms(store: Store) -> int:
     """Return the server's time."""
     seconds, micros = await store.execute("TIME")
-    return int(seconds) * 1000 + int(micros) // 1000
+    return read_whole(seconds) * 1000 + read_whole(micros) // 1000
 
 
 async def _records(store: Store, wanted: Sequence[str]) -> list[ScheduleRecord | None]:
@@ -85,12 +86,12 @@ def _parse_record(name: str, reply: Any) -> ScheduleRecord | None:
     found = dict(zip(_FIELDS, reply, strict=True))
     if found["plan"] is None:
         return None
-    texts = {field: (found[field] or b"").decode("utf-8", "replace") for field in _TEXTS}
+    texts = {field: read_text(found[field] or b"") for field in _TEXTS}
     return ScheduleRecord(
         name=name,
         plan=found["plan"],
-        anchor_ms=int(found["anchor"] or 0),
+        anchor_ms=read_whole(found["anchor"]),
         paused=found["paused"] is not None,
-        counts={outcome.value: int(found[outcome.value] or 0) for outcome in FireOutcome},
+        counts={outcome.value: read_whole(found[outcome.value]) for outcome in FireOutcome},
         **texts,
     )

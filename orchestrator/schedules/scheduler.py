@@ -19,6 +19,7 @@ from orchestrator.core.errors import InvalidInput, ServerRefused, StoreError
 from orchestrator.core.ids import TaskIds
 from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
+from orchestrator.core.reading import read_whole
 from orchestrator.core.wakeups import EVERYTHING, SCHEDULES
 from orchestrator.schedules import scripts
 from orchestrator.schedules.model import NEVER, CatchUp, FireOutcome, Overlap, decode_plan
@@ -205,7 +206,9 @@ class Scheduler:
     def _skip_row_of(self, each: _ReadyFire, answer: SubmitAnswer) -> SkipRow | None:
         name, task = each.due.name, each.row.id
         if answer == CREATED:
-            _log.info("schedule_fired", schedule=name, task=task, at_ms=int(each.fire.fired), missed=each.fire.missed)
+            _log.info(
+                "schedule_fired", schedule=name, task=task, at_ms=read_whole(each.fire.fired), missed=each.fire.missed
+            )
             return None
         if answer.status == "stale":  # another supervisor fired it, or it was changed
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from orchestrator.core.reading import read_text, read_whole, read_word
 from orchestrator.store.calls import Call, opaque, pack_rows
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def put(
     args: dict[str, str | bytes | int] = {
         "pool": keys.root,
         "name": name,
-        "plan": plan.decode(),
+        "plan": read_text(plan),
         "digest": digest,
         "before": before,
         "next_ms": next_ms,
@@ -106,10 +107,12 @@ def due(keys: PoolKeys, *, excluded: Iterable[str], limit: int, now_us: str = ""
     def parse(reply: list[Any]) -> Due:
         rows = zip(*[iter(reply[2:])] * 6, strict=True)
         found = [
-            DueSchedule(name.decode(), plan, int(next_ms), int(anchor), task.decode(), state.decode())
+            DueSchedule(
+                read_text(name), plan, read_whole(next_ms), read_whole(anchor), read_text(task), read_text(state)
+            )
             for name, plan, next_ms, anchor, task, state in rows
         ]
-        return Due(int(reply[0]), None if reply[1] < 0 else reply[1] / 1000, found)
+        return Due(read_whole(reply[0]), None if reply[1] < 0 else reply[1] / 1000, found)
 
     args: dict[str, str | bytes | int] = {
         "pool": keys.root,
@@ -124,7 +127,7 @@ def skip(keys: PoolKeys, *, rows: Sequence[SkipRow], now_us: str = "") -> Call[l
     """Advance schedules past fire times that led to no task and return one status per row."""
     packed = pack_rows([(*row[:4], row.outcome.value, row.error) for row in rows])
     args: dict[str, str | bytes | int] = {"pool": keys.root, "rows": packed, "now_arg": now_us}
-    return Call("schedules/skip", args, lambda reply: [SkipStatus(status.decode()) for status in reply])
+    return Call("schedules/skip", args, lambda reply: [read_word(SkipStatus, status) for status in reply])
 
 
 def repair(
@@ -134,7 +137,7 @@ def repair(
 
     def parse(reply: list[Any]) -> list[tuple[int, str, bool]]:
         found = zip(*[iter(reply)] * 3, strict=True)
-        return [(row - 1, code.decode(), bool(repaired)) for row, code, repaired in found]
+        return [(row - 1, read_text(code), bool(repaired)) for row, code, repaired in found]
 
     args: dict[str, str | bytes | int] = {
         "pool": keys.root,
@@ -146,8 +149,8 @@ def repair(
 
 
 def _put_status(reply: bytes) -> PutStatus:
-    return PutStatus(reply.decode())
+    return read_word(PutStatus, reply)
 
 
 def _switch_status(reply: bytes) -> SwitchStatus:
-    return SwitchStatus(reply.decode())
+    return read_word(SwitchStatus, reply)

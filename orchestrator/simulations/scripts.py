@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from orchestrator.core.reading import read_text
 from orchestrator.store.calls import Arguments, Call, opaque, pack_rows
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def push(keys: ScopeKeys, *, op: str, entity: str, texts: Sequence[bytes], cap: 
     """Append up to 500 JSON texts to the buffer of an entity (its encoded name)."""
 
     def parse(reply: list[Any]) -> PushReply:
-        return PushReply(reply[0].decode(), reply[1], reply[2])
+        return PushReply(read_text(reply[0]), reply[1], reply[2])
 
     rows = pack_rows([(opaque(text),) for text in texts])
     args: Arguments = {"scope": keys.root, "op": op, "entity": entity, "rows": rows, "cap": cap, "ttl_ms": ttl_ms}

@@ -7,12 +7,11 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import encode_foreign
 from orchestrator.core.live_settings import LiveSettings
-from orchestrator.core.payload import decode_json, encode_json
+from orchestrator.core.payload import encode_json
+from orchestrator.core.reading import msgpack_reader, read_json, read_text, read_whole
 from orchestrator.simulations import scripts
 from orchestrator.store.keys import ScopeKeys
 from orchestrator.store.scoped import OpIds, ScopedStore
@@ -32,6 +31,7 @@ _MAX_CELLS: Final = 1024
 _MAX_INDEX: Final = 2**31
 _CELLS_AT_ONCE: Final = 16
 _PAGE: Final = 500
+_read_place: Final = msgpack_reader(tuple[Any, Any, Any, Any, float | bool, float | bool])
 _MAX_STEP: Final = 2**40
 
 
@@ -106,7 +106,7 @@ class Simulation:
         part = "agents" if agent_type is None else self._scope.keys.type_part(agent_type, "agents")
         key = self._scope.keys.key(part)
         flat = await self._scope.read("ZRANGE", key, 0, _checked(limit) - 1, "REV", "WITHSCORES")
-        return {name.decode(): int(float(step)) for name, step in zip(flat[::2], flat[1::2], strict=True)}
+        return {read_text(name): read_whole(step) for name, step in zip(flat[::2], flat[1::2], strict=True)}
 
     async def states(
         self,
@@ -135,7 +135,7 @@ class Simulation:
         if after is not None and (lo is None or after.step >= lo):
             low, skip = _step("step of after", after.step), await self._rank_within_step(key, after)
         flat = await self._scope.read("ZRANGE", key, low, high, "BYSCORE", "LIMIT", skip, most, "WITHSCORES")
-        return [_ref(member, int(float(step))) for member, step in zip(flat[::2], flat[1::2], strict=True)]
+        return [_ref(member, read_whole(step)) for member, step in zip(flat[::2], flat[1::2], strict=True)]
 
     async def _rank_within_step(self, key: str, after: StateRef) -> int:
         """Return how many states of its step come up to a state, which may have gone meanwhile."""
@@ -144,7 +144,7 @@ class Simulation:
             [("ZRANK", key, member), ("ZCOUNT", key, "-inf", f"({after.step}"), ("ZSCORE", key, member)]
         )
         if rank is not None and float(step) == after.step:
-            return int(rank) - int(before) + 1
+            return read_whole(rank) - read_whole(before) + 1
         first = 0
         while page := await self._scope.read(
             "ZRANGE", key, after.step, after.step, "BYSCORE", "LIMIT", first, MAX_READ
@@ -184,7 +184,7 @@ class Simulation:
             for member, packed in zip(members, stored, strict=True):
                 if packed is None:
                     continue
-                _, step, _, cell, at_x, at_y = msgspec.msgpack.decode(packed, strict=False)
+                _, step, _, cell, at_x, at_y = _read_place(packed)
                 distance = math.hypot(at_x - x, at_y - y)
                 if cell and distance <= radius:
                     nearest[member] = (distance, _ref(member, step))
@@ -240,7 +240,7 @@ class Simulation:
             InvalidInput, StoreError: an invalid name or number; no reply.
         """
         key = self._scope.keys.key(self._scope.keys.buffer_part(entity))
-        return [decode_json(text) for text in await self._scope.read("LRANGE", key, -_checked(last), -1)]
+        return [read_json(text) for text in await self._scope.read("LRANGE", key, -_checked(last), -1)]
 
 
 def simulation_scope(store: Store, settings: Settings | LiveSettings, simulation: str) -> ScopedStore:
@@ -270,7 +270,7 @@ def _by_distance(placed: tuple[bytes, tuple[float, StateRef]]) -> tuple[float, i
 
 
 def _ref(member: bytes, step: int) -> StateRef:
-    agent, _, id_ = member.decode().partition(" ")
+    agent, _, id_ = read_text(member).partition(" ")
     return StateRef(agent, id_, step)
 
 

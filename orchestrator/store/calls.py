@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from orchestrator.core.errors import ServerRefused
+from orchestrator.core.reading import read_as
 from orchestrator.store.script_files import all_scripts
 
 T_co = TypeVar("T_co", covariant=True)
@@ -49,6 +50,15 @@ class Call(Generic[T_co]):
     def sha(self) -> str:
         """The script's SHA1 hash."""
         return all_scripts()[self.script].sha
+
+    def read(self, reply: Any) -> T_co:
+        """Turn the raw reply into a value.
+
+        Raises:
+            DamagedData: it cannot be read, because the script found damaged data.
+            OrchestratorError: the reply is a refusal.
+        """
+        return read_as(self.script, self.parse, reply)
 
     def command(self) -> list[Argument]:
         """Return the EVALSHA command."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 
 from orchestrator.core.errors import ConfigError, ServerRefused, ServerUnavailable, StoreError
+from orchestrator.core.reading import read_text
 from orchestrator.store.failures import Redirected, ScriptMissing
 from orchestrator.store.levels import ENOUGH, fsync_refusal
 from orchestrator.store.router import MOST_REDIRECTS
@@ -80,7 +81,7 @@ class DurableLink:
         for call, reply in zip(calls, replies, strict=True):
             if isinstance(reply, ServerUnavailable):
                 raise reply
-            values.append(reply if isinstance(reply, StoreError) else call.parse(reply))
+            values.append(reply if isinstance(reply, StoreError) else call.read(reply))
         return values, self._read(waits)
 
     async def _send(self, calls: Sequence[Call[Any]]) -> tuple[list[Any], list[Any]]:
@@ -118,8 +119,8 @@ class DurableLink:
             if isinstance(reply, ServerUnavailable):
                 raise reply
         if not _is(server, StoreError) and not _is(persistence, StoreError):
-            info = read_info((server + persistence).decode(errors="replace"))
-            appendfsync = None if _is(config, StoreError) else config[1].decode()
+            info = read_info(read_text(server + persistence))
+            appendfsync = None if _is(config, StoreError) else read_text(config[1])
             if refusal := fsync_refusal(info, appendfsync=appendfsync):
                 raise ConfigError(refusal)
             self._has_waitaof = info.has_waitaof

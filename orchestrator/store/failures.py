@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import redis.exceptions as redis_errors
 
-from orchestrator.core.errors import ServerFull, ServerRefused, ServerUnavailable, StoreError, TlsRefused
+from orchestrator.core.errors import DamagedData, ServerFull, ServerRefused, ServerUnavailable, StoreError, TlsRefused
 from orchestrator.store.tls import ended_early, explain_refusal
 
 if TYPE_CHECKING:
@@ -124,6 +124,8 @@ def _translate_reply(error: BaseException, what: str) -> StoreError:
         return _redirected(redirect, what)
     if code == "NOGROUP":
         return GroupMissing(f"{what}: {text}")
+    if code == "WRONGTYPE":
+        return DamagedData(f"Redis refused {what}: {text}", outcome_unknown=_IN_SCRIPT.search(text) is not None)
     if code in _FULL:
         return ServerFull(f"{what} was refused: Redis {_FULL[code]}")
     if code in _TRY_LATER:

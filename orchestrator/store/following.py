@@ -9,6 +9,7 @@ import anyio
 
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ServerUnavailable
+from orchestrator.core.reading import read_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -35,7 +36,7 @@ async def follow_stream(
             try:
                 if after == END:
                     last = await link.execute("XREVRANGE", key, "+", "-", "COUNT", 1)
-                    after = last[0][0].decode() if last else BEGINNING
+                    after = read_text(last[0][0]) if last else BEGINNING
                 reply = await link.execute(
                     "XREAD", "COUNT", _PAGE, "BLOCK", max(1, round(block_s * 1000)), "STREAMS", key, after
                 )
@@ -45,7 +46,7 @@ async def follow_stream(
             pauses.reset()
             for entry, fields in reply[0][1] if reply else ():
                 yield entry, fields
-                after, last_reply_s = entry.decode(), time.monotonic()
+                after, last_reply_s = read_text(entry), time.monotonic()
             if idle_s is not None and time.monotonic() - last_reply_s >= idle_s:
                 return
     finally:

@@ -6,6 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from orchestrator.core.errors import StoreError
+from orchestrator.core.reading import read_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -42,13 +43,13 @@ async def zset_pages(store: Store, key: str, *, newest_first: bool = False) -> A
         ids, scores = flat[::2], flat[1::2]
         fresh = [id_ for id_ in ids if id_ not in at_edge]
         if fresh:
-            yield [id_.decode() for id_ in fresh]
+            yield [read_text(id_) for id_ in fresh]
         if len(ids) < count:
             return
         last = scores[-1]
         at_last = {id_ for id_, score in zip(ids, scores, strict=True) if score == last}
-        at_edge = at_last | at_edge if last.decode() == edge else at_last
-        edge = last.decode()
+        at_edge = at_last | at_edge if read_text(last) == edge else at_last
+        edge = read_text(last)
 
 
 async def read_split(store: Store, command: Sequence[Argument], words: Sequence[Argument]) -> list[Any]:

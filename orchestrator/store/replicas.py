@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from orchestrator.core.reading import read_text
 from orchestrator.store.locator import FixedLocator, slot_of
 
 if TYPE_CHECKING:
@@ -117,14 +118,14 @@ async def find_shards(store: Store, locator: Locator) -> list[Shard]:
         StoreError: the primary does not answer.
     """
     home = locator.single or locator.address(slot_of(store.keys.root))
-    info = (await store.execute("INFO", "replication", "cluster")).decode(errors="replace")
+    info = read_text(await store.execute("INFO", "replication", "cluster"))
     if "cluster_enabled:1" not in info:
         found = parse_replication(info).replicas
         return [Shard(home, tuple(home.at(host, port) for host, port in found))]
     shards: dict[Address, tuple[list[tuple[int, int]], tuple[Address, ...]]] = {}
     for first, last, *nodes in await store.execute("CLUSTER", "SLOTS"):
         # An empty host is that of the server that answered.
-        primary, *replicas = [home.at((node[0] or b"").decode(), int(node[1])) for node in nodes]
+        primary, *replicas = [home.at(read_text(node[0] or b""), int(node[1])) for node in nodes]
         shards.setdefault(primary, ([], tuple(replicas)))[0].append((int(first), int(last)))
     return [Shard(primary, replicas, tuple(slots)) for primary, (slots, replicas) in shards.items()]
 
@@ -135,7 +136,7 @@ async def read_replication(store: Store) -> Replication:
     Raises:
         StoreError: it does not answer.
     """
-    return parse_replication((await store.execute("INFO", "replication")).decode(errors="replace"))
+    return parse_replication(read_text(await store.execute("INFO", "replication")))
 
 
 async def measure_lag(replica: Store, primary: Replication | None) -> Lag:

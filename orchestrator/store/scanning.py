@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.core.errors import ServerUnavailable, StoreError
+from orchestrator.core.reading import read_text
 from orchestrator.store.server_info import read_info
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ async def scan_steps(
         for reply in replies:
             if isinstance(reply, StoreError):
                 raise reply
-        return replies[0], "" if alone else read_info(replies[1].decode(errors="replace")).run_id
+        return replies[0], "" if alone else read_info(read_text(replies[1])).run_id
 
     while True:
         started_s = time.monotonic()

@@ -28,6 +28,7 @@ from redis.retry import Retry
 
 from orchestrator.core.errors import ServerUnavailable
 from orchestrator.core.log import get_logger
+from orchestrator.core.reading import read_text
 from orchestrator.core.redis_url import Node
 from orchestrator.store.locator import Address
 from orchestrator.store.wire import pack
@@ -280,14 +281,14 @@ class _Listener:
                 answers, open_question = [], False
 
     def _take_answer(self, known: dict[bytes, bytes], master: Sequence[bytes]) -> None:
-        answer = Answer(Node(master[0].decode(), int(master[1])), int(known[b"config-epoch"]))
+        answer = Answer(Node(read_text(master[0]), int(master[1])), int(known[b"config-epoch"]))
         self._tell(lambda locator: locator.note(self._node, answer))
 
     def _take_news(self, news: Sequence[Any]) -> bool:
         """Handle what the sentinel announces; returns whether to ask it."""
         if news[0] != b"pmessage":
             return False
-        channel, words = news[2], news[3].decode(errors="replace").split()
+        channel, words = news[2], read_text(news[3]).split()
         if self._service not in words:
             return False  # of another group
         if channel == _CHOSEN and len(words) >= 6 and words[5] == self._service:

@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from orchestrator.core.errors import ConfigError, ServerRefused, ServerUnavailable
 from orchestrator.core.log import get_logger
+from orchestrator.core.reading import read_text
 from orchestrator.store.failures import ADVICE, translate
 from orchestrator.store.links import make_sync_pool
 from orchestrator.store.locator import SLOTS, Address
@@ -203,6 +204,6 @@ def parse_slots(reply: Sequence[Any], answering: Address) -> list[tuple[int, int
     """Parse the reply of CLUSTER SLOTS: first and last slot, and the master."""
     return [
         # Without a port the only address is a unix socket.
-        (int(first), int(last), answering.at((host or b"").decode(), int(port)) if port else answering)
+        (int(first), int(last), answering.at(read_text(host or b""), int(port)) if port else answering)
         for first, last, (host, port, *_), *_ in reply
     ]

@@ -35,6 +35,7 @@ from orchestrator.core.formats import (
     read_floor,
     unfinished_restore,
 )
+from orchestrator.core.reading import read_text
 from orchestrator.store.capabilities import CapabilityProbe
 from orchestrator.store.failures import Redirected, ScriptMissing
 from orchestrator.store.hints import Hints
@@ -232,18 +233,18 @@ class Store:
 
     async def call_untraced(self, call: Call[T]) -> T:
         """Run a script once, without a span; see `call`."""
-        return call.parse(await self._run(call))
+        return call.read(await self._run(call))
 
     async def _call(self, call: Call[T], retry_for_s: float) -> T:
         try:
-            return call.parse(await self._run(call))
+            return call.read(await self._run(call))
         except ServerUnavailable as failure:
             if not retry_for_s or self._closed.is_set():
                 raise
             first = failure
 
         async def again() -> T:
-            return call.parse(await self._run(call))
+            return call.read(await self._run(call))
 
         return await repeat(
             again, retry_for_s=retry_for_s, after=first, closed=self._closed, interrupt=lambda: self._moved
@@ -269,7 +270,7 @@ class Store:
                 reply = await self._load_and_run(all_scripts()[call.script].text, command)
             elif isinstance(reply, StoreError):
                 raise reply
-            return call.parse(reply)
+            return call.read(reply)
 
         return await self.read_with_retry(send, retry_for_s=retry_for_s)
 
@@ -395,7 +396,7 @@ class Store:
             elif isinstance(reply, Exception):
                 raise reply
             else:
-                answers.append(call.parse(reply))
+                answers.append(call.read(reply))
         return answers
 
     def _check_open(self, command: Sequence[Argument]) -> None:
@@ -504,7 +505,7 @@ class Store:
             warnings += _check_info(await self.server_info(at=other), f" at {other}", allow_eviction=allow_eviction)
         if durability != DEFAULT:
             try:
-                pairs = [text.decode() for text in await self.execute("CONFIG", "GET", "appendfsync")]
+                pairs = [read_text(text) for text in await self.execute("CONFIG", "GET", "appendfsync")]
             except ServerRefused:
                 pairs = []
             if problem := level_problem(durability, info, dict(zip(pairs[::2], pairs[1::2], strict=True))):
@@ -533,20 +534,20 @@ class Store:
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
-        return read_info("".join(reply.decode(errors="replace") for reply in replies))
+        return read_info("".join(read_text(reply) for reply in replies))
 
     async def info(self) -> ServerInfo:
         """Return the same with one command, for a server that `check_server` has found new enough."""
-        return read_info((await self.execute("INFO", *SECTIONS)).decode(errors="replace"))
+        return read_info(read_text(await self.execute("INFO", *SECTIONS)))
 
     async def info_with_commands(self) -> tuple[ServerInfo, dict[str, CommandStats]]:
         """Return the same, and what the server counts of each command since its start."""
-        text = (await self.execute("INFO", *SECTIONS, *COMMAND_SECTIONS)).decode(errors="replace")
+        text = read_text(await self.execute("INFO", *SECTIONS, *COMMAND_SECTIONS))
         return read_info(text), read_command_stats(text)
 
     async def run_id(self) -> str:
         """Return the server's run id, which changes with every start."""
-        return read_info((await self.execute("INFO", "server")).decode(errors="replace")).run_id
+        return read_info(read_text(await self.execute("INFO", "server"))).run_id
 
     @property
     def redirected_to(self) -> str:
@@ -624,8 +625,8 @@ class SyncStore:
     def call(self, call: Call[T], *, retry_for_s: float = 0.0) -> T:
         """Run a script; see `Store.call`."""
         if retry_for_s:
-            return repeat_sync(lambda: call.parse(self._run(call)), retry_for_s=retry_for_s)
-        return call.parse(self._run(call))
+            return repeat_sync(lambda: call.read(self._run(call)), retry_for_s=retry_for_s)
+        return call.read(self._run(call))
 
     def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
         """Run script calls in one round trip."""
@@ -637,7 +638,7 @@ class SyncStore:
             elif isinstance(reply, Exception):
                 raise reply
             else:
-                answers.append(call.parse(reply))
+                answers.append(call.read(reply))
         return answers
 
     def _run(self, call: Call[Any]) -> Any:
@@ -699,7 +700,7 @@ def format_mismatch(stored: bytes | None, keys: PoolKeys) -> tuple[str, str] | N
     if stored.startswith(RESTORING.encode()):
         return unfinished_restore(keys.pool)
     found = (
-        f"the data in pool {keys.pool!r} has format {stored.decode(errors='replace')}, and this version reads formats "
+        f"the data in pool {keys.pool!r} has format {read_text(stored)}, and this version reads formats "
         f"{OLDEST_FORMAT} to {FORMAT}"
     )
     return found, (

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import hiredis
 
+from orchestrator.core.reading import read_text
 from orchestrator.store.failures import is_from_replica
 from orchestrator.store.outage import ClosedHere
 
@@ -152,7 +153,7 @@ class Wire(asyncio.Protocol):
     def _is_push(self, reply: list[Any], published: Callable[[str, str], None]) -> bool:
         """Handle a message that answers no command; returns False for a reply."""
         if reply[0] == b"smessage":
-            published(reply[1].decode(), reply[2].decode())
+            published(read_text(reply[1]), read_text(reply[2]))
             return True
         if reply[0] == b"sunsubscribe" and not self._open:
             self.close(ClosedHere("the slot of a subscription has moved"))

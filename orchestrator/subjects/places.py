@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from orchestrator.core.errors import SubjectErased
 from orchestrator.core.ids import decode_foreign, encode_foreign
+from orchestrator.core.reading import read_text
 from orchestrator.store.keys import PLACES, ScopeKeys, scope_words
 from orchestrator.subjects import scripts
 from orchestrator.subjects.scripts import PlaceRow
@@ -162,4 +163,4 @@ async def read_places(store: Store, settings: Settings, subject: str, *, beside:
         return found
 
     found = await store.read_with_retry(read, retry_for_s=settings.redis.command_timeout_s)
-    return [Place.parse(text.decode()) for text in found]
+    return [Place.parse(read_text(text)) for text in found]

@@ -23,6 +23,7 @@ from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger, override_level
+from orchestrator.core.reading import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -102,7 +103,7 @@ class Controller:
                         await self._apply_desired_state()
                         # The new leader answers the commands that were given while no supervisor led.
                         await self._answer(await self._unanswered(last[::-1]))
-                        cursor = last[0][0].decode() if last else "0-0"
+                        cursor = read_text(last[0][0]) if last else "0-0"
                     reply = await link.execute(
                         "XREAD", "COUNT", READ_COUNT, "BLOCK", int(BLOCK_S * 1000), "STREAMS", control_key, cursor
                     )
@@ -111,8 +112,10 @@ class Controller:
                         _log.debug("control_read", count=len(entries))
                         # The state changed before the stream, and it alone decides.
                         await self._apply_desired_state()
-                        await self._answer([read_entry(id_.decode(), fields, self._signer) for id_, fields in entries])
-                        cursor = entries[-1][0].decode()
+                        await self._answer(
+                            [read_entry(read_text(id_), fields, self._signer) for id_, fields in entries]
+                        )
+                        cursor = read_text(entries[-1][0])
                     pauses.reset()
                 except StoreError as failure:
                     _log.failure("control_read_failed", error=failure)
@@ -178,7 +181,7 @@ class Controller:
     async def _release(self, desired: Desired) -> bool:
         """Release the tasks that ended stops suspended; return True if there were any."""
         store, keys = self._services.store, self._services.keys
-        held = [name.decode() for name in await store.execute("SMEMBERS", keys.suspended_scopes)]
+        held = [read_text(name) for name in await store.execute("SMEMBERS", keys.suspended_scopes)]
         scopes = [scope for scope in held if not keys.is_version_scope(scope)]
         for scope in scopes:
             slot = keys.stop_slot(scope)
@@ -195,7 +198,7 @@ class Controller:
 
     async def _unanswered(self, entries: list[Any]) -> list[ControlEntry]:
         """Return the entries that no supervisor has answered."""
-        received = [read_entry(id_.decode(), fields, self._signer) for id_, fields in entries]
+        received = [read_entry(read_text(id_), fields, self._signer) for id_, fields in entries]
         keys = self._services.keys
         true = [one for one in received if not one.problem]
         known = await self._services.store.pipeline([("HEXISTS", keys.receipts(one.id), SUPERVISOR) for one in true])

@@ -34,6 +34,7 @@ from orchestrator.supervisor.event_trimmer import EventTrimmer
 from orchestrator.supervisor.housekeeper import Housekeeper
 from orchestrator.supervisor.jobs import Jobs
 from orchestrator.supervisor.leader import Leader
+from orchestrator.supervisor.loops import keep_running
 from orchestrator.supervisor.older_workers import OlderWorkers
 from orchestrator.supervisor.payload_sweeper import PayloadSweeper
 from orchestrator.supervisor.pool_runner import PoolRunner
@@ -44,7 +45,7 @@ from orchestrator.supervisor.registry_cleanup import RegistryCleanup
 from orchestrator.supervisor.service_state import StatusReporter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from orchestrator.core.settings import Settings
     from orchestrator.core.settings_sources import SettingsSources
@@ -197,22 +198,26 @@ async def supervise(
         )
         keys_lost = Wakeup()
         jobs = Jobs(services)
-        async with anyio.create_task_group() as loops:
-            loops.start_soon(doorbell.run)
-            loops.start_soon(doorbell.sweep)
-            loops.start_soon(assigner.run)
-            loops.start_soon(Promoter(services, promote_wakeup, repair_requested=repair_requested).run)
-            loops.start_soon(Scheduler(services, schedule_wakeup, repair_requested=repair_requested).run)
-            loops.start_soon(RegistryCleanup(services).run)
-            loops.start_soon(EventTrimmer(services).run)
-            loops.start_soon(OlderWorkers(services).run)
-            loops.start_soon(Recoverer(services, repair_requested=repair_requested).run)
-            loops.start_soon(Reconciler(services, repair_requested, keys_lost=keys_lost).run)
-            loops.start_soon(Housekeeper(services, keys_lost).run)
-            loops.start_soon(PayloadSweeper(services).run)
-            loops.start_soon(ClockWatch(services).run)
-            loops.start_soon(jobs.run)
-            loops.start_soon(Controller(services, jobs=jobs).run)
+        loops: dict[str, Callable[[], Awaitable[None]]] = {
+            "doorbell": doorbell.run,
+            "sweep": doorbell.sweep,
+            "assigner": assigner.run,
+            "promoter": Promoter(services, promote_wakeup, repair_requested=repair_requested).run,
+            "scheduler": Scheduler(services, schedule_wakeup, repair_requested=repair_requested).run,
+            "registry_cleanup": RegistryCleanup(services).run,
+            "event_trimmer": EventTrimmer(services).run,
+            "older_workers": OlderWorkers(services).run,
+            "recoverer": Recoverer(services, repair_requested=repair_requested).run,
+            "reconciler": Reconciler(services, repair_requested, keys_lost=keys_lost).run,
+            "housekeeper": Housekeeper(services, keys_lost).run,
+            "payload_sweeper": PayloadSweeper(services).run,
+            "clock_watch": ClockWatch(services).run,
+            "jobs": jobs.run,
+            "controller": Controller(services, jobs=jobs).run,
+        }
+        async with anyio.create_task_group() as group:
+            for name, run in loops.items():
+                group.start_soon(keep_running, name, run)
 
     await leader.run(work)
 

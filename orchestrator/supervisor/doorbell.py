@@ -17,6 +17,7 @@ from orchestrator.core.errors import StoreError
 from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
 from orchestrator.core.queue_name import QueueName
+from orchestrator.core.reading import read_text
 from orchestrator.core.wakeups import EVERYTHING, REGISTRY, SCHEDULES, changed_queue
 from orchestrator.tasks.assigning import AGENTS_AT_ONCE, read_then_assign
 from orchestrator.tasks.model import Assigned
@@ -71,7 +72,7 @@ class Doorbell:
                     if cursor is None:
                         # The position is read before the full check, so that no notification in between is lost.
                         last = await link.execute("XREVRANGE", doorbell_key, "+", "-", "COUNT", 1)
-                        cursor = last[0][0].decode() if last else "0-0"
+                        cursor = read_text(last[0][0]) if last else "0-0"
                         self._assigner.notify(REGISTRY)
                         self._scheduler.notify(SCHEDULES)
                         self._notify_all()
@@ -95,7 +96,7 @@ class Doorbell:
                     self._scheduler.notify(SCHEDULES)
                     self._notify_all()
                 if entries:
-                    cursor = entries[-1][0].decode()
+                    cursor = read_text(entries[-1][0])
                 named = [self._names(*fields[1::2]) for _, fields in entries]
                 if self._pass_on(set[str]().union(*named), covered):
                     # A notified loop sends its call before the next read.
@@ -148,8 +149,8 @@ class Doorbell:
     @staticmethod
     def _names(what: bytes, agents: bytes = b"", *_: bytes) -> set[str]:
         # An entry that names agents is about these only. No program of the project writes further fields.
-        named = agents.decode(errors="replace").split()
-        return {str(QueueName.of_agent(agent)) for agent in named} or {what.decode(errors="replace")}
+        named = read_text(agents).split()
+        return {str(QueueName.of_agent(agent)) for agent in named} or {read_text(what)}
 
     def _notify_all(self) -> None:
         self._assigner.notify(EVERYTHING)

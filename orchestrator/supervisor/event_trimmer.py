@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.core.errors import StoreError
 from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
+from orchestrator.core.reading import read_whole
 from orchestrator.tasks import scripts
 from orchestrator.tasks.ends import oldest_kept
 
@@ -58,7 +59,7 @@ class EventTrimmer:
         """
         store, keys, keep = self._services.store, self._services.keys, self._services.settings.results.max_events
         counts = await store.execute("HMGET", keys.stats("TOTAL"), *_FINAL)
-        ended = sum(int(count or 0) for count in counts)
+        ended = sum(read_whole(count) for count in counts)
         any_ended, self._seen = ended != self._seen, ended
         few = self._trimmed_at is not None and 0 <= ended - self._trimmed_at < keep / 2
         if few or ended <= keep:

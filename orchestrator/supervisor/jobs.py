@@ -18,6 +18,7 @@ from orchestrator.control.receipts import SUPERVISOR, read_receipt
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger
+from orchestrator.core.reading import read_text
 from orchestrator.supervisor.bulk_actions import BULK_ACTIONS
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Jobs:
         while page := await self._services.store.execute(
             "LRANGE", self._services.keys.selection(id_), len(tasks), len(tasks) + BATCH - 1
         ):
-            tasks += [task.decode(errors="replace") for task in page]
+            tasks += [read_text(task) for task in page]
         return tasks
 
     async def _progress(self, id_: str) -> tuple[int, Counter[str]]:

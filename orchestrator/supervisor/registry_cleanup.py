@@ -12,6 +12,7 @@ from orchestrator.control import scripts
 from orchestrator.core.errors import StoreError
 from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
+from orchestrator.core.reading import read_text
 
 if TYPE_CHECKING:
     from orchestrator.core.turns import LoopTurn
@@ -52,7 +53,7 @@ class RegistryCleanup:
         """Return tasks to their queues if no known version takes their arguments; a worker makes them dead letters."""
         store, keys = self._services.store, self._services.keys
         for name in await store.execute("ZRANGE", keys.version_scopes, 0, LIMIT - 1):
-            scope, left = name.decode(), True
+            scope, left = read_text(name), True
             while left:
                 turn.record()
                 moved, left = await store.call(scripts.release(keys, scope=scope, slot="", limit=RELEASE_BATCH))

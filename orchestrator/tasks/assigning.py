@@ -60,4 +60,4 @@ async def read_then_assign(
     reply, assigned = await link.pipeline([read, call.command()])
     if isinstance(reply, StoreError):
         raise reply
-    return reply, None if isinstance(assigned, StoreError) else call.parse(assigned)
+    return reply, None if isinstance(assigned, StoreError) else call.read(assigned)

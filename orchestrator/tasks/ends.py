@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import InvalidInput, StoreError
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.store.following import BEGINNING, END, follow_stream
 from orchestrator.tasks.model import STATE_OF_LETTER, TaskState
 from orchestrator.tasks.records import TaskRecord, read_each
@@ -87,7 +88,7 @@ async def ended_tasks(store: Store, only: EndFilter, *, limit: int) -> list[Ende
         entries = await store.execute("XREVRANGE", store.keys.events, before, "-", "COUNT", _PAGE)
         if not entries:
             break
-        before = f"({entries[-1][0].decode()}"
+        before = f"({read_text(entries[-1][0])}"
         ends = [end for entry, flat in entries for end in reversed(_ends(entry, flat))]
         for first in range(0, len(ends), _PAGE):
             if len(found) < limit:
@@ -106,7 +107,7 @@ async def watch_ended(
     try:
         async for id_, flat in entries:
             ends = _ends(id_, flat)
-            if id_.decode() == entry:
+            if read_text(id_) == entry:
                 ends = ends[index + 1 :]
             for end in await _filled(store, ends, only):
                 yield end
@@ -135,8 +136,8 @@ async def oldest_kept(store: Store, tasks: int) -> str | None:
         for entry, flat in entries:
             count += len(flat) // 2
             if count >= tasks:
-                return str(entry.decode())
-        before = f"({entries[-1][0].decode()}"
+                return str(read_text(entry))
+        before = f"({read_text(entries[-1][0])}"
     return None
 
 
@@ -146,11 +147,11 @@ def _before(entry: str) -> str:
 
 
 def _ends(entry: bytes, flat: Sequence[bytes]) -> list[EndedTask]:
-    text = entry.decode()
-    at = from_instant_ms(int(text.partition("-")[0]))
+    text = read_text(entry)
+    at = from_instant_ms(read_whole(text.partition("-")[0]))
     pairs: Iterable[tuple[bytes, bytes]] = zip(flat[::2], flat[1::2], strict=True)
     return [
-        EndedTask(id_.decode(), STATE_OF_LETTER[letter.decode()], at, f"{text}:{number}")
+        EndedTask(read_text(id_), STATE_OF_LETTER[read_text(letter)], at, f"{text}:{number}")
         for number, (id_, letter) in enumerate(pairs)
     ]
 

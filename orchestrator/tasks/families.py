@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import StoreError
 from orchestrator.core.ids import decode_foreign, encode_foreign
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.tasks.queries import TaskRow, rows_of
 from orchestrator.tasks.records import list_records, read_each
 from orchestrator.tasks.selecting import RETRYABLE
@@ -68,7 +69,7 @@ async def sessions(store: Store, *, limit: int) -> list[SessionSummary]:
         if not pairs:
             break
         first += _PAGE
-        encoded = [name.decode() for name in pairs[::2]]
+        encoded = [read_text(name) for name in pairs[::2]]
         lists = [keys.session(decode_foreign(name)) for name in encoded]
         replies = await store.pipeline(
             [command for key in lists for command in (("LLEN", key), ("LINDEX", key, -1))]
@@ -79,9 +80,11 @@ async def sessions(store: Store, *, limit: int) -> list[SessionSummary]:
             length, newest = sizes[2 * n], sizes[2 * n + 1]
             if isinstance(length, StoreError) or isinstance(newest, StoreError) or newest is None:
                 continue
-            total = length + int(dropped[n] or 0)
+            total = length + read_whole(dropped[n])
             found.append(
-                SessionSummary(decode_foreign(name), from_instant_ms(int(pairs[2 * n + 1])), total, newest.decode())
+                SessionSummary(
+                    decode_foreign(name), from_instant_ms(read_whole(pairs[2 * n + 1])), total, read_text(newest)
+                )
             )
     return found[:limit]
 
@@ -89,7 +92,7 @@ async def sessions(store: Store, *, limit: int) -> list[SessionSummary]:
 async def last_activity(store: Store, session: str) -> datetime | None:
     """Read when a task of a session was submitted or ended last; None if the session is not listed."""
     at_ms = await store.execute("ZSCORE", store.keys.sessions, encode_foreign("session", session))
-    return None if at_ms is None else from_instant_ms(int(at_ms))
+    return None if at_ms is None else from_instant_ms(read_whole(at_ms))
 
 
 async def session_tasks(store: Store, session: str, *, states: Collection[TaskState] = (), limit: int) -> Members:
@@ -105,12 +108,12 @@ async def session_tasks(store: Store, session: str, *, states: Collection[TaskSt
     ids, dropped = await store.pipeline(
         [("LRANGE", keys.session(session), 0, -1), ("HGET", keys.dropped_of_sessions, encoded)]
     )
-    return await _members(store, _checked(ids)[::-1], int(_checked(dropped) or 0), states, limit)
+    return await _members(store, _checked(ids)[::-1], read_whole(_checked(dropped)), states, limit)
 
 
 async def listed_tasks(store: Store, session: str) -> list[str]:
     """Return the ids in the list of a session, oldest first; records of some may have expired."""
-    return [id_.decode() for id_ in await store.execute("LRANGE", store.keys.session(session), 0, -1)]
+    return [read_text(id_) for id_ in await store.execute("LRANGE", store.keys.session(session), 0, -1)]
 
 
 async def children(store: Store, parent: str, *, states: Collection[TaskState] = (), limit: int) -> Members:
@@ -125,7 +128,7 @@ async def children(store: Store, parent: str, *, states: Collection[TaskState] =
         rows += await _listed(store, ids, states)
         if len(rows) >= limit:
             break
-    return Members(tuple(rows[:limit]), length + int(dropped or 0), int(dropped or 0))
+    return Members(tuple(rows[:limit]), length + read_whole(dropped), read_whole(dropped))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +207,7 @@ async def _children_of(store: Store, parents: Sequence[str]) -> dict[str, list[s
             [("LRANGE", store.keys.children(parent), first, first + _PAGE - 1) for parent in rest]
         )
         for parent, reply in zip(rest, replies, strict=True):
-            found[parent] += [id_.decode() for id_ in _checked(reply)]
+            found[parent] += [read_text(id_) for id_ in _checked(reply)]
         first += _PAGE
         rest = [parent for parent in rest if len(found[parent]) == first]
     return found
@@ -238,5 +241,5 @@ async def _members(store: Store, ids: list[bytes], dropped: int, states: Collect
 
 async def _listed(store: Store, ids: Sequence[bytes], states: Collection[TaskState]) -> list[TaskRow]:
     """Return the rows of tasks that have a record and are in one of these states; empty for all."""
-    page = {id_.decode(): None for id_ in ids}
+    page = {read_text(id_): None for id_ in ids}
     return [row for row in await rows_of(store, await list_records(store, page)) if not states or row.state in states]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.core.errors import ServerRefused
 from orchestrator.core.log import get_logger
+from orchestrator.core.reading import read_text
 from orchestrator.store.failures import GroupMissing
 from orchestrator.tasks.model import Delivery
 
@@ -72,7 +73,7 @@ async def find_filled(store: Store, keys: Sequence[str]) -> tuple[set[str], bool
         elif isinstance(reply, Exception):
             raise reply
         elif reply:
-            filled.update(key.decode() for key, _ in reply)
+            filled.update(read_text(key) for key, _ in reply)
     if isinstance(suspects, Exception):
         raise suspects
     return filled, bool(suspects)
@@ -104,6 +105,6 @@ def parse_entries(agent: str, entries: list[Any]) -> list[Delivery]:
     except (IndexError, ValueError):
         if len(entries) > 1:
             return [delivery for entry in entries for delivery in parse_entries(agent, [entry])]
-        entry = entries[0][0].decode()
+        entry = read_text(entries[0][0])
         _log.warning("entry_unreadable", agent=agent, entry=entry)
         return []

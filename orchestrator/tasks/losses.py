@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.ids import task_ms
+from orchestrator.core.reading import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,7 +66,7 @@ def summarize(reports: Iterable[bytes]) -> LostWrites | None:
     submits = {CLIENT: 0, SUPERVISOR: 0}
     since_ms, noticed_ms = [], []
     for report in reports:
-        observer, *fields = report.decode(errors="replace").split(" ")
+        observer, *fields = read_text(report).split(" ")
         try:
             noticed, from_ms, count = map(int, fields[:3])
         except ValueError:

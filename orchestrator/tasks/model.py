@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime  # noqa: TC003 - public dataclasses keep their types resolvable
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
+
+from orchestrator.core.durations import MAX_DURATION_S
+from orchestrator.core.reading import msgpack_reader
 
 
 class TaskState(StrEnum):
@@ -44,6 +48,13 @@ STATE_OF_LETTER = {state.value[0]: state for state in _FINAL}
 """Final states by the first letter, which events and replies carry."""
 
 
+# The bounds of what clients submit. A user who may only submit can store any envelope, and a worker must not wait for a
+# timeout that is not finite.
+_Name: TypeAlias = Annotated[str, Meta(max_length=128)]
+_Foreign: TypeAlias = Annotated[str, Meta(max_length=256)]
+_TaskId: TypeAlias = Annotated[str, Meta(max_length=64)]
+
+
 # gc=False: these values hold no references that could form a cycle, so the garbage collector skips them.
 class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The immutable part of a task, with the arguments as JSON bytes.
@@ -63,21 +74,21 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
         root: first task of its family, if that is not its parent.
     """
 
-    skill: str
+    skill: _Name
     args: bytes
-    priority: int = 2
-    session: str | None = None
-    tags: tuple[str, ...] = ()
-    timeout_s: float | None = None
-    max_attempts: int | None = None
-    key: str | None = None
-    parent: str | None = None
-    depth: int = 0
-    trace: str = ""
-    root: str | None = None
+    priority: Annotated[int, Meta(ge=0, le=9)] = 2
+    session: _Foreign | None = None
+    tags: Annotated[tuple[_Foreign, ...], Meta(max_length=1024)] = ()
+    timeout_s: Annotated[float, Meta(gt=0, le=MAX_DURATION_S)] | None = None
+    max_attempts: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    key: _Foreign | None = None
+    parent: _TaskId | None = None
+    depth: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    trace: Annotated[str, Meta(max_length=8192)] = ""
+    root: _TaskId | None = None
 
 
-decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
+decode_envelope = msgpack_reader(Envelope)
 _pack = msgspec.msgpack.Encoder().encode
 _TWO_VALUES: Final = b"\x92"
 """How MessagePack begins the envelope of a task without options."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.payload import decode_json
+from orchestrator.core.reading import read_json, read_text, read_whole
 from orchestrator.tasks.model import OutputChunk, Progress, TaskEvent, TaskState
 from orchestrator.tasks.questions import unpack_question
 from orchestrator.tasks.records import read_record
@@ -72,7 +72,7 @@ def check_place(after: str | None) -> Place:
 def read_place(text: str) -> Place:
     """Parse an id from the server."""
     ms, _, number = text.partition("-")
-    return int(ms), int(number)
+    return read_whole(ms), read_whole(number)
 
 
 async def read_page(store: Store, task_id: str, after: Place, *, limit: int) -> list[StreamEntry]:
@@ -83,16 +83,16 @@ async def read_page(store: Store, task_id: str, after: Place, *, limit: int) -> 
 
 def parse_entries(reply: Sequence[Any]) -> list[StreamEntry]:
     """Decode the entries of a stream."""
-    return [_entry(raw_id.decode(), dict(zip(flat[::2], flat[1::2], strict=True))) for raw_id, flat in reply]
+    return [_entry(read_text(raw_id), dict(zip(flat[::2], flat[1::2], strict=True))) for raw_id, flat in reply]
 
 
 def _entry(id_: str, fields: Mapping[bytes, bytes]) -> StreamEntry:
     return StreamEntry(
         place=read_place(id_),
-        kind=fields[b"k"].decode(),
-        generation=int(fields[b"g"]),
-        attempt=int(fields[b"a"]),
-        number=int(fields.get(b"n", 0)),
+        kind=read_text(fields[b"k"]),
+        generation=read_whole(fields[b"g"]),
+        attempt=read_whole(fields[b"a"]),
+        number=read_whole(fields.get(b"n", 0)),
         data=fields[b"d"],
     )
 
@@ -110,7 +110,7 @@ async def final_entry(store: Store, task_id: str) -> StreamEntry | None:
 
 def as_chunk(entry: StreamEntry) -> OutputChunk:
     """Convert an entry of the kind `output`."""
-    return OutputChunk(entry.id, entry.attempt, entry.number, entry.at, decode_json(entry.data))
+    return OutputChunk(entry.id, entry.attempt, entry.number, entry.at, read_json(entry.data))
 
 
 def as_event(entry: StreamEntry) -> TaskEvent:
@@ -118,33 +118,33 @@ def as_event(entry: StreamEntry) -> TaskEvent:
     more: dict[str, Any]
     match entry.kind:
         case "output":
-            more = {"number": entry.number, "data": decode_json(entry.data)}
+            more = {"number": entry.number, "data": read_json(entry.data)}
         case "progress":
             more = {"progress": read_progress(entry.data)}
         case "asked" | "answered" | "unanswered":
             more = _about_question(entry)
         case "assigned" | "ready" | "scheduled" | "awaiting_input":
-            more = {"agent": entry.data.decode() or None}
+            more = {"agent": read_text(entry.data) or None}
         case _:
-            more = {"reason": entry.data.decode(errors="replace")}
+            more = {"reason": read_text(entry.data)}
     return TaskEvent(entry.id, entry.kind, entry.attempt, entry.at, **more)
 
 
 def _about_question(entry: StreamEntry) -> dict[str, Any]:
     """Decode the number of the question, then the question, or the answer as JSON and its actor."""
     number, _, rest = entry.data.partition(b" ")
-    more: dict[str, Any] = {"number": int(number)}
+    more: dict[str, Any] = {"number": read_whole(number)}
     if entry.kind == "asked":
         asked = unpack_question(rest)
         more["reason"] = asked.question
         if asked.options:
-            more["data"] = [decode_json(option.encode()) for option in asked.options]
+            more["data"] = [read_json(option.encode()) for option in asked.options]
     elif entry.kind == "answered":
         value, _, actor = rest.partition(b"\n")
-        more |= {"data": decode_json(value), "reason": actor.decode(errors="replace")}
+        more |= {"data": read_json(value), "reason": read_text(actor)}
     return more
 
 
 def read_progress(data: bytes) -> Progress:
     """Decode a progress report."""
-    return Progress(*decode_json(data))
+    return Progress(*read_json(data))

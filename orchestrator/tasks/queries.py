@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import StoreError
 from orchestrator.core.queue_name import QueueName
+from orchestrator.core.reading import read_text, read_whole, readable
 from orchestrator.tasks.inbox import GROUP
 from orchestrator.tasks.model import STATE_OF_LETTER, TaskState, root_of
 from orchestrator.tasks.records import TaskRecord, list_records, read_each, read_record, record_fields
@@ -102,7 +103,7 @@ async def ended(store: Store, limit: int) -> list[tuple[str, TaskState]]:
     found: list[tuple[str, TaskState]] = []
     for _, fields in await store.execute("XREVRANGE", store.keys.events, "+", "-", "COUNT", limit):
         pairs = list(zip(fields[::2], fields[1::2], strict=True))
-        found += [(id_.decode(), STATE_OF_LETTER[letter.decode()]) for id_, letter in reversed(pairs)]
+        found += [(read_text(id_), STATE_OF_LETTER[read_text(letter)]) for id_, letter in reversed(pairs)]
     return found[:limit]
 
 
@@ -110,7 +111,7 @@ async def waiting(
     store: Store, limit: int, wanted: Collection[TaskState] = frozenset(TaskState)
 ) -> list[tuple[str, TaskState]]:
     """List open tasks, from running to scheduled. Reads no more places than `limit` tasks of these states need."""
-    agents = [name.decode() for name in await store.execute("ZRANGE", store.keys.agents, 0, -1)]
+    agents = [read_text(name) for name in await store.execute("ZRANGE", store.keys.agents, 0, -1)]
     last, wants_ready = limit - 1, TaskState.READY in wanted
     # In the order in which tasks move, so that one that moves meanwhile is found twice and not missed.
     scheduled = await _first_ids(store, [store.keys.scheduled], last, TaskState.SCHEDULED)
@@ -146,8 +147,8 @@ async def _delivered(
             if isinstance(unread, StoreError) or isinstance(read, StoreError):
                 continue  # an agent that was just expired has no inbox
             known = {row[0] for row in read}
-            begun += [fields[1].decode() for entry, fields in unread if entry in known]
-            assigned += [(fields[1].decode(), TaskState.ASSIGNED) for entry, fields in unread if entry not in known]
+            begun += [read_text(fields[1]) for entry, fields in unread if entry in known]
+            assigned += [(read_text(fields[1]), TaskState.ASSIGNED) for entry, fields in unread if entry not in known]
         running += await _running(store, begun)
         meant = assigned if wanted == {TaskState.ASSIGNED} else [one for one in running if one[1] in wanted]
         if len(meant) >= limit:
@@ -157,9 +158,9 @@ async def _delivered(
 
 async def _ready_places(store: Store, agents: Sequence[str]) -> list[str]:
     keys = store.keys
-    queues = sorted(name.decode() for name in await store.execute("SMEMBERS", keys.queues))
-    stops = [name.decode() for name in await store.execute("SMEMBERS", keys.suspended_scopes)]
-    suspected = [name.decode() for name in await store.execute("SMEMBERS", keys.suspected_queues)]
+    queues = sorted(read_text(name) for name in await store.execute("SMEMBERS", keys.queues))
+    stops = [read_text(name) for name in await store.execute("SMEMBERS", keys.suspended_scopes)]
+    suspected = [read_text(name) for name in await store.execute("SMEMBERS", keys.suspected_queues)]
     return [
         *(keys.queue(queue) for queue in queues),
         *(keys.suspects(queue) for queue in suspected),
@@ -176,7 +177,7 @@ async def _first_ids(
     step = _step(last + 1)
     for at in range(0, len(places), step):
         replies = await store.pipeline([("ZRANGE", place, first, last) for place in places[at : at + step]])
-        found += [(id_.decode(), state) for reply in replies if not isinstance(reply, StoreError) for id_ in reply]
+        found += [(read_text(id_), state) for reply in replies if not isinstance(reply, StoreError) for id_ in reply]
         if len(found) > last:
             break
     return found
@@ -203,7 +204,7 @@ async def _running(store: Store, ids: Sequence[str]) -> list[tuple[str, TaskStat
 async def dead(store: Store, limit: int) -> list[tuple[str, TaskState]]:
     """List dead letters, newest first."""
     ids = await store.execute("ZRANGE", store.keys.dead, 0, limit - 1, "REV")
-    return [(id_.decode(), TaskState.DEAD) for id_ in ids]
+    return [(read_text(id_), TaskState.DEAD) for id_ in ids]
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +326,7 @@ async def queue_lengths(store: Store) -> dict[str, int]:
     The suspects of a queue, and its tasks that wait for another version of their skill, count too.
     """
     keys, scopes = store.keys, await version_scopes(store)
-    names = {name.decode() for name in await store.execute("SUNION", keys.queues, keys.suspected_queues)}
+    names = {read_text(name) for name in await store.execute("SUNION", keys.queues, keys.suspected_queues)}
     queues = sorted(names | set(scopes.values()))
     places = [("scheduled", keys.scheduled), ("awaiting_input", keys.asking)]
     places += [(queue, key) for queue in queues for key in (keys.queue(queue), keys.suspects(queue))]
@@ -333,13 +334,13 @@ async def queue_lengths(store: Store) -> dict[str, int]:
     lengths = dict.fromkeys([*queues, "scheduled", "awaiting_input"], 0)
     counts = await store.pipeline([("ZCARD", key) for _, key in places])
     for (name, _), count in zip(places, counts, strict=True):
-        lengths[name] += count
+        lengths[name] += readable(count, 0)
     return lengths
 
 
 async def version_scopes(store: Store) -> dict[str, str]:
     """Read the scopes of tasks that wait for another version of their skill, each with their queue."""
-    scopes = [scope.decode() for scope in await store.execute("ZRANGE", store.keys.version_scopes, 0, -1)]
+    scopes = [read_text(scope) for scope in await store.execute("ZRANGE", store.keys.version_scopes, 0, -1)]
     return {scope: store.keys.queue_of_scope(scope) for scope in scopes}
 
 
@@ -351,7 +352,7 @@ async def any_ready(store: Store) -> bool:
 
 async def ready_queues(store: Store) -> list[QueueName]:
     """Read the queues that hold ready tasks, and those whose tasks versions of a skill hold."""
-    names = {name.decode(errors="replace") for name in await store.execute("SMEMBERS", store.keys.queues)}
+    names = {read_text(name) for name in await store.execute("SMEMBERS", store.keys.queues)}
     queues = [QueueName.parse(name) for name in sorted(names | set((await version_scopes(store)).values()))]
     return [queue for queue in queues if queue.kind in {"agent", "skill"}]
 
@@ -359,7 +360,7 @@ async def ready_queues(store: Store) -> list[QueueName]:
 async def counters(store: Store) -> dict[str, int]:
     """Read the pool's counters since the beginning: submitted, assigned, succeeded, dead, retried, ..."""
     return {
-        name: int(count)
+        name: read_whole(count)
         for name, count in record_fields(await store.execute("HGETALL", store.keys.stats("TOTAL"))).items()
     }
 
@@ -378,4 +379,4 @@ async def envelope_bytes(store: Store, id_: str) -> bytes | None:
 async def server_ms(store: Store) -> int:
     """Read the server's clock."""
     seconds, microseconds = await store.execute("TIME")
-    return int(seconds) * 1000 + int(microseconds) // 1000
+    return read_whole(seconds) * 1000 + read_whole(microseconds) // 1000

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from orchestrator.core.durations import from_instant_ms
-from orchestrator.core.errors import InvalidInput
+from orchestrator.core.errors import DamagedData, InvalidInput
 from orchestrator.core.payload import decode_json, encode_json
+from orchestrator.core.reading import msgpack_reader, read_json, read_text
 from orchestrator.tasks.model import Question
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class StoredQuestion(msgspec.Struct, frozen=True, array_like=True):
 
 
 _pack = msgspec.msgpack.Encoder().encode
-unpack_question = msgspec.msgpack.Decoder(StoredQuestion).decode
+unpack_question = msgpack_reader(StoredQuestion)
 
 
 def pack_question(asked: StoredQuestion) -> bytes:
@@ -95,7 +96,7 @@ def unpack_stored(stored: bytes) -> StoredQuestion:
     """
     try:
         return unpack_question(stored.split(b" ", 2)[2])
-    except (IndexError, ValueError, msgspec.DecodeError) as unreadable:
+    except (IndexError, DamagedData) as unreadable:
         raise InvalidInput(f"the question cannot be read: {unreadable}") from None
 
 
@@ -113,13 +114,13 @@ def read_question(
             number=number,
             question=asked.question,
             asked_at=from_instant_ms(int(asked_ms)),
-            options=tuple(decode_json(option.encode()) for option in asked.options),
+            options=tuple(read_json(option.encode()) for option in asked.options),
             until=from_instant_ms(until) if until else None,
-            default=decode_json(asked.default.encode()) if asked.default else None,
+            default=read_json(asked.default.encode()) if asked.default else None,
             answered=answer is not None,
-            answer=None if answer is None else decode_json(answer),
-            answered_by=actor.decode(errors="replace"),
+            answer=None if answer is None else read_json(answer),
+            answered_by=read_text(actor),
             answered_at=from_instant_ms(int(answered_ms)) if answered_ms else None,
         )
-    except (ValueError, msgspec.DecodeError):
+    except (ValueError, DamagedData):
         return None

@@ -5,14 +5,13 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import msgspec
 from msgspec.structs import replace
 
 from orchestrator.core.durations import from_instant_ms
-from orchestrator.core.errors import InvalidInput, ServerUnavailable, StoreError
-from orchestrator.core.ids import decode_foreign
-from orchestrator.core.payload import decode_json
+from orchestrator.core.errors import DamagedData, InvalidInput, ServerUnavailable, StoreError
+from orchestrator.core.ids import decode_foreign, task_ms
 from orchestrator.core.queue_name import QueueName
+from orchestrator.core.reading import read_json, read_text, read_whole, read_word
 from orchestrator.tasks.history import TaskAttempt, parse_attempt, present_attempt
 from orchestrator.tasks.model import WAITING, Envelope, Progress, TaskState, decode_envelope
 from orchestrator.tasks.questions import StoredQuestion, read_question, unpack_stored
@@ -85,7 +84,7 @@ class TaskRecord:
     @cached_property
     def state(self) -> TaskState:
         """The state; only `known` turns it into `running` or `cancelling`."""
-        stored = TaskState(self._text("state"))
+        stored = read_word(TaskState, self._text("state"))
         if stored is not TaskState.ASSIGNED or self._known is None:
             return stored
         return TaskState.CANCELLING if self._known is TaskState.RUNNING and self.cancel is not None else self._known
@@ -109,7 +108,7 @@ class TaskRecord:
         """The envelope; a damaged one has the skill `(unreadable)`, so that lists still show the other tasks."""
         try:
             envelope = decode_envelope(self._fields.get("env", b""))
-        except msgspec.DecodeError:
+        except DamagedData:
             return Envelope(skill="(unreadable)", args=b"")
         args = self._whole(envelope.args)
         return envelope if args is envelope.args else replace(envelope, args=args)
@@ -161,7 +160,7 @@ class TaskRecord:
     @property
     def entered_ms(self) -> int:
         """The time of its inbox entry in ms."""
-        return int(self.entry.partition("-")[0])
+        return read_whole(self.entry.partition("-")[0])
 
     @property
     def awaits(self) -> tuple[str, ...]:
@@ -233,7 +232,7 @@ class TaskRecord:
     @property
     def submitted_at(self) -> datetime:
         """Submission time, from the id."""
-        return from_instant_ms(int(self.id.replace("-", "")[:12], 16))
+        return from_instant_ms(task_ms(self.id))
 
     @property
     def ended_ms(self) -> int | None:
@@ -256,7 +255,7 @@ class TaskRecord:
         numbers = (name.removeprefix(stem) for name in self._fields if name.startswith(stem))
         return {
             number: self._text(numbered_field(kind, number))
-            for number in sorted(int(text) for text in numbers if text.isdecimal())
+            for number in sorted(read_whole(text) for text in numbers if text.isdecimal())
         }
 
     @property
@@ -302,7 +301,7 @@ class TaskRecord:
     def progress(self) -> Progress | None:
         """The last report of the current or last attempt; reports of earlier attempts are ignored."""
         made, _, data = self._fields.get("progress", b"").partition(b" ")
-        return Progress(*decode_json(data)) if made and int(made) == self.generation else None
+        return Progress(*read_json(data)) if made and read_whole(made) == self.generation else None
 
     @property
     def asks(self) -> int:
@@ -337,11 +336,11 @@ class TaskRecord:
         return tuple(name.removeprefix(stem) for name in self._fields if name.startswith(stem))
 
     def _text(self, name: str) -> str:
-        return self._fields.get(name, b"").decode(errors="replace")
+        return read_text(self._fields.get(name, b""))
 
     def _count(self, name: str) -> int:
         value = self._fields.get(name, b"")
-        return int(value) if value.isdigit() else 0
+        return read_whole(value) if value.isdigit() else 0
 
 
 def read_command(keys: PoolKeys, id_: str, *fields: str) -> tuple[Argument, ...]:
@@ -410,7 +409,7 @@ async def _with_errors(store: Store, records: Sequence[TaskRecord]) -> list[Task
 
 def record_fields(reply: Sequence[Any]) -> dict[str, bytes]:
     """Return the fields of a hash by name, from the reply to HGETALL."""
-    return {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}
+    return {read_text(name): value for name, value in zip(reply[::2], reply[1::2], strict=True)}
 
 
 def decode_lane(encoded: str) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from orchestrator.core.reading import read_text, read_whole, read_word
 from orchestrator.store.calls import Arguments, Call, opaque, pack_rows
 from orchestrator.tasks.inbox import parse_entries
 from orchestrator.tasks.model import (
@@ -101,7 +102,7 @@ def submit(
     def parse(reply: list[Any]) -> list[SubmitAnswer]:
         answers = [CREATED] * len(rows)
         for number, status, detail in zip(*[iter(reply)] * 3, strict=True):
-            answers[number - 1] = SubmitAnswer(status.decode(), detail.decode())
+            answers[number - 1] = SubmitAnswer(read_text(status), read_text(detail))
         return answers
 
     args: Arguments = {
@@ -158,8 +159,8 @@ def assign(keys: PoolKeys, *, agents: Sequence[str], limit: int, now_us: str = "
         rest = list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
         return Assigned(
             count,
-            tuple(agent.decode() for agent, left, _ in rest if left),
-            {agent.decode(): max(1, opens_us - server_us) for agent, _, opens_us in rest if opens_us},
+            tuple(read_text(agent) for agent, left, _ in rest if left),
+            {read_text(agent): max(1, opens_us - server_us) for agent, _, opens_us in rest if opens_us},
         )
 
     args: Arguments = {"pool": keys.root, "agents": " ".join(agents), "limit": limit, "now_arg": now_us}
@@ -172,7 +173,7 @@ def dispatch(keys: PoolKeys, *, skill: str, limit: int, without: int = 0, now_us
     def parse(reply: list[Any]) -> Dispatched:
         count, left, passed, server_us, *holds = reply
         waits = {
-            agent.decode(): max(1, next_free_us - server_us) if next_free_us else 0
+            read_text(agent): max(1, next_free_us - server_us) if next_free_us else 0
             for agent, next_free_us in zip(holds[::2], holds[1::2], strict=True)
         }
         return Dispatched(count, left=bool(left), without=passed, waits_us=waits)
@@ -242,11 +243,11 @@ def finish(
         statuses, ready_ms, dead = [FinishStatus.OK] * len(packed), dict[int, int](), set[int]()
         for number, word in zip(reply[::2], reply[1::2], strict=True):
             if word.isdigit():
-                ready_ms[number - 1] = int(word)
+                ready_ms[number - 1] = read_whole(word)
             elif word == b"dead":
                 dead.add(number - 1)
             else:
-                statuses[number - 1] = FinishStatus(word.decode())
+                statuses[number - 1] = read_word(FinishStatus, word)
         return Finished(statuses, ready_ms, dead)
 
     args: Arguments = {
@@ -279,15 +280,15 @@ def emit(keys: PoolKeys, *, rows: Sequence[EmitRow], max_chunks: int) -> Call[li
     """Append up to 500 rows to the streams of their tasks and return one status per row, in order."""
     packed = pack_rows([(*row[:-1], opaque(row.data)) for row in rows])
     args: Arguments = {"pool": keys.root, "rows": packed, "max_chunks": max_chunks}
-    return Call("tasks/emit", args, lambda reply: [EmitStatus(status.decode()) for status in reply])
+    return Call("tasks/emit", args, lambda reply: [read_word(EmitStatus, status) for status in reply])
 
 
 def watch(keys: PoolKeys, *, ids: Sequence[str]) -> Call[list[tuple[WatchStatus, str]]]:
     """Follow up to 500 tasks, or continue; return the status of each, and the last entry of its stream if any."""
 
     def parse(reply: list[bytes]) -> list[tuple[WatchStatus, str]]:
-        texts = [part.decode() for part in reply]
-        return [(WatchStatus(status), last) for status, last in zip(texts[::2], texts[1::2], strict=True)]
+        texts = [read_text(part) for part in reply]
+        return [(read_word(WatchStatus, status), last) for status, last in zip(texts[::2], texts[1::2], strict=True)]
 
     return Call("tasks/watch", {"pool": keys.root, "rows": pack_rows([(id_,) for id_ in ids])}, parse)
 
@@ -309,9 +310,9 @@ def cancel(
 
     def parse(reply: list[Any]) -> Cancelled:
         *parts, any_children = reply
-        texts = [part.decode() for part in parts]
+        texts = [read_text(part) for part in parts]
         answers = [
-            (CancelStatus(status), TaskState(state) if state else None)
+            (read_word(CancelStatus, status), read_word(TaskState, state) if state else None)
             for status, state in zip(texts[::2], texts[1::2], strict=True)
         ]
         return Cancelled(answers, bool(any_children))
@@ -354,9 +355,9 @@ def delete(
     """Delete up to 500 ended tasks and return the status of each, and the state in which it was found."""
 
     def parse(reply: list[bytes]) -> list[tuple[DeleteStatus, TaskState | None]]:
-        texts = [part.decode() for part in reply]
+        texts = [read_text(part) for part in reply]
         return [
-            (DeleteStatus(status), TaskState(state) if state else None)
+            (read_word(DeleteStatus, status), read_word(TaskState, state) if state else None)
             for status, state in zip(texts[::2], texts[1::2], strict=True)
         ]
 
@@ -385,9 +386,9 @@ def retry(
     """
 
     def parse(reply: list[bytes]) -> list[tuple[RequeueStatus, TaskState | None]]:
-        texts = [part.decode() for part in reply]
+        texts = [read_text(part) for part in reply]
         return [
-            (RequeueStatus(status), TaskState(state) if state else None)
+            (read_word(RequeueStatus, status), read_word(TaskState, state) if state else None)
             for status, state in zip(texts[::2], texts[1::2], strict=True)
         ]
 
@@ -431,13 +432,13 @@ def answer(
 
     def parse(reply: list[bytes]) -> Answered:
         status, *named = reply
-        match AnswerStatus(status.decode()):
+        match read_word(AnswerStatus, status):
             case AnswerStatus.OTHER as found:
-                return Answered(found, named[0].decode(errors="replace"), named[1])
+                return Answered(found, read_text(named[0]), named[1])
             case AnswerStatus.NOT_ASKING as found:
-                return Answered(found, state=TaskState(named[0].decode()), asks=int(named[1]))
+                return Answered(found, state=read_word(TaskState, named[0]), asks=read_whole(named[1]))
             case AnswerStatus.ALREADY | AnswerStatus.LATE as found:
-                return Answered(found, named[0].decode(errors="replace"))
+                return Answered(found, read_text(named[0]))
             case found:
                 return Answered(found)
 
@@ -463,13 +464,13 @@ class OnceReply(NamedTuple):
 def once(keys: PoolKeys, *, id_: str, generation: str, name: str, value: bytes) -> Call[OnceReply]:
     """Store a result of `ctx.once`."""
     args: Arguments = {"pool": keys.root, "id": id_, "generation": generation, "name": name, "value": value}
-    return Call("tasks/once", args, lambda reply: OnceReply(reply[0].decode(), *reply[1:]))
+    return Call("tasks/once", args, lambda reply: OnceReply(read_text(reply[0]), *reply[1:]))
 
 
 def begin(keys: PoolKeys, *, rows: Sequence[tuple[str, str]]) -> Call[list[LeaseStatus]]:
     """Record that attempts (task id, generation) of tasks with deaths begin; return a status per row, kept or lost."""
     args: Arguments = {"pool": keys.root, "rows": pack_rows(rows)}
-    return Call("tasks/begin", args, lambda reply: [LeaseStatus(status.decode()) for status in reply])
+    return Call("tasks/begin", args, lambda reply: [read_word(LeaseStatus, status) for status in reply])
 
 
 def renew(
@@ -478,7 +479,7 @@ def renew(
     """Renew entries (entry, task id, generation) and return the consumer's pending count, and one status per row."""
 
     def parse(reply: list[Any]) -> tuple[int, list[LeaseStatus]]:
-        return reply[0], [LeaseStatus(status.decode()) for status in reply[1:]]
+        return reply[0], [read_word(LeaseStatus, status) for status in reply[1:]]
 
     args: Arguments = {"pool": keys.root, "worker": worker, "agent": agent, "rows": pack_rows(rows)}
     return Call("tasks/renew", args, parse)
@@ -497,7 +498,7 @@ def return_unseen(
         "limit": limit,
         "now_arg": now_us,
     }
-    return Call("tasks/return_unseen", args, lambda reply: [entry.decode() for entry in reply])
+    return Call("tasks/return_unseen", args, lambda reply: [read_text(entry) for entry in reply])
 
 
 class Adopted(NamedTuple):
@@ -537,7 +538,7 @@ def adopt(
             [
                 Delivery(
                     agent,
-                    *(entry.decode(), task_id.decode(), generation.decode(), attempt, deaths, envelope, forgiven),
+                    *(read_text(entry), read_text(task_id), read_text(generation), attempt, deaths, envelope, forgiven),
                     *(None if group < 0 else group, depth),
                 )
                 for entry, task_id, generation, attempt, deaths, forgiven, group, depth, envelope in rows
@@ -665,8 +666,8 @@ def lend(keys: PoolKeys, *, worker: str, rows: Sequence[WaitRow], agents: Sequen
         if reply[0] == b"stale":
             return Recorded(stale=True)
         if reply[0] == b"cycle":
-            return Recorded(cycle=[id_.decode() for id_ in reply[1:]])
-        return Recorded(depth=int(reply[1]), looked=int(reply[2]), size=int(reply[3]))
+            return Recorded(cycle=[read_text(id_) for id_ in reply[1:]])
+        return Recorded(depth=read_whole(reply[1]), looked=read_whole(reply[2]), size=read_whole(reply[3]))
 
     def parse(reply: list[Any]) -> LendReply:
         return LendReply([parse_one(one) for one in reply[: len(rows)]], [bool(one) for one in reply[len(rows) :]])
@@ -689,7 +690,7 @@ def abandon(
     """Requeue the entries of a dead worker; return their number, and (task id, generation) of tasks that continue."""
 
     def parse(reply: list[Any]) -> tuple[int, list[tuple[str, str]]]:
-        texts = [part.decode() for part in reply[1:]]
+        texts = [read_text(part) for part in reply[1:]]
         return reply[0], list(zip(texts[::2], texts[1::2], strict=True))
 
     args: Arguments = {
@@ -777,7 +778,7 @@ def repair(
 
     def parse(reply: list[Any]) -> RepairReport:
         found = zip(*[iter(reply[1:])] * 3, strict=True)
-        return RepairReport(reply[0], [(row - 1, code.decode(), bool(repaired)) for row, code, repaired in found])
+        return RepairReport(reply[0], [(row - 1, read_text(code), bool(repaired)) for row, code, repaired in found])
 
     args: Arguments = {
         "pool": keys.root,
@@ -805,7 +806,7 @@ def check_inbox(
     def parse(reply: list[Any]) -> CheckedEntries:
         found = zip(*[iter(reply[1:])] * 3, strict=True)
         return CheckedEntries(
-            reply[0].decode(), [(entry.decode(), code.decode(), bool(done)) for entry, code, done in found]
+            read_text(reply[0]), [(read_text(entry), read_text(code), bool(done)) for entry, code, done in found]
         )
 
     args: Arguments = {
@@ -829,7 +830,7 @@ def check_keys(
 
     def parse(reply: list[Any]) -> list[tuple[int, str, bool]]:
         found = zip(*[iter(reply)] * 3, strict=True)
-        return [(row - 1, code.decode(), bool(repaired)) for row, code, repaired in found]
+        return [(row - 1, read_text(code), bool(repaired)) for row, code, repaired in found]
 
     args: Arguments = {
         "pool": keys.root,

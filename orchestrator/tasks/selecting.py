@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.core.durations import Duration, instant_ms, to_seconds
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_task_id, encode_foreign
+from orchestrator.core.reading import read_whole
 from orchestrator.store.paging import PAGE
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.queries import row_of
@@ -243,7 +244,9 @@ async def iterate(store: Store, wanted: TaskFilter, *, after: str | None = None)
 
 async def _at_present(store: Store, wanted: TaskFilter) -> TaskFilter:
     seconds, microseconds = await store.execute("TIME")
-    return wanted.at(datetime.fromtimestamp(int(seconds), UTC) + timedelta(microseconds=int(microseconds)))
+    return wanted.at(
+        datetime.fromtimestamp(read_whole(seconds), UTC) + timedelta(microseconds=read_whole(microseconds))
+    )
 
 
 # -------------------------------------------------------------------------------------------------------- dead letters

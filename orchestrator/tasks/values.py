@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from orchestrator.core.errors import ServerUnavailable, StoreError
 from orchestrator.core.group_commit import split_to_fit
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.store.calls import opaque
 from orchestrator.tasks.model import decode_envelope, encode_envelope
 from orchestrator.tasks.scripts import UnusualRow
@@ -66,7 +67,7 @@ def is_apart(stored: bytes | None) -> bool:
 
 def field_of(stored: bytes) -> str:
     """Return the field that a reference names."""
-    return stored[len(_MARK) :].partition(b" ")[0].decode()
+    return read_text(stored[len(_MARK) :].partition(b" ")[0])
 
 
 def call_bytes(size: int) -> int:
@@ -115,7 +116,7 @@ async def read_values(store: Store, wanted: Sequence[tuple[str, bytes]]) -> list
 
 def _size_of(wanted: tuple[object, ...]) -> int:
     stored: Any = wanted[1]
-    return int(stored.rpartition(b" ")[2])
+    return read_whole(stored.rpartition(b" ")[2])
 
 
 class _Abandoned(Exception):

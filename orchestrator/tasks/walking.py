@@ -17,6 +17,7 @@ from orchestrator.core.errors import InvalidInput, StoreError
 from orchestrator.core.formats import Feature
 from orchestrator.core.ids import encode_foreign
 from orchestrator.core.queue_name import QueueName
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.store.paging import PAGE
 from orchestrator.tasks.inbox import GROUP, find_filled
 from orchestrator.tasks.model import TaskState
@@ -173,7 +174,7 @@ class _Sorted:
     @staticmethod
     def _candidates(flat: Sequence[bytes]) -> list[_Candidate]:
         pairs = zip(flat[::2], flat[1::2], strict=True)
-        return [_Candidate(id_.decode(), f"{score.decode()} {id_.decode()}") for id_, score in pairs]
+        return [_Candidate(read_text(id_), f"{read_text(score)} {read_text(id_)}") for id_, score in pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ class _Listed:
         return self._candidates(found)
 
     async def _ids(self, store: Store, first: int, last: int) -> list[str]:
-        return [id_.decode() for id_ in await store.execute("LRANGE", self.key, first, last)]
+        return [read_text(id_) for id_ in await store.execute("LRANGE", self.key, first, last)]
 
     @staticmethod
     def _candidates(found: list[tuple[int, str]]) -> list[_Candidate]:
@@ -234,7 +235,7 @@ class _InboxPlace:
             return []  # the agent was forgotten at this moment
         read = {row[0] for row in pending}
         return [
-            _Candidate(flat[1].decode(), entry.decode(), TaskState.RUNNING if entry in read else TaskState.ASSIGNED)
+            _Candidate(read_text(flat[1]), read_text(entry), TaskState.RUNNING if entry in read else TaskState.ASSIGNED)
             for entry, flat in entries
         ]
 
@@ -255,15 +256,15 @@ class _EndStream:
             entries = await store.execute("XREVRANGE", self.key, before, "-", "COUNT", _ENDS_AT_ONCE)
             for entry, flat in entries:
                 pairs = list(zip(flat[::2], flat[1::2], strict=True))[::-1]
-                first = int(number) + 1 if entry.decode() == last else 0
+                first = read_whole(number) + 1 if read_text(entry) == last else 0
                 found += [
-                    _Candidate(id_.decode(), f"{entry.decode()} {first + n}")
+                    _Candidate(read_text(id_), f"{read_text(entry)} {first + n}")
                     for n, (id_, letter) in enumerate(pairs[first:])
-                    if letter.decode() in self.letters
+                    if read_text(letter) in self.letters
                 ]
             if len(entries) < _ENDS_AT_ONCE:
                 break
-            before = f"({entries[-1][0].decode()}"
+            before = f"({read_text(entries[-1][0])}"
         return found[:PAGE]
 
 
@@ -332,7 +333,7 @@ class _Walk:
             [("ZRANGE", self.store.keys.lane(decode_lane(lane)), 0, 0) for lane in lanes]
         )
         return {
-            first[0].decode(): lane
+            read_text(first[0]): lane
             for lane, first in zip(lanes, firsts, strict=True)
             if first and not isinstance(first, StoreError)
         }
@@ -419,7 +420,7 @@ class _Walk:
             key = keys.session(scope.session)
         else:
             return frozenset()
-        return frozenset(id_.decode() for id_ in await self.store.execute("LRANGE", key, 0, -1))
+        return frozenset(read_text(id_) for id_ in await self.store.execute("LRANGE", key, 0, -1))
 
     async def _places(self, stage: str) -> list[_TaskPlace]:
         keys, scope, store = self.store.keys, self.scope, self.store
@@ -435,7 +436,7 @@ class _Walk:
             case "ready":
                 return await _ready_places(store, scope.queue)
             case "inboxes":
-                agents = sorted(name.decode() for name in await store.execute("ZRANGE", keys.agents, 0, -1))
+                agents = sorted(read_text(name) for name in await store.execute("ZRANGE", keys.agents, 0, -1))
                 filled, _ = await find_filled(store, [keys.inbox(agent) for agent in agents])
                 return [_InboxPlace(agent, keys.inbox(agent)) for agent in agents if keys.inbox(agent) in filled]
             case "ended":
@@ -446,7 +447,7 @@ class _Walk:
 
 async def _ready_places(store: Store, queue: str | None) -> list[_TaskPlace]:
     keys = store.keys
-    agents = [name.decode() for name in await store.execute("ZRANGE", keys.agents, 0, -1)]
+    agents = [read_text(name) for name in await store.execute("ZRANGE", keys.agents, 0, -1)]
     queues = await _names(store, keys.queues)
     suspected = await _names(store, keys.suspected_queues)
     scopes = await _names(store, keys.suspended_scopes)
@@ -461,7 +462,7 @@ async def _ready_places(store: Store, queue: str | None) -> list[_TaskPlace]:
 
 
 async def _names(store: Store, key: str) -> set[str]:
-    return {name.decode() for name in await store.execute("SMEMBERS", key)}
+    return {read_text(name) for name in await store.execute("SMEMBERS", key)}
 
 
 def _letters(states: frozenset[TaskState]) -> frozenset[str]:

@@ -17,6 +17,7 @@ import anyio
 from anyio import to_thread
 
 from orchestrator.core.errors import InvalidInput
+from orchestrator.core.reading import read_whole
 from orchestrator.store.keys import VECTORS, VECTORS_LOG, VECTORS_META
 from orchestrator.vectors.encoding import dims_of, split_stored
 
@@ -177,7 +178,7 @@ class VectorCache:
                 table.reserve(size)
             if table is not None and not table.put(flat[::2], flat[1::2]):
                 return None
-            cursor = int(following)
+            cursor = read_whole(following)
             if not cursor:
                 return table
 
@@ -239,7 +240,7 @@ def revision_commands(scope: ScopedStore) -> list[Sequence[Argument]]:
 def parse_revision(replies: Sequence[Any]) -> Revision:
     """Convert the replies of `revision_commands`."""
     (changes, _), size, last = replies
-    return Revision(int(changes or 0), last, size)
+    return Revision(read_whole(changes), last, size)
 
 
 async def _read_state(scope: ScopedStore, ids: Sequence[bytes]) -> _State:
@@ -250,7 +251,7 @@ async def _read_state(scope: ScopedStore, ids: Sequence[bytes]) -> _State:
     pages = [ids[first : first + _PAGE] for first in range(0, len(ids), _PAGE)]
     commands += [("HMGET", keys.key(VECTORS), *page) for page in pages]
     meta, size, last, log, *values = (await scope.read_many([*commands, ("EXEC",)]))[-1]
-    dims = int((meta[1] or b"0").partition(b":")[0] or 0)
+    dims = read_whole((meta[1] or b"0").partition(b":")[0])
     return _State(parse_revision((meta, size, last)), dims, log, [value for page in values for value in page])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from orchestrator.core.reading import read_text
 from orchestrator.core.redaction import hidden_json
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ async def is_redacted(services: Services, skill: str) -> bool:
 async def redacted_skills(services: Services) -> frozenset[str]:
     """Return the names of the redacted skills."""
     names = await services.store.execute("SMEMBERS", services.keys.redacted)
-    return frozenset(name.decode(errors="replace") for name in names)
+    return frozenset(read_text(name) for name in names)
 
 
 def without_data(info: TaskInfo) -> TaskInfo:

@@ -10,6 +10,7 @@ import msgspec
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import InvalidInput, NotFound
 from orchestrator.core.ids import TASK_ID_CHARS, check_task_id, check_task_prefix
+from orchestrator.core.reading import read_whole
 from orchestrator.core.redaction import hidden_json
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import TaskState
@@ -270,4 +271,4 @@ def _selected(task: TaskRecord) -> SelectedTask:
 
 def _note(note: str) -> tuple[datetime | None, str, str]:
     at_ms, word, text = [*note.split(" ", 2), "", ""][:3]
-    return from_instant_ms(int(at_ms)) if at_ms.isdigit() else None, word, text
+    return from_instant_ms(read_whole(at_ms)) if at_ms.isdigit() else None, word, text

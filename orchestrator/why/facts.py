@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from msgspec import DecodeError
 
 from orchestrator.core.command_record import read_slot_value
-from orchestrator.core.errors import InvalidInput
+from orchestrator.core.errors import DamagedData, InvalidInput
 from orchestrator.core.queue_name import QueueName
 from orchestrator.core.rates import Rate
+from orchestrator.core.reading import json_reader, read_text, read_whole, read_word
 from orchestrator.tasks.model import TaskState, decode_envelope
 from orchestrator.tasks.questions import read_question
 from orchestrator.tasks.records import TaskRecord, decode_lane
@@ -142,6 +142,9 @@ class _TimedPause(msgspec.Struct):
     """The part of a command that tells when its pause ends."""
 
     until_ms: int | None = None
+
+
+_read_pause: Final = json_reader(_TimedPause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +300,9 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
 
 def _lane(place: Sequence[Any]) -> LaneFacts:
     rank, owner, state, name = place
-    return LaneFacts(decode_lane(_text(name)), rank, _text(owner), None if state is None else TaskState(state.decode()))
+    return LaneFacts(
+        decode_lane(_text(name)), rank, _text(owner), None if state is None else read_word(TaskState, state)
+    )
 
 
 def _active_commands(reply: Sequence[bytes]) -> dict[str, ActiveCommandFacts]:
@@ -318,8 +323,8 @@ def _active_commands(reply: Sequence[bytes]) -> dict[str, ActiveCommandFacts]:
 
 def _end_of_pause(command: bytes) -> int | None:
     try:
-        return msgspec.json.decode(command, type=_TimedPause).until_ms
-    except DecodeError:
+        return _read_pause(command).until_ms
+    except DamagedData:
         return None
 
 
@@ -329,15 +334,15 @@ def _agent(row: Sequence[Any]) -> AgentFacts:
     return AgentFacts(
         name=_text(name),
         seen_ms=_number(seen),
-        slots=int(slots or 0),
-        backlog=int(backlog or 0),
-        lease_ms=int(lease or 0),
-        grace_ms=int(grace or 0),
+        slots=read_whole(slots),
+        backlog=read_whole(backlog),
+        lease_ms=read_whole(lease),
+        grace_ms=read_whole(grace),
         skilled=bool(skilled),
         workers=workers,
         inbox=inbox,
-        max_attempts=int(attempts) if attempts else None,
-        max_deaths=int(deaths) if deaths else None,
+        max_attempts=read_whole(attempts) if attempts else None,
+        max_deaths=read_whole(deaths) if deaths else None,
         limits=tuple(_limit(limit) for limit in limits),
         offers=_offers(offers) if offers else SkillOffers(),
         refusing=tuple(_text(name) for name in refusing),
@@ -370,20 +375,20 @@ def _deadline(score: bytes | None) -> int | None:
 
 
 def _question(number: bytes | None, stored: bytes | None) -> Question | None:
-    return None if number is None or stored is None else read_question(int(number), stored)
+    return None if number is None or stored is None else read_question(read_whole(number), stored)
 
 
 def _own_attempts(envelope: bytes | None) -> int | None:
     """Return the task's own `max_attempts`, if it was retried and has one."""
     try:
         return decode_envelope(envelope).max_attempts if envelope else None
-    except DecodeError:
+    except DamagedData:
         return None
 
 
 def _number(value: bytes | None) -> int | None:
-    return None if value is None else int(float(value))
+    return None if value is None else read_whole(value)
 
 
 def _text(value: bytes | None) -> str:
-    return (value or b"").decode(errors="replace")
+    return read_text(value or b"")

@@ -11,7 +11,8 @@ import msgspec
 
 from orchestrator.agents.failed_starts import failed_starts
 from orchestrator.core.durations import from_instant_ms
-from orchestrator.core.errors import NotFound, StoreError
+from orchestrator.core.errors import DamagedData, NotFound, StoreError
+from orchestrator.core.reading import read_text
 from orchestrator.payloads.reference import is_reference, name_of, unpack_reference
 from orchestrator.tasks.model import TaskState, decode_envelope, root_of
 from orchestrator.tasks.queries import version_scopes
@@ -166,7 +167,7 @@ async def _find_with_record(store: Store, id_: str) -> tuple[Findings, TaskRecor
         if not record.exists:
             raise _unknown(id_)
         if not reads_left or found.version == tuple(map(record.field, VERSION)):
-            newest = [child.decode() for child in replies[1]]
+            newest = [read_text(child) for child in replies[1]]
             return found, record, _Children(newest, max(0, replies[2] - len(newest)))
 
 
@@ -207,7 +208,7 @@ async def heads(store: Store, queues: Sequence[str]) -> dict[str, tuple[str, Tas
         for queue, *found_in in zip(queues, firsts, suspects, strict=True):
             first = next((ids for ids in found_in if isinstance(ids, list) and ids), None)
             if first:
-                reads.start_soon(read, queue, first[0].decode())
+                reads.start_soon(read, queue, read_text(first[0]))
     return found
 
 
@@ -219,7 +220,7 @@ async def export_task(store: Store, id_: str) -> dict[str, Any] | None:
     try:
         known, record = await info(store, id_), await read_record(store, id_, "env", "queue", "lane")
         envelope = decode_envelope(record.field("env") or b"")
-    except (NotFound, msgspec.DecodeError):
+    except (NotFound, DamagedData):
         return None
     exported = asdict(known)
     del exported["why"], exported["worker"]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import decode_foreign
-from orchestrator.core.payload import decode_json
+from orchestrator.core.reading import msgpack_reader, read_as, read_json, read_readable, read_text, read_whole
 from orchestrator.store.following import BEGINNING, END
 from orchestrator.store.keys import CHANGES
 from orchestrator.workspace.model import Change, WorkspaceEvent
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.store.scoped import ScopedStore
 
 _PAGE: Final = 500
+_read_row: Final = msgpack_reader(list[Any])
 _PLACE: Final = re.compile(r"\d{1,20}-\d{1,20}")
 
 
@@ -36,16 +35,27 @@ def check_event_id(after: str) -> str:
 
 
 def parse_event(entry: bytes, flat: Sequence[bytes]) -> WorkspaceEvent:
-    """Decode one stream entry."""
+    """Decode one stream entry.
+
+    Raises:
+        DamagedData: no script wrote it.
+    """
+    return read_as("an event", _parse_event, (entry, flat))
+
+
+def _parse_event(stored: tuple[bytes, Sequence[bytes]]) -> WorkspaceEvent:
+    entry, flat = stored
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
-    kind, id_ = fields[b"k"].decode(), entry.decode()
-    changes, detail = _CHANGES[kind](msgspec.msgpack.decode(fields[b"c"]))
-    return WorkspaceEvent(id_, kind, int(fields[b"r"]), fields[b"a"].decode(), tuple(changes), detail, entry_time(id_))
+    kind, id_ = read_text(fields[b"k"]), read_text(entry)
+    changes, detail = _CHANGES[kind](_read_row(fields[b"c"]))
+    return WorkspaceEvent(
+        id_, kind, read_whole(fields[b"r"]), read_text(fields[b"a"]), tuple(changes), detail, entry_time(id_)
+    )
 
 
 def _value(shown: str | bool) -> tuple[Any, bool]:  # noqa: FBT001 - it is what the stream holds
     """Return the value and whether the event contains it; see `lua/includes/workspace.lua`."""
-    return (decode_json(shown.encode()), True) if isinstance(shown, str) else (None, shown is False)
+    return (read_json(shown.encode()), True) if isinstance(shown, str) else (None, shown is False)
 
 
 def _change(name: str, version: int, shown: Any, before: Any) -> Change:
@@ -124,8 +134,8 @@ async def read_events(
     """Yield the stored events after `after`, up to and including `until` if given."""
     while True:
         page = await scope.read("XRANGE", scope.keys.key(CHANGES), f"({after}", until or "+", "COUNT", _PAGE)
-        for entry, fields in page:
-            yield parse_event(entry, fields)
+        for event in read_readable(_parse_event, page):
+            yield event
         if len(page) < _PAGE:
             return
-        after = page[-1][0].decode()
+        after = read_text(page[-1][0])

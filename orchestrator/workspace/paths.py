@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import InvalidInput, VersionConflict
 from orchestrator.core.ids import check_text
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.workspace import scripts
 from orchestrator.workspace.model import DELETE, Counted, Patched
 from orchestrator.workspace.writer import check_rows
@@ -42,7 +43,7 @@ async def change_paths(
     check_rows("paths", len(rows), sum(len(row.value) for row in rows))
     answer = await _send(writer, rows, op_id, owner)
     if answer.status == "conflict":
-        path, version = answer.rest[0].decode(), answer.rest[1]
+        path, version = read_text(answer.rest[0]), answer.rest[1]
         if newer_than is not None:
             if version == newer_than:  # the caller numbers its writes, and repeats this one
                 return Patched(version, answer.rest[2], duplicate=True, versions={path: version})
@@ -66,7 +67,7 @@ async def increment(writer: WorkspaceWriter, path: str, by: int, op_id: str | No
         )
     if len(answer.rest) != 2 or not answer.rest[1]:
         raise _named_another(writer, op_id)
-    return Counted(answer.rest[0], answer.revision, answer.status == "duplicate", int(answer.rest[1]))
+    return Counted(answer.rest[0], answer.revision, answer.status == "duplicate", read_whole(answer.rest[1]))
 
 
 def _named_another(writer: WorkspaceWriter, op_id: str | None) -> InvalidInput:

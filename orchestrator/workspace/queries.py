@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.ids import encode_foreign
-from orchestrator.core.payload import decode_json
+from orchestrator.core.reading import read_json, read_text, read_whole
 from orchestrator.store.keys import CHANGES, DIRECTORY, DOCUMENT, MACHINES, META, PARTS
 from orchestrator.store.paging import split_command
 from orchestrator.workspace import scripts
@@ -68,7 +68,7 @@ async def read_states(scope: ScopedStore, ids: Sequence[str]) -> dict[str, State
 async def read_agents(scope: ScopedStore) -> list[AgentEntry]:
     """Return the agents whose lease in the directory has not ended."""
     found = await scope.call(scripts.present(scope.keys))
-    return [AgentEntry(name, decode_json(text), left_ms / 1000) for name, left_ms, text in found]
+    return [AgentEntry(name, read_json(text), left_ms / 1000) for name, left_ms, text in found]
 
 
 async def read_directives(scope: ScopedStore, agent: str, after: str, count: int) -> list[Directive]:
@@ -82,13 +82,13 @@ async def read_directives(scope: ScopedStore, agent: str, after: str, count: int
 def parse_directive(entry: bytes, flat: Sequence[bytes]) -> Directive:
     """Decode one entry of an inbox."""
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
-    id_ = entry.decode()
-    return Directive(id_, fields[b"k"].decode(), decode_json(fields[b"d"]), fields[b"a"].decode(), entry_time(id_))
+    id_ = read_text(entry)
+    return Directive(id_, read_text(fields[b"k"]), read_json(fields[b"d"]), read_text(fields[b"a"]), entry_time(id_))
 
 
 def entry_time(entry: str) -> datetime:
     """Return the time that is part of a stream entry's id."""
-    return from_instant_ms(int(entry.partition("-")[0]))
+    return from_instant_ms(read_whole(entry.partition("-")[0]))
 
 
 async def read_snapshot(scope: ScopedStore) -> Snapshot:
@@ -111,18 +111,18 @@ async def read_snapshot(scope: ScopedStore) -> Snapshot:
         ]
         replies = await scope.read_many(commands)
         revision, names, paths, states, events, *contents = replies[-1]
-        shared = sorted(part for name in names if keys.parse_part(part := name.decode())[0] != "other")
+        shared = sorted(part for name in names if keys.parse_part(part := read_text(name))[0] != "other")
         if shared == parts:
             break
         parts = shared
     by_part = [(*keys.parse_part(part), content) for part, content in zip(parts, contents, strict=True) if content]
     return Snapshot(
-        revision=int(revision or 0),
+        revision=read_whole(revision),
         paths=_paths(paths),
         logs={name: tuple(_log_entry(entry) for entry in content) for kind, name, content in by_part if kind == "log"},
         sets={name: _members(content) for kind, name, content in by_part if kind == "set"},
         states=_states(states),
-        event=events[0][0].decode() if events else "0-0",
+        event=read_text(events[0][0]) if events else "0-0",
     )
 
 
@@ -138,36 +138,36 @@ async def read_size(scope: ScopedStore) -> WorkspaceSize | None:
             ("XREVRANGE", events_key, "+", "-", "COUNT", 1),
         ]
     )
-    revision, items, size, dies_ms = [int(number or 0) for number in meta]
+    revision, items, size, dies_ms = [read_whole(number) for number in meta]
     # The event of `clear` tells nothing of what was there.
     if not items and not parts and not agents and events <= 1:
         return None
-    changed_at = entry_time(last[0][0].decode()) if last else None
+    changed_at = entry_time(read_text(last[0][0])) if last else None
     return WorkspaceSize(revision, items, size, events, changed_at, from_instant_ms(dies_ms))
 
 
 def _paths(flat: Sequence[bytes]) -> dict[str, Versioned]:
-    return {path.decode(): _versioned(stored) for path, stored in zip(flat[::2], flat[1::2], strict=True)}
+    return {read_text(path): _versioned(stored) for path, stored in zip(flat[::2], flat[1::2], strict=True)}
 
 
 def _versioned(stored: bytes) -> Versioned:
     version, agent, text = stored.split(b" ", 2)
-    return Versioned(decode_json(text), int(version), agent.decode())
+    return Versioned(read_json(text), read_whole(version), read_text(agent))
 
 
 def _log_entry(stored: bytes) -> LogEntry:
     number, at_ms, agent, text = stored.split(b" ", 3)
-    return LogEntry(int(number), decode_json(text), agent.decode(), from_instant_ms(int(at_ms)))
+    return LogEntry(read_whole(number), read_json(text), read_text(agent), from_instant_ms(read_whole(at_ms)))
 
 
 def _states(flat: Sequence[bytes]) -> dict[str, StateEntry]:
-    return {id_.decode(): _state(stored) for id_, stored in zip(flat[::2], flat[1::2], strict=True)}
+    return {read_text(id_): _state(stored) for id_, stored in zip(flat[::2], flat[1::2], strict=True)}
 
 
 def _state(stored: bytes) -> StateEntry:
     version, agent, state, text = stored.split(b" ", 3)
-    return StateEntry(state.decode(), decode_json(text), int(version), agent.decode())
+    return StateEntry(read_text(state), read_json(text), read_whole(version), read_text(agent))
 
 
 def _members(reply: Sequence[Any]) -> frozenset[str]:
-    return frozenset(member.decode() for member in reply)
+    return frozenset(read_text(member) for member in reply)

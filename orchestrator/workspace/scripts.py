@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from orchestrator.core.reading import read_text
 from orchestrator.store.calls import Argument, Arguments, Call, opaque, pack_rows
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def present(keys: ScopeKeys, *, limit: int = 500) -> Call[list[tuple[str, int, b
     """List the agents in the directory: name, ms left, JSON."""
 
     def parse(reply: list[Any]) -> list[tuple[str, int, bytes]]:
-        return [(name.decode(), left, text) for name, left, text in zip(*[iter(reply)] * 3, strict=True)]
+        return [(read_text(name), left, text) for name, left, text in zip(*[iter(reply)] * 3, strict=True)]
 
     return Call("workspace/present", {"scope": keys.root, "limit": limit, "now_arg": ""}, parse)
 
@@ -138,7 +139,7 @@ def _call(verb: str, change: ChangeCall, **args: Argument) -> Call[ChangeReply]:
 
 
 def _parse(reply: list[Any]) -> ChangeReply:
-    status = reply[0].decode()
+    status = read_text(reply[0])
     if status in {"ok", "duplicate"}:
         return ChangeReply(status, reply[1], tuple(reply[2:]))
     return ChangeReply(status, 0, tuple(reply[1:]))

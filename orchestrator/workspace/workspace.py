@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from orchestrator.core.durations import Duration, to_ms, to_seconds
 from orchestrator.core.errors import InvalidInput, NotFound, StateConflict
 from orchestrator.core.ids import check_name, check_text, encode_foreign
+from orchestrator.core.reading import read_text
 from orchestrator.locks.fenced_writer import WRITE_WAIT_S
 from orchestrator.store.following import BEGINNING, END, follow_stream
 from orchestrator.store.keys import CHANGES, DOCUMENT
@@ -431,7 +432,7 @@ class Workspace(WorkspaceView):
             op_id,
         )
         if answer.status == "state":
-            raise StateConflict(task_id, answer.rest[0].decode() or None, " or ".join(expected or ()) or "nothing")
+            raise StateConflict(task_id, read_text(answer.rest[0]) or None, " or ".join(expected or ()) or "nothing")
         return Applied(answer.rest[0], answer.revision, answer.status == "duplicate")
 
     # ------------------------------------------------------------------------------------------- private to shared
@@ -538,7 +539,7 @@ class Workspace(WorkspaceView):
             "direct-agent",
         )
         entry: bytes = answer.rest[0]
-        return entry.decode()
+        return read_text(entry)
 
     def directives(self, *, block: Duration | None = None) -> AsyncGenerator[Directive]:
         """Yield the unacknowledged directives of the agent, then new ones: `async for directive in ws.directives():`.

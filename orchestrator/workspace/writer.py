@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import InvalidInput, WorkspaceFull
+from orchestrator.core.reading import read_text
 from orchestrator.locks.fenced_writer import WRITE_WAIT_S, FencedWriter
 from orchestrator.workspace.scripts import ChangeCall, pack_limits
 
@@ -68,7 +69,7 @@ class WorkspaceWriter(FencedWriter):
             lambda caller: make_call(ChangeCall(self.scope.keys, caller, pack_limits(self.settings))), op_id, action
         )
         if reply.status == "full":
-            raise self._full(reply.rest[0].decode())
+            raise self._full(read_text(reply.rest[0]))
         return reply
 
     def _full(self, what: str) -> WorkspaceFull:

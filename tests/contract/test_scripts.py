@@ -203,7 +203,19 @@ def test_header() -> None:
         ("tasks/renew", LeaseStatus),
         (
             "tasks/submit",
-            ["created", "duplicate", "conflict", "full", "stale", "stopped", "busy", "crowded", "lost", "cancelling"],
+            [
+                "created",
+                "duplicate",
+                "conflict",
+                "full",
+                "stale",
+                "stopped",
+                "busy",
+                "crowded",
+                "lost",
+                "cancelling",
+                "invalid",
+            ],
         ),
     ],
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
+from orchestrator.core.reading import read_text
 from orchestrator.services import ReplyTooLarge
 
 if TYPE_CHECKING:
@@ -129,10 +130,10 @@ class ControlReader:
         self._pauses.reset()
         found: dict[bytes, list[Any]] = dict(taken[0] or ())
         for name, entries in found.items():
-            self._cursors[name.decode()] = entries[-1][0].decode()
+            self._cursors[read_text(name)] = read_text(entries[-1][0])
         commands, notes = (found.get(stream.encode(), []) for stream in self._streams)
         return Received(
-            [(entry.decode(), fields) for entry, fields in commands], [_note(fields) for _, fields in notes]
+            [(read_text(entry), fields) for entry, fields in commands], [_note(fields) for _, fields in notes]
         )
 
     def _lost(self, failure: StoreError) -> Received:
@@ -149,4 +150,4 @@ class ControlReader:
 
 def _note(fields: Sequence[bytes]) -> Note:
     said = dict(zip(fields[::2], fields[1::2], strict=False))
-    return Note(*(said.get(name, b"").decode(errors="replace") for name in (b"k", b"t", b"g")))
+    return Note(*(read_text(said.get(name, b"")) for name in (b"k", b"t", b"g")))

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from orchestrator.core.backoff import ExponentialBackoff, Pauses
 from orchestrator.core.errors import (
+    DamagedData,
     Fenced,
     InvalidInput,
     LeaseLapsed,
@@ -210,7 +211,7 @@ class Executor:
         """Set the envelope, and check whether the attempt may start."""
         try:
             attempt.envelope = decode_envelope(packed)
-        except msgspec.DecodeError as unreadable:
+        except DamagedData as unreadable:
             return rejected(f"its envelope cannot be decoded: {unreadable}")
         return self._check_start(attempt)
 

@@ -14,6 +14,7 @@ import anyio
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
+from orchestrator.core.reading import read_whole
 from orchestrator.tasks import scripts
 from orchestrator.tasks.inbox import GroupMissing
 from orchestrator.tasks.model import Delivery, LeaseStatus, Verdict, VerdictKind
@@ -147,7 +148,7 @@ class Fetcher:
             StoreError: the reply came late, and Redis did not say whether the entries are still this worker's.
         """
         self.adopts = True
-        if self._agent.limited:
+        if deliveries and self._agent.limited:
             deliveries = await self._fresh(deliveries)
         await self.start(deliveries, asked_s=asked_s)
         self.adopts = False
@@ -253,4 +254,4 @@ class Fetcher:
 
 def _granted_ms(delivery: Delivery) -> int:
     """Return when the entry was appended, by the server's clock: its id begins with that time."""
-    return int(delivery.entry.partition("-")[0])
+    return read_whole(delivery.entry.partition("-")[0])

@@ -13,6 +13,7 @@ from orchestrator.control.desired import read_desired
 from orchestrator.control.signing import signer_of
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
+from orchestrator.core.reading import read_whole
 from orchestrator.workers.runtime.active_commands import interrupted
 from orchestrator.workers.runtime.control_reader import MAX_BYTES, NOTHING, ControlReader
 from orchestrator.workers.runtime.receipts import CommandReceipts
@@ -192,7 +193,7 @@ class CommandListener:
             store.long_read(name="listener", connect_timeout_s=self._connect_timeout_s, max_bytes=MAX_BYTES),
             keys=self._parts.services.keys,
             worker=self._parts.worker,
-            since=f"{int(seconds) - LISTEN_BACK_S}000-0",
+            since=f"{read_whole(seconds) - LISTEN_BACK_S}000-0",
             retry_cap_s=self._retry_cap_s,
         )
 

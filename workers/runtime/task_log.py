@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.line_cap import LineCap
 from orchestrator.core.log import get_logger
+from orchestrator.core.reading import read_text
 from orchestrator.tasks.model import VerdictKind
 from orchestrator.workers.runtime.places import definition_of
 
@@ -161,7 +162,7 @@ class TaskLog:
 
     def _new_trace(self, task_id: str, trace: bytes) -> str | None:
         """Return a traceback, unless the last one of the task came from the same lines of code."""
-        text = trace.decode(errors="replace")
+        text = read_text(trace)
         places = tuple(line for line in text.splitlines() if line.lstrip(" |").startswith('File "'))
         if not places:
             return None  # the worker made the exception, and its reason says all

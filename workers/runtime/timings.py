@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.agents.timings import BUCKETS, CELLS, OUTCOMES, RAN_MS, RUNS, WAITED_MS, WAITS
+from orchestrator.core.ids import task_ms
 from orchestrator.tasks.model import VerdictKind
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class AttemptTimings:
         if ready_ms is None and delivery.attempt == 1:
             # Tasks that were submitted together have the same time.
             if not delivery.task_id.startswith(self._time_digits):
-                self._time_digits, self._time_ms = delivery.task_id[:13], submitted_ms(delivery.task_id)
+                self._time_digits, self._time_ms = delivery.task_id[:13], task_ms(delivery.task_id)
             ready_ms = self._time_ms
         if not ready_ms:
             return None
@@ -128,8 +129,3 @@ class AttemptTimings:
     def set_clock(self, now_ms: int, asked_s: float, answered_s: float) -> None:
         """Compare the clock of the server with the monotonic one."""
         self._clock_ms, self.knows_clock = now_ms - (asked_s + answered_s) * 500, True
-
-
-def submitted_ms(task_id: str) -> int:
-    """Return the ms of the submit by the clock of the client, from the id of the task."""
-    return int(f"{task_id[:8]}{task_id[9:13]}", 16)
