@@ -19,6 +19,7 @@ local now_arg    = ARGV[6]                   -- time: test override, microsecond
 --@include lane: restore_member
 --@include queue: enqueue, start_waiting, flush_waiting
 --@include ending: start_endings, flush_endings, index_dead
+--@include held_bytes: collect_bytes
 --@include reclaim: reclaim_task, requeue_task
 
 if not goes_on(pool, mark) then return {} end
@@ -59,6 +60,7 @@ end
 local function put_in_place(row, task_key)
   local task = read_task(task_key, 'state', 'gen', 'at', 'queue', 'rank', 'due', 'by', 'env')
   local state = task.state
+  if waits[state] then collect_bytes(pool, waiting.bytes, row.id, task.queue, task.env, 1) end
   if state == 'assigned' then
     give_back(row, task_key)
   elseif state == 'ready' then

@@ -10,13 +10,17 @@
 --@include queue: enqueue, put_suspects
 --@include inbox: put_entry
 --@include limit: limit_room, take_slots
---@include ending: start_endings, end_task, flush_endings
+--@include ending: start_endings, end_task, stop_waiting, flush_endings
+--@include held_bytes: weigh, is_apart, collect_bytes
 
 -- The most bytes of envelopes that one call reads.
 local assign_bytes = 262144
 
 -- The fields of a plain task that need not be read.
 local plain = {}
+
+-- The fields of a plain task with large arguments.
+local with_arguments = {}
 
 -- Returns the scopes of versions that hold tasks, by queue: a flat list scope, digests, scope, digests ...
 local function scopes_by_queue(pool)
@@ -208,7 +212,7 @@ local function read_waiting(task_key)
   if fields == 4 then
     local found = read_task(task_key, 'state', 'gen', 'env', 'lane', 'session')
     if found.lane or found.session then return found, {lane = found.lane, session = found.session} end
-    if redis.call('HEXISTS', task_key, 'args') == 1 then return found, plain end
+    if redis.call('HEXISTS', task_key, 'args') == 1 then return found, with_arguments end
   end
   local found = read_task(task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill',
     'out', 'requeued', 'lane', 'group', 'refused', 'queue', 'session')
@@ -329,6 +333,7 @@ local function fill_inbox(pool, run, agent, most)
     elseif task.by and tonumber(task.by) <= run.now_ms then
       task.gen = found.gen
       end_task(pool, run.ending, id, task, 'expired', lifetime(task.ttl, nil, task.idem), {'reason', 'did not start in time'})
+      stop_waiting(pool, run.ending, id, task.queue, found.env)
       run.expiring[#run.expiring + 1] = id
     elseif task.skill and not agent.skilled[task.skill] then
       parked[#parked + 1] = score
@@ -349,6 +354,9 @@ local function fill_inbox(pool, run, agent, most)
         if tonumber(found.gen) >= run.now_ms then generation = integer(next_generation(found.gen, run.now_ms)) end
         run.bytes = run.bytes + #found.env
         put_entry(pool, agent.name, id, score, generation, found.env, task)
+        if weigh(id, #found.env) > 0 or (task ~= plain and is_apart(found.env)) then
+          collect_bytes(pool, run.ending.bytes, id, task.queue, found.env, -1)
+        end
         if limits ~= '' then grants[#grants + 1] = id .. ':' .. generation end
         if task.by then run.expiring[#run.expiring + 1] = id end
         assigned = assigned + 1

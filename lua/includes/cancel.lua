@@ -5,7 +5,7 @@
 --@include lane: leave_ready
 --@include limit: return_slots
 --@include inbox: pending_worker, remove_entries
---@include ending: end_task
+--@include ending: end_task, stop_waiting
 
 -- Returns a collector for the cancels of one call; `flush_cancelling` stores it.
 local function start_cancelling()
@@ -43,6 +43,7 @@ local function cancel_task(pool, ending, cancelling, id, reason)
   end
   local ended = {idem = task.idem, lane = task.lane, session = task.session, out = task.out, gen = task.gen, fails = task.fails, deaths = task.deaths}
   end_task(pool, ending, id, ended, 'cancelled', lifetime(task.ttl, nil, task.idem), {'reason', reason})
+  if state ~= 'assigned' then stop_waiting(pool, ending, id, task.queue, task.env) end
   if state == 'ready' then
     leave_ready(pool, ending, task.queue or skill_queue(task.env), id)
   elseif state == 'scheduled' then

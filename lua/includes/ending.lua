@@ -4,6 +4,7 @@
 --@include output: append_event
 --@include lane: pass_lane, flush_turns
 --@include family: note_activity
+--@include held_bytes: collect_bytes, add_bytes
 
 -- Returns the client that waits for the end of a task: the last group of digits of the id, if it says so (`TaskIds` in
 -- orchestrator/core/ids.py); else nil.
@@ -16,7 +17,7 @@ end
 -- Returns a collector for the tasks that end in one call; `flush_endings` stores it.
 local function start_endings(now)
   return {now = now, now_text = integer(math.floor(now / 1000)), counts = {}, replies = {}, events = {}, inline_bytes = 0,
-    turns = {}, sessions = {}}
+    turns = {}, sessions = {}, bytes = {}}
 end
 
 local reply_inline_bytes = 65536
@@ -76,8 +77,13 @@ local function end_task(pool, ending, id, task, state, ttl_s, fields, result, en
   if task.lane then pass_lane(pool, ending, task.lane, id) end
 end
 
+-- Notes that a task does not wait any longer; `queue` is false for that of its skill.
+local function stop_waiting(pool, ending, id, queue, envelope)
+  collect_bytes(pool, ending.bytes, id, queue, envelope, -1)
+end
+
 -- Stores what a call collected: turns of lanes, one event, one reply entry per waiting client, activity of sessions,
--- counters.
+-- bytes of queues, counters.
 local function flush_endings(pool, ending)
   if next(ending.turns) then flush_turns(pool, ending) end
   if #ending.events > 0 then
@@ -90,6 +96,7 @@ local function flush_endings(pool, ending)
     redis.call('EXPIRE', replies_key, 3600)
   end
   if next(ending.sessions) then note_activity(pool, ending.sessions, ending.now / 1000) end
+  if next(ending.bytes) then add_bytes(pool, ending.bytes) end
   increment_counters(pool, ending.now, ending.counts)
 end
 

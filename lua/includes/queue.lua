@@ -2,6 +2,7 @@
 --@include notify: notify_supervisor, notify_of_room
 --@include record: read_task
 --@include desired: suspended_scopes
+--@include held_bytes: add_bytes
 
 -- Adds tasks to one queue: `scored` is a flat list score, id, score, id ... (at most 1000 values). Notifies supervisors
 -- when the queue was empty; otherwise they know of it (protocol rule 5).
@@ -93,13 +94,14 @@ end
 
 -- Returns a collector for the tasks of one call that will wait; `flush_waiting` stores them.
 local function start_waiting()
-  return {ready = {}, scheduled = {}, expiring = {}, asking = {}, spread = 0}
+  return {ready = {}, scheduled = {}, expiring = {}, asking = {}, spread = 0, bytes = {}}
 end
 
--- Stores collected tasks in their queues, `scheduled`, `asking` and `expiring`.
+-- Stores collected tasks in their queues, `scheduled`, `asking` and `expiring`, and the bytes of those that wait again.
 local function flush_waiting(pool, waiting)
   for queue, scored in pairs(waiting.ready) do put_ready(pool, queue, scored) end
   if #waiting.scheduled > 0 then put_due(pool, 'scheduled', waiting.scheduled) end
   if #waiting.asking > 0 then put_due(pool, 'asking', waiting.asking) end
   if #waiting.expiring > 0 then put_due(pool, 'expiring', waiting.expiring) end
+  if next(waiting.bytes) then add_bytes(pool, waiting.bytes) end
 end

@@ -7,6 +7,7 @@
 --@include output: append_event
 --@include queue: enqueue
 --@include ending: end_task, index_dead
+--@include held_bytes: collect_bytes
 
 -- Names other tasks of a worker that died: of `ids` those that the same worker held (`from`, or all when it is nil).
 -- Any of them may have killed the worker (protocol rule 8).
@@ -201,6 +202,7 @@ local function requeue_task(pool, waiting, id, task, generation, now, why)
   local fields = {'state', state, 'gen', generation}
   if due then fields[5], fields[6], fields[7], fields[8] = 'left', 'death', 'due', due end
   redis.call('HSET', pool .. ':task:' .. id, unpack(fields))
+  collect_bytes(pool, waiting.bytes, id, task.queue, task.env, 1)
   if task.out and not task.died then
     append_event(pool, id, task.gen, task.fails + task.deaths + 1, 'given_back', why)
   end

@@ -28,6 +28,7 @@ local now_arg    = ARGV[9]                   -- time: test override, microsecond
 --@include ending: start_endings, flush_endings
 --@include envelope: depth_of
 --@include reclaim: co_running, count_crew, reclaim_task, requeue_task
+--@rare: stored_size, collect_bytes, add_bytes
 --@rare: consider, remove_entries, put_ready, put_due, flush_turns, note_activity
 
 local inline_bytes, call_bytes = 16384, 1048576

@@ -28,13 +28,15 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include counter: count_done
 --@include envelope: skill_queue
 --@include record: read_task, lifetime, rank_of, original_score, next_generation, attempt_number
---@include history: add_attempt
+--@include history: add_attempt, add_error
 --@include output: append_event
 --@include queue: enqueue, start_waiting, flush_waiting
 --@include version: add_version, awaits_version
 --@include limit: return_slots
 --@include inbox: remove_from_inboxes
 --@include ending: start_endings, end_task, flush_endings, index_dead
+--@include held_bytes: collect_bytes
+--@rare: add_error, stored_size, collect_bytes, add_bytes
 --@rare: leave_attempt, note_refusal, note_attempt, return_slots, index_dead, append_event, pass_lane, put_ready, put_due
 --@rare: flush_turns, drop_result, notify_of_rooms
 
@@ -111,7 +113,7 @@ local function leave_attempt(task_key, row, task)
   local attempt = attempt_number(task.fails, task.deaths)
   if verdict == 'retry' then
     fields[#fields + 1], fields[#fields + 2] = 'fails', tonumber(task.fails or 0) + 1
-    fields[#fields + 1], fields[#fields + 2] = 'error:' .. attempt, row.payload
+    add_error(task_key, fields, attempt, row.payload)
   elseif verdict == 'snooze' and (row.number or 0) ~= 0 then
     fields[#fields + 1], fields[#fields + 2] = 'snoozes', tonumber(task.snoozes or 0) + 1
   end
@@ -135,6 +137,7 @@ local function leave_attempt(task_key, row, task)
     -- The task has started in time; later attempts have no deadline.
     redis.call('HDEL', task_key, 'by')
   end
+  local envelope = redis.call('HGET', task_key, 'env')
   if state == 'scheduled' then
     waiting.scheduled[#waiting.scheduled + 1] = integer(due)
     waiting.scheduled[#waiting.scheduled + 1] = id
@@ -145,8 +148,9 @@ local function leave_attempt(task_key, row, task)
     local score = integer(rank_of(task.rank) + now_ms)
     -- A requeued task returns to its original place.
     if verdict == 'requeue' or unstarted[verdict] then score = original_score(task_key) end
-    enqueue(waiting.ready, task.queue or skill_queue(redis.call('HGET', task_key, 'env')), score, id)
+    enqueue(waiting.ready, task.queue or skill_queue(envelope), score, id)
   end
+  collect_bytes(pool, waiting.bytes, id, task.queue, envelope, 1)
   counts[again[verdict]] = (counts[again[verdict]] or 0) + 1
   if task.out then
     local text = state == 'awaiting_input' and integer(row.number or 1) .. ' ' .. row.payload or reason
@@ -206,7 +210,8 @@ local function judge(row, number)
   elseif verdict == 'dead' then
     local fails = tonumber(task.fails or 0) + 1
     local attempt = fails + tonumber(task.deaths or 0)
-    local fields = {'fails', fails, 'reason', reason, 'error:' .. attempt, trace}
+    local fields = {'fails', fails, 'reason', reason}
+    add_error(task_key, fields, attempt, trace)
     note_attempt(task_key, row, task, fields, outcomes[row.verdict], reason)
     end_task(pool, ending, id, task, 'dead', lifetime(task.ttl, dead_ttl_s), fields)
     index_dead(pool, id, now_ms, dead_ttl_s)

@@ -13,7 +13,7 @@ local now_arg = ARGV[2]             -- time: test override, microseconds
 --@include output: append_event
 --@include queue: put_ready, enqueue
 --@include lane: join_lane, leave_ready
---@include ending: start_endings, end_task, flush_endings
+--@include ending: start_endings, end_task, stop_waiting, flush_endings
 
 local now = now_us(now_arg)
 local now_text = integer(math.floor(now / 1000))
@@ -29,6 +29,7 @@ for i = 1, #late do
   if task.state == 'ready' or task.state == 'scheduled' or task.state == 'waiting' then
     local ended = {idem = task.idem, lane = task.lane, session = task.session, out = task.out, gen = task.gen, fails = task.fails, deaths = task.deaths}
     end_task(pool, ending, id, ended, 'expired', lifetime(task.ttl, nil, task.idem), {'reason', 'did not start in time'})
+    stop_waiting(pool, ending, id, task.queue, task.env)
     if task.state == 'ready' then
       leave_ready(pool, ending, task.queue or skill_queue(task.env), id)
     elseif task.state == 'scheduled' then

@@ -28,7 +28,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include version: parse_version_scope, list_version_scope
 --@include queue: remove_from_queue, remove_suspects, notify_of_kept_slots, enqueue, leave_queue, start_waiting, flush_waiting
 --@include inbox: is_reachable, remove_entries
---@include ending: waiting_client, start_endings, end_task, flush_endings, index_dead
+--@include ending: waiting_client, start_endings, end_task, stop_waiting, flush_endings, index_dead
 --@include reclaim: reclaim_task, requeue_task
 
 local call_bytes, orphan_s = 1048576, 300
@@ -245,6 +245,7 @@ local function end_damaged(id, task, field)
   local reason = 'its record is damaged: ' .. field
   end_task(pool, ending, id, kept, 'dead', lifetime(task.ttl, dead_ttl_s), {'reason', reason})
   index_dead(pool, id, now_ms, dead_ttl_s)
+  if waits[task.state] then stop_waiting(pool, ending, id, task.queue, task.env) end
   task.state = 'dead'
 end
 

@@ -16,6 +16,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include output: append_event
 --@include queue: enqueue, start_waiting, flush_waiting
 --@include lane: join_lane
+--@include held_bytes: collect_bytes
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -57,6 +58,7 @@ local function retry(id)
     enqueue(waiting.ready, task.queue or skill_queue(task.env), integer(rank_of(found.rank) + now_ms), id)
   end
   if found.out then append_event(pool, id, generation, fails + deaths + 1, 'requeued', said) end
+  collect_bytes(pool, waiting.bytes, id, task.queue, task.env, 1)
   requeued[#requeued + 1] = id
   return 'requeued', state
 end

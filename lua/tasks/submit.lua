@@ -1,7 +1,7 @@
 #!lua
 -- Accepts tasks: up to 500 rows, each judged for itself. A row may end after its last unusual column. A row that
 -- replaces the tasks of a long lane returns `crowded` after 500 ended tasks; sent again, it continues.
--- status, per row: created | duplicate id | conflict id | full queue | stale parent or schedule | stopped slot | busy
+-- status, per row: created | duplicate id | conflict id | full queue or cap | stale parent or schedule | stopped slot | busy
 -- task | crowded lane | lost id (`apart`: its record has no arguments) | cancelling parent (it is told to stop) | invalid
 -- column (no client sends such a value; one of another type is an error)
 -- returns: for each row that was not created its number, its status, and the value named above
@@ -10,7 +10,8 @@ local pool        = KEYS[1]                   -- key: root of the pool's slot
 local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s queue skill delay_ms at_ms start_by_ms idem digest parent parent_generation lane on_busy fire session apart tags
 local max_tasks   = tonumber(ARGV[2])         -- int: cap of one queue
 local max_wait_s  = tonumber(ARGV[3])         -- int: lifetime of a task that waits
-local now_arg     = ARGV[4]                   -- time: test override, microseconds
+local caps        = ARGV[4]                   -- str: bytes of a queue, bytes of the pool, number of queues
+local now_arg     = ARGV[5]                   -- time: test override, microseconds
 --@include time: now_us, integer
 --@include key: percent_encode
 --@include envelope: skill_queue, session_of
@@ -22,24 +23,30 @@ local now_arg     = ARGV[4]                   -- time: test override, microsecon
 --@include family: collect_member, flush_children, flush_sessions
 --@include tag: collect_tags, flush_tags
 --@include ending: start_endings, flush_endings
+--@include held_bytes: weigh, read_bytes, count_queues, is_full, mark_cap, unmark_caps
 --@include cancel: start_cancelling, has_begun, cancel_task, flush_cancelling, reason_below, note_children
 --@include schedule: fire_is_stale, record_fire
 --@include notify: notify_supervisor
 --@rare: is_known, refused_by, held_by, percent_encode, live_member, make_way
 --@rare: pass_lane, fire_is_stale, record_fire, parse_version_scope, put_due, append_event, has_begun, cancel_task, flush_cancelling
 --@rare: flush_turns, flush_children, session_of, note_activity, drop_arguments, reason_below, note_children, collect_tags, flush_tags
+--@rare: exceeded_cap, read_bytes, count_queues, is_full, mark_cap, unmark_caps, add_bytes, stored_size, collect_bytes
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local answers, accepted, places, dues = {}, {}, {}, {}
 local lengths, seen_ids, seen_keys = {}, {}, {}
 local lanes, crowds, may_end = {}, {}, 500
+local bytes_before, bytes_added, pool_before, pool_added, new_queues = {}, {}, 0, 0, 0
 
 local task_prefix, task_keys = pool .. ':task:', {}
 for i = 1, #rows do task_keys[i] = task_prefix .. rows[i].id end
 local any_known = redis.call('EXISTS', unpack(task_keys)) > 0
 
-local any_active, refusing = redis.call('EXISTS', pool .. ':desired') == 1, {}
+-- One command looks for both, because there is rarely either.
+local marks = redis.call('EXISTS', pool .. ':desired', pool .. ':full')
+local any_active = marks == 2 or (marks == 1 and redis.call('EXISTS', pool .. ':desired') == 1)
+local any_full, refusing = marks == 2 or (marks == 1 and not any_active), {}
 local any_held = any_active and redis.call('EXISTS', pool .. ':held') == 1
 
 -- Returns the slot of the first active command that refuses a new task, a stop or a drain of its queue; or nil.
@@ -201,6 +208,29 @@ local function misfit(row, id, queue)
   return unusual_misfit(row)
 end
 
+-- Returns the cap that a task would exceed, as the submit answers it, or nil. Marks a cap that is reached, so that tasks
+-- which count for none are refused too.
+local function exceeded_cap(queue, size)
+  if not bytes_before[queue] then bytes_before[queue], pool_before = read_bytes(pool, queue) end
+  local most_queue, most_pool, most_queues = string.match(caps, '^(%d+) (%d+) (%d+)$')
+  local held, held_in_pool = bytes_before[queue] + (bytes_added[queue] or 0), pool_before + pool_added
+  local name, detail
+  if held + size > tonumber(most_queue) then
+    name, detail = queue, 'bytes ' .. integer(held) .. ' ' .. queue
+  elseif held_in_pool + size > tonumber(most_pool) then
+    name, detail = '*', 'bytes ' .. integer(held_in_pool) .. ' *'
+  elseif length_of(queue) == 0 and count_queues(pool) + new_queues >= tonumber(most_queues) then
+    name, detail = 'queues', 'queues'
+  end
+  if name then
+    mark_cap(pool, name)
+    any_full = true
+  elseif any_full then
+    unmark_caps(pool, queue, count_queues(pool) + new_queues < tonumber(most_queues))
+  end
+  return detail
+end
+
 local function judge(i, row)
   local id, idem, digest = row.id, row.idem, row.digest
   local queue = row.queue or skill_queue(row.envelope)
@@ -229,6 +259,12 @@ local function judge(i, row)
   if row.delay_ms and now_ms + row.delay_ms > due then due = now_ms + row.delay_ms end
   local refusal = any_active and refused_by(queue, row.skill, row.envelope)
   if refusal then return 'stopped', refusal end
+  local size = #row.envelope + (row.apart and redis.call('HSTRLEN', task_keys[i], 'args') or 0)
+  local weight = weigh(id, size)
+  if weight > 0 or (any_full and is_full(pool, queue)) then
+    local excess = exceeded_cap(queue, size)
+    if excess then return 'full', excess end
+  end
   local waits_in, lane = queue, row.lane
   if due > now_ms then
     waits_in = 'scheduled'
@@ -249,7 +285,10 @@ local function judge(i, row)
     full = waits_in
   end
   if full then return 'full', full end
-  lengths[waits_in] = length_of(waits_in) + 1
+  local length = length_of(waits_in)
+  lengths[waits_in] = length + 1
+  if length == 0 and waits_in == queue then new_queues = new_queues + 1 end
+  if weight > 0 then bytes_added[queue], pool_added = (bytes_added[queue] or 0) + weight, pool_added + weight end
   seen_ids[id] = true
   if idem then seen_keys[idem] = id .. ' ' .. digest end
   accepted[#accepted + 1] = i
@@ -260,6 +299,7 @@ end
 
 local born, usual_keep_s, usual_score = integer(now_ms), integer(max_wait_s), integer(rank_of(nil) + now_ms)
 local ending, cancelling = start_endings(now), start_cancelling()
+ending.bytes = bytes_added
 local ready, scheduled, expiring = {}, {}, {}
 local parents, sessions, indices, interrupted = {}, {}, {}, {}
 

@@ -19,7 +19,7 @@ local now_arg = ARGV[6]                   -- time: test override, microseconds
 --@include limit: limit_room, take_slots
 --@include inbox: put_entry
 --@include version: any_refuses, live_versions
---@include ending: start_endings, flush_endings
+--@include ending: start_endings, stop_waiting, flush_endings
 
 local look_at, patience_ms, call_bytes = 200, 60000, 1048576
 local now = now_us(now_arg)
@@ -96,6 +96,7 @@ local function collect(lists, name, ...)
   for i = 1, select('#', ...) do list[#list + 1] = (select(i, ...)) end
 end
 
+local ending = start_endings(now)
 for i = 1, #found do
   if #taken >= want or bytes >= call_bytes then break end
   local id, score, queue = found[i].id, found[i].score, found[i].queue
@@ -123,6 +124,7 @@ for i = 1, #found do
       local task = {fails = record.fails, deaths = record.deaths, requeued = record.requeued, out = record.out}
       local generation = integer(next_generation(record.gen, now_ms))
       bytes = bytes + put_entry(pool, agent, id, score, generation, record.env, task)
+      stop_waiting(pool, ending, id, queue, record.env)
       running[#running + 1] = {depth, most}
       taken[#taken + 1] = {most, depth}
       collect(removed, queue, id)
@@ -142,7 +144,6 @@ if #taken > 0 then
   -- All entries before these are read, so the worker gets exactly these.
   answer[2] = redis.call('XREADGROUP', 'GROUP', 'workers', worker, 'COUNT', #taken, 'STREAMS', inbox_key, '>')[1][2]
   for i = 1, #taken do answer[2 * i + 1], answer[2 * i + 2] = taken[i][1], taken[i][2] end
-  local ending = start_endings(now)
   ending.counts.assigned = #taken
   flush_endings(pool, ending)
 end

@@ -14,6 +14,7 @@ from orchestrator.core.formats import Feature
 from orchestrator.core.group_commit import MAX_BYTES, GroupCommit, split_to_fit
 from orchestrator.tasks import scripts
 from orchestrator.tasks.scripts import CREATED, UnusualRow
+from orchestrator.tasks.submission import submit_caps
 from orchestrator.tasks.values import ROW_BYTES, call_bytes, split_row, write_commands
 
 if TYPE_CHECKING:
@@ -89,7 +90,11 @@ class Batcher:
     def _call(self, rows: Sequence[SubmitRow]) -> Call[list[SubmitAnswer]]:
         queue = self._services.settings.queue
         return scripts.submit(
-            self._services.keys, rows=rows, max_tasks=queue.max_tasks, max_wait_s=round(queue.max_wait_s)
+            self._services.keys,
+            rows=rows,
+            max_tasks=queue.max_tasks,
+            max_wait_s=round(queue.max_wait_s),
+            caps=submit_caps(queue),
         )
 
     @asynccontextmanager

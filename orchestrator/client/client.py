@@ -28,7 +28,6 @@ from orchestrator.core.errors import (
     LaneBusy,
     NotDurable,
     OrchestratorError,
-    QueueFull,
     ServerUnavailable,
     Stopped,
     StoreError,
@@ -39,7 +38,7 @@ from orchestrator.core.live_settings import LiveSettings
 from orchestrator.services import Services, open_services, resolve_settings
 from orchestrator.store.keys import ScopeKeys
 from orchestrator.store.scoped import bind_scope
-from orchestrator.tasks.submission import Submission, SubmissionValidator
+from orchestrator.tasks.submission import Submission, SubmissionValidator, queue_full
 from orchestrator.tracing.active import active, background_context
 
 if TYPE_CHECKING:
@@ -503,7 +502,7 @@ class Orchestrator:
             case "conflict":
                 raise KeyConflict(task.options.get("key") or "", answer.detail)
             case "full":
-                raise QueueFull(answer.detail, services.settings.queue.max_tasks)
+                raise queue_full(answer.detail, services.settings.queue)
             case "stopped":
                 raise Stopped(answer.detail)
             case "busy":

@@ -16,6 +16,7 @@ from orchestrator.core.group_commit import GroupCommit, split_to_fit
 from orchestrator.store.durable import DurableLink, Waited
 from orchestrator.tasks import scripts
 from orchestrator.tasks.scripts import CREATED
+from orchestrator.tasks.submission import submit_caps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,7 +137,13 @@ class DurableSubmits:
             for part in split_to_fit(rows[start : start + CHUNK_ROWS], row_size)
         ]
         calls: list[Call[Any]] = [
-            scripts.submit(keys, rows=part, max_tasks=queue.max_tasks, max_wait_s=round(queue.max_wait_s))
+            scripts.submit(
+                keys,
+                rows=part,
+                max_tasks=queue.max_tasks,
+                max_wait_s=round(queue.max_wait_s),
+                caps=submit_caps(queue),
+            )
             for part in parts
         ]
         asked = Counter(f"{level}:asked" for level in levels if level != DEFAULT)

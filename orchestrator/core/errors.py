@@ -431,14 +431,28 @@ class QueueFull(SubmitRefused):
     """A queue has reached its limit; the task was not stored.
 
     Attributes:
-        queue: the queue, `lane:NAME`, `scheduled`, or the slot of a stop, as `stop:session:101`, if the tasks that it
-            holds back reach the limit together with the queue.
-        cap: the limit.
+        queue: the queue, `lane:NAME`, `scheduled`, `pool`, `queues` and `schedules` (their number), or the slot of a
+            stop, as `stop:session:101`, if the tasks that it holds back reach the limit together with the queue.
+        cap: the limit: tasks, queues, schedules, or bytes if `held_bytes` is set.
+        held_bytes: bytes of the tasks of the queue or of the pool that wait; None for other limits.
     """
 
-    def __init__(self, queue: str, cap: int) -> None:
+    def __init__(self, queue: str, cap: int, held_bytes: int | None = None) -> None:
         slot = parse_slot(queue)
-        if slot.verb == "stop":
+        if held_bytes is not None:
+            what, setting = ("the pool", "pool") if queue == "pool" else (f"queue {queue}", "queue")
+            text = (
+                f"the tasks of {what} that wait hold {held_bytes} of at most {cap} bytes, and this task does "
+                f"not fit; submit again later, add workers, or raise queue.max_{setting}_bytes"
+            )
+        elif queue == "queues":
+            text = (
+                f"the pool has its maximum of {cap} queues with tasks, and this task is for another one; submit again "
+                "later, use fewer names of skills and agents, or raise queue.max_queues"
+            )
+        elif queue == "schedules":
+            text = f"the pool has its maximum of {cap} schedules; delete some, or raise queue.max_schedules"
+        elif slot.verb == "stop":
             text = (
                 f"the queue and the tasks that the stop of {slot.scope} holds back reach the maximum of {cap} tasks; "
                 "submit again after `orc start`, or raise queue.max_tasks"
@@ -451,6 +465,7 @@ class QueueFull(SubmitRefused):
         super().__init__(text)
         self.queue = queue
         self.cap = cap
+        self.held_bytes = held_bytes
 
 
 class Stopped(SubmitRefused):

@@ -102,6 +102,7 @@ Retention: TypeAlias = Annotated[float, Field(ge=1, le=100 * 365 * _DAY_S, allow
 """Redis keeps keys for whole seconds; 0 would delete them at once."""
 Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31)]
 Size: TypeAlias = Annotated[int, Field(ge=1, le=512 * 1024 * 1024)]  # Redis holds no longer strings
+Bytes: TypeAlias = Annotated[int, Field(ge=1024, le=2**49)]
 
 Health: TypeAlias = Annotated[
     str, BeforeValidator(lambda given: str(given) if type(given) is int else given), AfterValidator(_check_health)
@@ -203,6 +204,19 @@ class QueueSettings(_Section):
         description="Seconds that a submit waits for its durability; then it raises NotDurable, and the task exists.",
     )
     max_tasks: Live[Count] = Field(default=1_000_000, description="Maximum tasks in a queue; more are refused.")
+    max_queue_bytes: Live[Bytes] = Field(
+        default=2 * 1024**3,
+        description="Maximum bytes of the tasks of a queue that wait, arguments included; more are refused.",
+    )
+    max_pool_bytes: Live[Bytes] = Field(
+        default=8 * 1024**3, description="Maximum bytes of all tasks that wait; more are refused."
+    )
+    max_queues: Live[Count] = Field(
+        default=10_000,
+        description="Maximum queues (skills, and agents that tasks are addressed to) with ready tasks; a task for "
+        "another queue is refused.",
+    )
+    max_schedules: Live[Count] = Field(default=10_000, description="Maximum schedules of the pool; more are refused.")
     max_wait_s: Live[Retention] = Field(
         default=14 * _DAY_S, description="Seconds after which a task that never started is dropped."
     )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pydantic.fields import FieldInfo
 
-RESERVED_VARIABLES: Final = frozenset({"ORC_CONFIG", "ORC_DATA_DIR", "ORC_DATA_DIR_FOREIGN"})
+RESERVED_VARIABLES: Final = frozenset({"ORC_CONFIG", "ORC_DATA_DIR", "ORC_DATA_DIR_FOREIGN", "ORC_DATA_MAXMEMORY"})
 SYSTEM_FILE: Final = Path(setting_checks.SYSTEM_FILE)
 _MANY_TABLES: Final = 100
 _MOUNTED_FILE: Final = "secret file"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Severity(StrEnum):
@@ -42,6 +45,23 @@ class DoctorFinding:
     def __post_init__(self) -> None:
         assert self.code in TOPICS, f"{self.code} is not in the table"
         assert bool(self.fix) is (self.severity is not Severity.OK), f"{self.code}: only a problem has a fix"
+
+
+SHOWN: Final = 20
+"""Findings of one check that are kept."""
+_WORST_FIRST: Final = (Severity.PROBLEM, Severity.WARNING, Severity.OK)
+
+
+def worst(findings: Sequence[DoctorFinding]) -> list[DoctorFinding]:
+    """Return the findings of a check; of more than `SHOWN` the worst, and one that counts the others of each code."""
+    if len(findings) <= SHOWN:
+        return list(findings)
+    ordered = sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.severity))
+    kept, others = ordered[:SHOWN], ordered[SHOWN:]
+    for code in dict.fromkeys(finding.code for finding in others):
+        more = [finding for finding in others if finding.code == code]
+        kept.append(replace(more[0], found=f"and {len(more)} more like these"))
+    return kept
 
 
 def ok(code: str, found: str) -> DoctorFinding:
@@ -274,8 +294,9 @@ _TABLE: Final = (
     Topic("parked", "Tasks were sent to an agent that lacks their skill.", "Start a version of the agent that has it."),
     Topic(
         "queues",
-        "A queue holds more than four fifths of `queue.max_tasks`; a full one refuses tasks.",
-        "Add workers, or raise `queue.max_tasks`.",
+        "A queue holds more than four fifths of `queue.max_tasks` or `queue.max_queue_bytes`, the pool of "
+        "`queue.max_pool_bytes` or `queue.max_queues`; a full one refuses tasks.",
+        "Add workers, or raise the setting that the finding names.",
     ),
     Topic(
         "inboxes",

@@ -11,7 +11,7 @@ from orchestrator.agents.presence import find_absence
 from orchestrator.core.errors import NotFound
 from orchestrator.core.queue_name import QueueName
 from orchestrator.core.reading import read_text
-from orchestrator.doctor.findings import ok, problem, warning
+from orchestrator.doctor.findings import SHOWN, ok, problem, warning
 from orchestrator.tasks import queries as tasks
 from orchestrator.tasks.losses import read_losses
 from orchestrator.why import lookup
@@ -27,6 +27,8 @@ MISSED_HEARTBEATS = 4
 BLOCKED_SINCE_S = 3600.0
 """Blocks of event loops are reported for this long."""
 NEAR_CAP = 0.8
+FULL: Final = 0.999
+"""Share of a cap of bytes above which the next task may not fit."""
 HEADS: Final = 100
 """Queues whose first task is looked at, and agents that are named."""
 
@@ -88,7 +90,9 @@ async def check_agents(context: CheckContext) -> list[DoctorFinding]:
     """Report agents whose live workers have different skills."""
     findings = []
     for agent in await registry.uneven_agents(context.store, HEADS):
-        parts = [f"{skill!r} at {having} of {agent.live}" for skill, having in sorted(agent.skills.items())]
+        uneven = sorted(agent.skills.items(), key=lambda one: (one[1], one[0]))
+        parts = [f"{skill!r} at {having} of {agent.live}" for skill, having in uneven[:SHOWN]]
+        parts += [f"{len(uneven) - SHOWN} more"] * (len(uneven) > SHOWN)
         findings.append(
             warning(
                 "agent-skills",
@@ -146,9 +150,32 @@ async def check_caps(context: CheckContext) -> list[DoctorFinding]:
             findings.append(problem("queues", f"{found}: more are refused", fix))
         elif count > NEAR_CAP * cap:
             findings.append(warning("queues", found, "add workers, or raise queue.max_tasks for the clients"))
+    findings += await _check_bytes(context, len(lengths))
     if not findings:
         seen = f"the longest holds {max(lengths.values())} of {cap} tasks" if lengths else "all are empty"
         findings.append(ok("queues", seen))
+    return findings
+
+
+async def _check_bytes(context: CheckContext, queues: int) -> list[DoctorFinding]:
+    """Report queues whose tasks have nearly as many bytes as they may, the pool, and the number of queues."""
+    caps = context.settings.queue
+    held = await tasks.bytes_by_queue(context.store)
+    of_pool = held.pop("*", 0)
+    full = [
+        (f"the pool holds {of_pool} of {caps.max_pool_bytes} bytes", "max_pool_bytes", of_pool / caps.max_pool_bytes),
+        (f"{queues} of {caps.max_queues} queues hold tasks", "max_queues", queues / caps.max_queues),
+    ]
+    for queue, size in held.items():
+        found = f"queue {queue} holds {size} of {caps.max_queue_bytes} bytes"
+        full.append((found, "max_queue_bytes", size / caps.max_queue_bytes))
+    findings = []
+    for found, setting, share in full:
+        fix = f"add workers, or raise queue.{setting} for the clients"
+        if share >= FULL:
+            findings.append(problem("queues", f"{found}: more are refused", fix))
+        elif share > NEAR_CAP:
+            findings.append(warning("queues", found, fix))
     return findings
 
 

@@ -27,7 +27,7 @@ from orchestrator.doctor import (
     vectors,
 )
 from orchestrator.doctor.context import CheckContext
-from orchestrator.doctor.findings import Severity, problem, warning
+from orchestrator.doctor.findings import Severity, problem, warning, worst
 from orchestrator.embedded.data_dir import find_data_dir
 from orchestrator.services import pool_keys, reach_server
 from orchestrator.store.server_info import read_info
@@ -199,7 +199,7 @@ async def _run(
     findings: list[DoctorFinding] = []
     for code, check in checks:
         try:
-            findings += await check(context)
+            findings += worst(await check(context))
         except StoreError as failure:
             await context.store.execute("TIME")  # raises if the server is unavailable
             fix = "fix the other findings, `rights` first, and run it again"

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 NAME = ".orc"
 ENVIRONMENT_NAME = "ORC_DATA_DIR"
 FOREIGN_NAME = "ORC_DATA_DIR_FOREIGN"
+MEMORY_NAME = "ORC_DATA_MAXMEMORY"
+"""Memory of the server, as Redis writes it (`2gb`); 0 for no bound."""
 """Set to 1, it accepts a data directory that another user owns, such as a mounted volume."""
 POLL_S = 0.02
 

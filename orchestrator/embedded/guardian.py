@@ -38,6 +38,7 @@ from orchestrator.core.errors import ConfigError, OrchestratorError, ServerUnava
 from orchestrator.core.parent_process import end_with_parent
 from orchestrator.embedded import probe
 from orchestrator.embedded.data_dir import DataDir, ServerRecord, is_same_file, write_private
+from orchestrator.embedded.memory_share import choose_maxmemory
 from orchestrator.embedded.server_binary import INSTALL_HINT, ServerBinary, find_server_binary
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class RedisGuardian:
         self._binary = binary
         self._socket_path = socket_path
         self._users_fd = users_fd
+        self._maxmemory = choose_maxmemory()
         self._server_lock_fd: int | None = None
         self._report = report
         self._server: subprocess.Popen[bytes] | None = None
@@ -221,7 +223,7 @@ class RedisGuardian:
         with self._place.open_log(self._place.server_log) as log:
             log_start = os.fstat(log.fileno()).st_size
             self._server = subprocess.Popen(  # noqa: S603 - a program that was found and asked for its version
-                [self._binary.path, REDIS_CONF, "--unixsocket", self._socket_path],
+                [self._binary.path, REDIS_CONF, "--unixsocket", self._socket_path, "--maxmemory", self._maxmemory],
                 # The working directory is the data directory, so that no user path needs quoting for Redis.
                 cwd=self._place.path,
                 stdin=subprocess.DEVNULL,

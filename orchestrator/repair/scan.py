@@ -14,6 +14,7 @@ from orchestrator.agents import scripts as registry
 from orchestrator.core.errors import InvalidInput, ServerRefused
 from orchestrator.core.ids import check_name
 from orchestrator.repair.findings import RepairFinding
+from orchestrator.repair.queue_bytes import QueueBytes
 from orchestrator.schedules import scripts as schedules
 from orchestrator.store.key_kinds import kind_of
 from orchestrator.store.scanning import scan_steps
@@ -111,6 +112,7 @@ class PoolScan:
         self._agent_turn = agent_turn
         self._checked: set[tuple[str, str]] = set()
         self._root = store.keys.stem.encode()
+        self._task_root = self._root + b"task:"
         self._scanners: dict[str, Callable[[_Key], AsyncIterator[list[RepairFinding]]]] = {
             **dict.fromkeys(_INDEXES, self._scan_index),
             "queues": self._scan_queues,
@@ -128,12 +130,21 @@ class PoolScan:
         Raises:
             ServerUnavailable: Redis does not answer, or restarts again and again; start a new scan.
         """
+        recount = QueueBytes(self._store) if self._repair else None
         async for names in scan_steps(self._store, ("SCAN",), "MATCH", self._root + b"*", "COUNT", KEYS_AT_ONCE):
             ours = [name for name in names if name.startswith(self._root)]
             self.keys_seen += len(ours)
             yield []
+            if recount:
+                await recount.look()
             async for found in self._scan_keys(ours):
                 yield found
+            if recount:
+                await recount.add(
+                    [name.removeprefix(self._task_root) for name in ours if name.startswith(self._task_root)]
+                )
+        if recount:
+            await recount.correct()
         # The turn of a lane is known when all its members are found.
         async for found in self._check_tasks(list(self._lanes)):
             yield found

@@ -24,7 +24,7 @@ from orchestrator.schedules.plans import build_plan, refusal, submission
 from orchestrator.schedules.timing import fires
 from orchestrator.tasks import scripts as tasks
 from orchestrator.tasks.scripts import ScheduledFire, UnusualRow
-from orchestrator.tasks.submission import SubmissionValidator
+from orchestrator.tasks.submission import SubmissionValidator, submit_caps
 from orchestrator.tracing.active import active
 
 if TYPE_CHECKING:
@@ -86,7 +86,14 @@ class Schedules:
         check_name("schedule", name)
         plan = build_plan(_validator(services), skill, args, **options)
         absence = await self._absence(services, plan, required=require_agent)
-        done = await schedule_store.add(services.store, name, plan, replace=replace, retry_for_s=_retry_for_s(services))
+        done = await schedule_store.add(
+            services.store,
+            name,
+            plan,
+            replace=replace,
+            most=services.settings.queue.max_schedules,
+            retry_for_s=_retry_for_s(services),
+        )
         if done is not schedule_store.AddStatus.SAME:
             action = "add" if done is schedule_store.AddStatus.ADDED else "replace"
             await self._record(action, name, f"{plan.skill}, {plan.when}", reason, actor)
@@ -164,13 +171,14 @@ class Schedules:
             rows=[replace(row, fire=ScheduledFire(name, "", "", "", 0))],
             max_tasks=queue.max_tasks,
             max_wait_s=round(queue.max_wait_s),
+            caps=submit_caps(queue),
         )
         (answer,) = await services.store.call(call, retry_for_s=_retry_for_s(services))
         if answer.status == "stale":
             raise await queries.unknown(services.store, name)
         # A repeated call finds the task that its first try stored.
         if answer.status not in {"created", "duplicate"}:
-            raise refusal(answer, max_tasks=queue.max_tasks)
+            raise refusal(answer, queue)
         return row.id
 
     async def list(self) -> Sequence[Schedule]:

@@ -10,12 +10,13 @@ import msgspec
 from msgspec.structs import replace
 
 from orchestrator.core.durations import Duration, to_ms
-from orchestrator.core.errors import InvalidInput, QueueFull, Stopped, SubmitRefused
+from orchestrator.core.errors import InvalidInput, Stopped, SubmitRefused
+from orchestrator.core.settings import QueueSettings
 from orchestrator.schedules.model import CatchUp, Overlap, Plan
 from orchestrator.schedules.timing import check_zone
 from orchestrator.tasks.options import REPEATABLE, Option, RepeatableOptions, options_of
 from orchestrator.tasks.scripts import ScheduledFire, SubmitAnswer, UnusualRow
-from orchestrator.tasks.submission import Arguments, NamedSkill, Submission, SubmissionValidator
+from orchestrator.tasks.submission import Arguments, NamedSkill, Submission, SubmissionValidator, queue_full
 
 
 def _choice(kind: type[StrEnum], name: str, value: str) -> StrEnum:
@@ -127,11 +128,11 @@ def fire_row(validator: SubmissionValidator, plan: Plan, fire: ScheduledFire, *,
     return replace(row, fire=fire, idem=None, digest=None)
 
 
-def refusal(answer: SubmitAnswer, *, max_tasks: int) -> SubmitRefused:
+def refusal(answer: SubmitAnswer, queue: QueueSettings) -> SubmitRefused:
     """Return the error for a task that was refused."""
     match answer.status:
         case "full":
-            return QueueFull(answer.detail, max_tasks)
+            return queue_full(answer.detail, queue)
         case "stopped":
             return Stopped(answer.detail)
     return SubmitRefused(f"the task was refused: {answer.status} {answer.detail}")

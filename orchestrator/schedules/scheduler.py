@@ -29,7 +29,7 @@ from orchestrator.schedules.timing import fires
 from orchestrator.tasks import scripts as tasks
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.scripts import CREATED, ScheduledFire
-from orchestrator.tasks.submission import SubmissionValidator
+from orchestrator.tasks.submission import SubmissionValidator, submit_caps
 from orchestrator.tracing.active import active
 from orchestrator.tracing.names import SCHEDULE
 
@@ -180,6 +180,7 @@ class Scheduler:
                 rows=[each.row for each in ready],
                 max_tasks=queue.max_tasks,
                 max_wait_s=round(queue.max_wait_s),
+                caps=submit_caps(queue),
             )
             answers = await self._services.store.call(call)
             for each, answer in zip(ready, answers, strict=True):
@@ -212,7 +213,7 @@ class Scheduler:
             return None
         if answer.status == "stale":  # another supervisor fired it, or it was changed
             return None
-        reason = str(refusal(answer, max_tasks=self._services.settings.queue.max_tasks))
+        reason = str(refusal(answer, self._services.settings.queue))
         _log.warning("schedule_task_refused", schedule=name, error=reason)
         return each.skip_row(FireOutcome.REFUSED, error=reason)
 

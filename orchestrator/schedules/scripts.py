@@ -21,6 +21,7 @@ class PutStatus(StrEnum):
     OK = "ok"
     SAME = "same"
     CHANGED = "changed"
+    FULL = "full"
 
 
 class SwitchStatus(StrEnum):
@@ -70,7 +71,7 @@ class SkipRow(NamedTuple):
 
 
 def put(
-    keys: PoolKeys, *, name: str, plan: bytes, digest: str, before: str, next_ms: str, anchor_ms: int
+    keys: PoolKeys, *, name: str, plan: bytes, digest: str, before: str, next_ms: str, anchor_ms: int, most: int = 2**31
 ) -> Call[PutStatus]:
     """Store a plan in place of the one with the digest `before`. An empty `next_ms` keeps the fire times."""
     args: dict[str, str | bytes | int] = {
@@ -81,6 +82,7 @@ def put(
         "before": before,
         "next_ms": next_ms,
         "anchor": str(anchor_ms),
+        "most": most,
     }
     return Call("schedules/put", args, _put_status)
 

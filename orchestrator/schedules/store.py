@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from orchestrator.core.errors import InvalidInput, ScheduleExists
+from orchestrator.core.errors import InvalidInput, QueueFull, ScheduleExists
 from orchestrator.schedules import queries, scripts
 from orchestrator.schedules.model import NEVER, decode_plan, digest_plan, encode_plan
 from orchestrator.schedules.scripts import PutStatus, SwitchStatus
@@ -23,7 +23,9 @@ class AddStatus(StrEnum):
     SAME = "same"
 
 
-async def add(store: Store, name: str, plan: Plan, *, replace: bool, retry_for_s: float = 0.0) -> AddStatus:
+async def add(
+    store: Store, name: str, plan: Plan, *, replace: bool, most: int = 2**31, retry_for_s: float = 0.0
+) -> AddStatus:
     """Store a schedule. With unchanged times it keeps its next fire time, and a paused schedule stays paused.
 
     Args:
@@ -31,11 +33,13 @@ async def add(store: Store, name: str, plan: Plan, *, replace: bool, retry_for_s
         name: name of the schedule.
         plan: its plan, checked except for its times.
         replace: replace a schedule of this name with another plan.
+        most: schedules that the pool may have.
         retry_for_s: how long to repeat a call that Redis does not answer; a repeat does no harm.
 
     Raises:
         InvalidInput: the plan has no fire time.
         ScheduleExists: another schedule has this name, and `replace` is not set.
+        QueueFull: the pool has `most` schedules.
         StoreError: Redis did not do it.
     """
     digest = digest_plan(plan)
@@ -55,10 +59,13 @@ async def add(store: Store, name: str, plan: Plan, *, replace: bool, retry_for_s
             before="" if before is None else before.digest,
             next_ms="" if before is not None and _same_times(before, plan) else next_ms,
             anchor_ms=now_ms,
+            most=most,
         )
         status = await store.call(call, retry_for_s=retry_for_s)
         if status is PutStatus.CHANGED:
             continue
+        if status is PutStatus.FULL:
+            raise QueueFull("schedules", most)
         # A repeated call finds the plan that its first try stored.
         return AddStatus.ADDED if before is None else AddStatus.REPLACED
 

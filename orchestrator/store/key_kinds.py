@@ -87,6 +87,21 @@ POOL_KEYS: Final = (
         loss=Loss.RECONSTRUCTIBLE,
     ),
     KeyKind(
+        "bytes",
+        "hash",
+        "bytes of the tasks that wait, by queue; `*` for the pool",
+        "empty = gone",
+        permanent=True,
+        loss=Loss.RECONSTRUCTIBLE,
+    ),
+    KeyKind(
+        "full",
+        "set",
+        "what had reached a cap when a submit looked: queues, `*` for the bytes of the pool, `queues` for their number",
+        "a day after the last one",
+        loss=Loss.RENEWED,
+    ),
+    KeyKind(
         "scheduled",
         "zset",
         "delayed and retrying tasks by due ms",

@@ -44,6 +44,11 @@ class PoolKeys:
         return f"{self.root}:scheduled"
 
     @property
+    def queue_bytes(self) -> str:
+        """Key of the bytes of the tasks that wait, by queue."""
+        return f"{self.root}:bytes"
+
+    @property
     def asking(self) -> str:
         """Key of the tasks that wait for an answer."""
         return f"{self.root}:asking"

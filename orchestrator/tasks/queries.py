@@ -320,6 +320,20 @@ async def ids_with_prefix(store: Store, prefix: str, *, limit: int) -> tuple[lis
     return list(dict.fromkeys(id_ for id_, _ in found if id_.startswith(prefix))), len(still_open) < limit
 
 
+async def waiting_bytes(store: Store, queues: Sequence[str]) -> tuple[dict[str, int], int]:
+    """Return the bytes of the tasks that wait, of these queues and of the pool; about right for small tasks."""
+    of_pool, *of_queues = await store.execute("HMGET", store.keys.queue_bytes, "*", *queues)
+    numbers = [read_whole(number) for number in (of_pool, *of_queues)]
+    return dict(zip(queues, numbers[1:], strict=True)), numbers[0]
+
+
+async def bytes_by_queue(store: Store) -> dict[str, int]:
+    """Return the bytes of the tasks that wait by queue; `*` for the pool."""
+    flat = await store.execute("HGETALL", store.keys.queue_bytes)
+    pairs = zip(flat[::2], flat[1::2], strict=True)
+    return {read_text(name): read_whole(number) for name, number in pairs}
+
+
 async def queue_lengths(store: Store) -> dict[str, int]:
     """Count the tasks in each queue that is not empty, in `scheduled` and in `awaiting_input`.
 

@@ -373,6 +373,10 @@ async def read_each(store: Store, ids: Iterable[str], *fields: str) -> dict[str,
     return found
 
 
+KEPT_ERRORS: Final = 20
+"""Attempts whose tracebacks a record keeps (`lua/includes/history.lua`)."""
+
+
 async def list_records(
     store: Store, found: Mapping[str, TaskState | None], *, errors: bool = False
 ) -> list[TaskRecord]:
@@ -394,7 +398,10 @@ async def list_records(
 
 async def _with_errors(store: Store, records: Sequence[TaskRecord]) -> list[TaskRecord]:
     names = {
-        record.id: [numbered_field("error", number) for number in range(1, record.attempts + 1)]
+        record.id: [
+            numbered_field("error", number)
+            for number in range(max(1, record.attempts - KEPT_ERRORS + 1), record.attempts + 1)
+        ]
         for record in records
         if record.attempts
     }

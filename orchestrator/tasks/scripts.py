@@ -94,8 +94,25 @@ class SubmitAnswer(NamedTuple):
 CREATED: Final = SubmitAnswer("created", "")
 
 
+class SubmitCaps(NamedTuple):
+    """Caps of the tasks that wait: bytes of a queue and of the pool, and the number of queues."""
+
+    queue_bytes: int = 2**49
+    pool_bytes: int = 2**49
+    queues: int = 2**31
+
+
+NO_CAPS: Final = SubmitCaps()
+
+
 def submit(
-    keys: PoolKeys, *, rows: Sequence[SubmitRow], max_tasks: int, max_wait_s: int, now_us: str = ""
+    keys: PoolKeys,
+    *,
+    rows: Sequence[SubmitRow],
+    max_tasks: int,
+    max_wait_s: int,
+    caps: SubmitCaps = NO_CAPS,
+    now_us: str = "",
 ) -> Call[list[SubmitAnswer]]:
     """Accept up to 500 tasks and return one reply per row, in order."""
 
@@ -110,6 +127,7 @@ def submit(
         "rows": pack_rows(rows),
         "max_tasks": max_tasks,
         "max_wait_s": max_wait_s,
+        "caps": f"{caps.queue_bytes} {caps.pool_bytes} {caps.queues}",
         "now_arg": now_us,
     }
     return Call("tasks/submit", args, parse)
@@ -818,6 +836,18 @@ def check_inbox(
         "now_arg": now_us,
     }
     return Call("tasks/check_inbox", args, parse)
+
+
+def measure_bytes(keys: PoolKeys, *, ids: Sequence[bytes]) -> Call[dict[bytes, int]]:
+    """Read what up to 500 tasks count in the bytes of their queues."""
+    args: Arguments = {"pool": keys.root, "rows": pack_rows([(opaque(id_),) for id_ in ids])}
+    return Call("tasks/measure_bytes", args, lambda reply: dict(zip(reply[::2], reply[1::2], strict=True)))
+
+
+def correct_bytes(keys: PoolKeys, *, changes: Mapping[bytes, int]) -> Call[int]:
+    """Add to the bytes of up to 500 queues, and return those of the pool."""
+    rows = pack_rows([(opaque(queue), change) for queue, change in changes.items()])
+    return Call("tasks/correct_bytes", {"pool": keys.root, "rows": rows}, int)
 
 
 def check_keys(

@@ -9,23 +9,24 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, T
 
 from msgspec.structs import replace
 
-from orchestrator.core.errors import InvalidInput
+from orchestrator.core.errors import InvalidInput, QueueFull
 from orchestrator.core.ids import check_name, encode_foreign
 from orchestrator.core.live_settings import LiveSettings
 from orchestrator.core.payload import encode_json
 from orchestrator.core.queue_name import QueueName
+from orchestrator.core.reading import read_whole
 from orchestrator.payloads.payloads import Packed, argument_caps, pack
 from orchestrator.payloads.reference import ARGS
 from orchestrator.store.calls import opaque
 from orchestrator.tasks.model import Envelope, encode_envelope, encode_plain
 from orchestrator.tasks.options import PRIORITIES, TASK_OPTIONS, TaskOptions, without_defaults
-from orchestrator.tasks.scripts import SubmitRow, UnusualRow
+from orchestrator.tasks.scripts import SubmitCaps, SubmitRow, UnusualRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from orchestrator.core.ids import TaskIds
-    from orchestrator.core.settings import Settings
+    from orchestrator.core.settings import QueueSettings, Settings
 
 STRICT_AGING_MS: Final = 10**13
 """Weight of one priority level when nothing ages: more than any time in ms until the year 2286."""
@@ -126,6 +127,23 @@ class NamedArguments(NamedTuple):
     names: Collection[str]
     agent: str | None
     key: str | None
+
+
+def submit_caps(queue: QueueSettings) -> SubmitCaps:
+    """Return the caps of bytes and of queues."""
+    return SubmitCaps(queue.max_queue_bytes, queue.max_pool_bytes, queue.max_queues)
+
+
+def queue_full(detail: str, queue: QueueSettings) -> QueueFull:
+    """Return the error for a task that found no room; `lua/tasks/submit.lua` documents the detail."""
+    if detail == "queues":
+        return QueueFull(detail, queue.max_queues)
+    if detail.startswith("bytes "):
+        _, held, name = detail.split(" ", 2)
+        if name == "*":
+            return QueueFull("pool", queue.max_pool_bytes, read_whole(held))
+        return QueueFull(name, queue.max_queue_bytes, read_whole(held))
+    return QueueFull(detail, queue.max_tasks)
 
 
 Draft: TypeAlias = tuple[str, bytes] | SubmitRow

@@ -34,12 +34,14 @@ class QueueView:
         tasks: number of its tasks.
         agents: the first `SERVING` live agents that serve it, by name.
         serving: number of live agents that serve it.
+        bytes: bytes of its tasks that wait, large arguments included; about right for small tasks.
         head: id of its first task, of the first `HEADS` queues.
         status: state of that task and what it waits for.
     """
 
     queue: str
     tasks: int
+    bytes: int
     agents: tuple[str, ...]
     serving: int
     head: str | None
@@ -53,10 +55,12 @@ class QueueList:
 
     Attributes:
         total: how many there are, including those beyond the limit.
+        bytes: bytes of all tasks of the pool that wait.
     """
 
     queues: tuple[QueueView, ...]
     total: int
+    bytes: int
 
 
 async def _heads(services: Services, queues: Sequence[str]) -> Mapping[str, tuple[str, TaskStatus]]:
@@ -67,14 +71,17 @@ async def _heads(services: Services, queues: Sequence[str]) -> Mapping[str, tupl
     return await lookup.heads(services.store, queues)
 
 
-async def list_queues(services: Services, *, limit: int = LIMIT) -> QueueList:
-    """Read the queues that hold tasks, are paused or drained; at most `limit`."""
+async def list_queues(services: Services, *, limit: int = LIMIT, longest_first: bool = False) -> QueueList:
+    """Read the queues that hold tasks, are paused or drained; at most `limit`, those by name or the longest."""
     now = await read_desired(services)
     lengths = {queue: count for queue, count in (await tasks.queue_lengths(services.store)).items() if count}
     ordered = [slot.name for slot in map(parse_slot, now.active) if slot.kind == "queue"]
     lengths |= {queue: 0 for queue in ordered if queue not in lengths}
+    if longest_first:
+        lengths = dict(sorted(lengths.items(), key=lambda one: (-one[1], one[0])))
     serving = await agents.serving(services.store) if lengths else {}
-    heads = await _heads(services, [queue for queue, count in lengths.items() if count][:HEADS])
+    heads = await _heads(services, [queue for queue, count in lengths.items() if count][: min(HEADS, limit)])
+    bytes_of, bytes_of_pool = await tasks.waiting_bytes(services.store, list(lengths)[:limit])
 
     def view(queue: str, count: int) -> QueueView:
         head, status = heads.get(queue, (None, None))
@@ -87,6 +94,8 @@ async def list_queues(services: Services, *, limit: int = LIMIT) -> QueueList:
             drain_slot("queue", queue),
         )
         commands = of_slots(now, *slots)
-        return QueueView(queue, count, tuple(names[:SERVING]), len(names), head, status, commands)
+        return QueueView(queue, count, bytes_of[queue], tuple(names[:SERVING]), len(names), head, status, commands)
 
-    return QueueList(tuple(view(queue, count) for queue, count in list(lengths.items())[:limit]), len(lengths))
+    return QueueList(
+        tuple(view(queue, count) for queue, count in list(lengths.items())[:limit]), len(lengths), bytes_of_pool
+    )

@@ -48,6 +48,7 @@ class PoolStatus:
         tasks: counters since the pool began: submitted, assigned, succeeded, dead, retried, ...
         now: tasks that are there now: `ready`, `assigned` (running or in an inbox), `scheduled`, `awaiting_input`, and
             `dead` (dead letters that are kept).
+        waiting_bytes: bytes of the tasks that wait, large arguments included; about right for small tasks.
         totals: how many agents, workers, queues and active commands there are.
         lost: writes that Redis had confirmed and has lost, as noticed in the last day; None if there are none.
     """
@@ -63,14 +64,15 @@ class PoolStatus:
     active_commands: tuple[ActiveCommandView, ...]
     tasks: Mapping[str, int]
     now: Mapping[str, int]
+    waiting_bytes: int
     totals: PoolTotals
     lost: LostWrites | None
 
 
 async def read_status(services: Services, *, limit: int = LIMIT) -> PoolStatus:
-    """Read the state of a pool; `limit`: most agents, workers, queues and active commands."""
+    """Read the state of a pool; `limit`: most agents, workers, queues (the longest) and active commands."""
     store = services.store
-    queues, desired = await list_queues(services, limit=limit), await read_desired(services)
+    queues, desired = await list_queues(services, limit=limit, longest_first=True), await read_desired(services)
     return PoolStatus(
         pool=services.settings.pool,
         prefix=services.settings.prefix,
@@ -83,6 +85,7 @@ async def read_status(services: Services, *, limit: int = LIMIT) -> PoolStatus:
         active_commands=tuple(view(one) for _, one in sorted(desired.active.items())[:limit]),
         tasks=await read_counters(services),
         now=await _read_present(store),
+        waiting_bytes=queues.bytes,
         totals=PoolTotals(
             agents=await registry.count_agents(store),
             workers=await registry.count_workers(store),

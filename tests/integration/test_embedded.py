@@ -19,6 +19,7 @@ import redis
 from orchestrator.core.errors import ConfigError, ServerUnavailable
 from orchestrator.embedded.attachment import Attachment, attach, attach_ephemeral, find_data_dir, info
 from orchestrator.embedded.data_dir import DataDir, ServerRecord
+from orchestrator.embedded.memory_share import machine_bytes
 from orchestrator.embedded.server_binary import find_server_binary
 from tests.helpers.waiting import wait_until
 
@@ -202,6 +203,18 @@ def test_two_attachments_share_one_server(data_dir: Path) -> None:
             one.set("k", "v")
             assert two.get("k") == "v"
             assert one.info("server")["process_id"] == two.info("server")["process_id"]
+
+
+@pytest.mark.parametrize(("given", "expected"), [("300mb", 300 * 1024**2), ("0", 0), ("", None)])
+def test_a_full_server_refuses_writes(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, given: str, expected: int | None
+) -> None:
+    """The memory is bounded by the environment, else by half of the machine's."""
+    monkeypatch.setenv("ORC_DATA_MAXMEMORY", given)
+    with attach(data_dir, start=True) as attachment, client(attachment) as connection:
+        bound = int(connection.info("memory")["maxmemory"])
+        assert bound == expected if expected is not None else 64 * 1024**2 <= bound <= machine_bytes() // 2
+        assert connection.info("memory")["maxmemory_policy"] == "noeviction"
 
 
 def test_the_shipped_settings_hold(data_dir: Path, each_server: Path) -> None:

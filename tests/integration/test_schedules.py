@@ -292,6 +292,18 @@ async def test_a_full_queue(manual: ManualSupervisor) -> None:
         await manual.schedules.trigger("n")
 
 
+@pytest.mark.parametrize("settings", [{"queue__max_schedules": 2}], indirect=True)
+async def test_as_many_schedules_as_a_pool_may_have(manual: ManualSupervisor) -> None:
+    """One more is refused with what to do; those that are there can be replaced, and make room when deleted."""
+    for name in ("a", "b"):
+        await manual.schedules.add(name, "nobody", every=60)
+    with pytest.raises(QueueFull, match=r"maximum of 2 schedules; delete some, or raise queue\.max_schedules"):
+        await manual.schedules.add("c", "nobody", every=60)
+    await manual.schedules.add("a", "nobody", every=120, replace=True)
+    await manual.schedules.delete("b")
+    await manual.schedules.add("c", "nobody", every=60)
+
+
 async def test_a_stop_that_refuses(manual: ManualSupervisor) -> None:
     """A stop that refuses new tasks refuses those of schedules; when it ends they come again."""
     await manual.schedules.add("n", "nobody", every=60)

@@ -181,6 +181,9 @@ def play_families(pool: Pool) -> None:
     assert pool.cancel_children().left
     pool.delete(children[-1].id)
     assert pool.call(task_scripts.unlist_session(pool.keys, session="s", ids=[held.task_id])) == 999
+    assert pool.call(task_scripts.measure_bytes(pool.keys, ids=[held.task_id.encode()])) == {}
+    before = pool.call(task_scripts.correct_bytes(pool.keys, changes={b"skill:gone": 100}))
+    assert pool.call(task_scripts.correct_bytes(pool.keys, changes={b"skill:gone": -100})) == before - 100
 
 
 def play_suspects(pool: Pool) -> None:

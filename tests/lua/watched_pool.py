@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tests.lua.pool import Pool, Row
 
@@ -33,7 +33,7 @@ class WatchedPool(Pool):
         """The tasks that are watched."""
         return list(self._facts)
 
-    def submit(self, *rows: Row, **options: int) -> list[tuple[str, str]]:
+    def submit(self, *rows: Row, **options: Any) -> list[tuple[str, str]]:
         """Submit, and watch what is submitted."""
         self._facts = {each.id: (None, None) for each in rows} | self._facts
         return super().submit(*rows, **options)

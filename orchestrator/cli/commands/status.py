@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from orchestrator.monitoring.backlog import Backlog
     from orchestrator.views.status import PoolStatus
 
-SHOWN: Final = 50
-"""How many agents, workers and queues the screen shows of each."""
+SHOWN: Final = 20
+"""How many agents, workers, queues and skills are shown of each, also in JSON: those that need attention most."""
 
 commands = Commands(
     "status",
@@ -37,7 +37,7 @@ async def status(*, common: Globals = DEFAULTS) -> int:
     from orchestrator.views.status import read_status
 
     async with viewed(common) as services:
-        found, backlogs = await read_status(services), await read_backlog(services)
+        found, backlogs = await read_status(services, limit=SHOWN), await read_backlog(services)
     commands = active_commands(found.active_commands)
     queues = [queue_row(view) for view in found.queues]
     if common.output == "table":
@@ -49,7 +49,8 @@ async def status(*, common: Globals = DEFAULTS) -> int:
             "active_commands": commands,
             "backlog": {
                 **asdict(backlogs.pool),
-                "skills": {name: asdict(one) for name, one in backlogs.skills.items()},
+                "skills": _longest(backlogs.skills),
+                "skills_total": len(backlogs.skills),
             },
         }
         output.show_record(common.output, record, key="pool")
@@ -57,6 +58,12 @@ async def status(*, common: Globals = DEFAULTS) -> int:
         say_error("no supervisor leads, so no task is assigned; start one with `orc up` or `orc supervisor run`")
         return NOBODY_ANSWERED
     return 0
+
+
+def _longest(skills: Mapping[str, Backlog]) -> dict[str, dict[str, Any]]:
+    """Return the skills with the most work that waits."""
+    ordered = sorted(skills.items(), key=lambda one: (-one[1].seconds, -one[1].waiting, one[0]))
+    return {name: asdict(one) for name, one in ordered[:SHOWN]}
 
 
 def _print_screen(
@@ -68,7 +75,7 @@ def _print_screen(
         *_server_facts(found),
         ("pool", f"{found.pool} ({found.prefix})"),
         ("supervisor", found.supervisor or "none"),
-        ("tasks now", _present_text(found.now)),
+        ("tasks now", _present_text(found.now) + _bytes_text(found.waiting_bytes)),
         ("all tasks", _counters_text(found.tasks)),
         ("backlog", _backlog_text(backlog)),
     ]
@@ -127,6 +134,10 @@ def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], titl
         output.show_list("table", renamed, (title, *others), key=title)
     if len(rows) < total:
         output.write(f"and {total - len(rows)} more; see `orc {title}s list`\n")
+
+
+def _bytes_text(waiting: int) -> str:
+    return f" ({_megabytes(waiting)} wait)" if waiting else ""
 
 
 def _megabytes(size_bytes: int) -> str:

@@ -17,6 +17,7 @@ def queue_row(view: QueueView) -> dict[str, Any]:
     return {
         "queue": view.queue,
         "tasks": view.tasks,
+        "bytes": view.bytes,
         "agents": view.agents,
         "serving": view.serving,
         "head": view.head,

@@ -524,3 +524,20 @@ def test_a_key_without_a_lifetime_lives_a_day(pool: Pool) -> None:
     assert (pool.end(keyed), pool.end(plain)) == (FinishStatus.OK, FinishStatus.OK)
     lives = [pool.ttl_s(pool.keys.task(one.task_id)) for one in (keyed, plain)]
     assert (lives, pool.ttl_s(f"{pool.keys.root}:idem:k")) == ([86_400, 3600], 86_400)
+
+
+def test_tracebacks_are_bounded(pool: Pool) -> None:
+    """A record keeps those of its last 20 attempts, and cuts one that is longer than a worker sends."""
+    pool.register()
+    (task,) = pool.put()
+    for number in range(1, 26):
+        pool.assign()
+        assert pool.end(pool.one(), VerdictKind.RETRY, payload=b"%d" % number + b"x" * 100_000) == OK
+    kept = {name for name in pool.task(task) if name.startswith("error:")}
+    assert kept == {f"error:{number}" for number in range(6, 26)}
+    assert pool.task(task)["error:25"].startswith("25xx")
+    assert sum(len(pool.task(task)[name]) for name in kept) == 20 * 16_384
+    pool.assign()
+    pool.end(pool.one(), VerdictKind.DEAD, payload=b"last")
+    assert "error:6" not in pool.task(task)
+    assert pool.task(task)["error:26"] == "last"
