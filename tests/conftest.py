@@ -10,7 +10,7 @@ import os
 import secrets
 import signal
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Final
 
 import anyio.lowlevel
@@ -18,12 +18,14 @@ import pytest
 
 from orchestrator.core import log, scrubbing
 from orchestrator.core.log import level_in_use, set_level
+from tests.helpers import roles
 from tests.helpers.guards import LoopWatch, describe_tasks, keys_of, keys_without_ttl, running_tasks
 from tests.helpers.log_checks import checked_events
 from tests.helpers.server_matrix import MATRIX, MISSING, NEWEST, find_binary, servers_of, start_server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator
+    from contextlib import AbstractContextManager
 
     import redis
 
@@ -41,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     what has a handler here has its usual effect there.
     """
     config.addinivalue_line("filterwarnings", "ignore:.*; tasks wait until `orc worker run")
+    roles.install()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -109,14 +112,39 @@ def prefix(request: pytest.FixtureRequest, redis_client: redis.Redis) -> Iterato
     """A namespace of the test's own. Afterwards no key may be left in it that would stay for ever."""
     # Not from `random`: that is seeded the same for every test.
     namespace = f"t{secrets.token_hex(5)}:test:t"
-    yield namespace
+    with _logging_in(request, namespace):
+        yield namespace
+        is_silent = request.node.get_closest_marker("denied") or _unparted(request)
+        refused = [] if is_silent else roles.denials(redis_client, namespace)
     # A test may have left the server frozen, full or dead only if the server was its own; this one answers.
     keys = keys_of(redis_client, namespace)
     immortal = keys_without_ttl(redis_client, keys)
     if keys:
         redis_client.unlink(*keys)
+    if refused and not request.node.stash.get(FAILED, False):
+        pytest.fail("Redis refused what a program needs; see `orc auth acl`:\n" + "\n".join(refused))
     if immortal and not request.node.stash.get(FAILED, False):
         pytest.fail("keys without a time to live that are not listed as permanent:\n" + "\n".join(immortal))
+
+
+def _unparted(request: pytest.FixtureRequest) -> bool:
+    """Return whether the programs of a test log in with the default user: on groups, and where it asks so."""
+    by_role = request.path.stem in roles.FILES or bool(os.environ.get("ORC_TEST_ROLES"))
+    if "integration" not in request.path.parts or not by_role or request.node.get_closest_marker("default_user"):
+        return True
+    return not hasattr(request.getfixturevalue("redis_server"), "directory")
+
+
+def _logging_in(request: pytest.FixtureRequest, namespace: str) -> AbstractContextManager[None]:
+    """Let the programs of a test log in with the users of their roles."""
+    if _unparted(request):
+        return nullcontext()
+    marker = request.node.get_closest_marker("roles")
+    chosen = {} if marker is None else marker.kwargs
+    # A program that gives commands is no client.
+    if ".admin" in inspect.getsource(request.module):
+        chosen = {"client": "operator", **chosen}
+    return roles.logging_in(request.getfixturevalue("redis_server"), namespace, **chosen)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

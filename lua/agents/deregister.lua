@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Removes a worker that has ended from the registry, with the active command for it.
+-- Removes a worker that has ended from the registry, and the active command for it if the user of the worker may change
+-- commands; supervisors remove others.
 -- status: ok
 -- repeat: returns ok
 local pool    = KEYS[1]  -- key: root of the pool's slot
@@ -11,7 +12,8 @@ local now_arg = ARGV[2]  -- time: test override, microseconds
 
 forget_worker(pool, worker, math.floor(now_us(now_arg) / 1000))
 redis.call('UNLINK', pool .. ':silent:' .. worker)
-if has_type({}, pool .. ':desired', 'hash') then
-  redis.call('HDEL', pool .. ':desired', 'drain:worker:' .. worker, 'verified:drain:worker:' .. worker)
+local desired_key, slot = pool .. ':desired', 'drain:worker:' .. worker
+if has_type({}, desired_key, 'hash') and redis.acl_check_cmd('HDEL', desired_key, slot) then
+  redis.call('HDEL', desired_key, slot, 'verified:' .. slot)
 end
 return {'ok'}

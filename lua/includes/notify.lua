@@ -12,12 +12,13 @@ local function notify_supervisor(pool, what, agent)
 end
 
 -- Clears the mark of an agent whose inbox has room again (protocol rule 6); returns whether it has. A mark at one entry stays
--- until `assign` leaves no task behind: the inbox is empty, so that nothing notifies again before.
+-- until `assign` leaves no task behind: the inbox is empty, so that nothing notifies again before. A client that cancels an
+-- unread task may not change agents: the mark stays, and further cancels notify, too.
 local function clear_mark(pool, agent)
   local agent_key = pool .. ':agent:' .. agent
   local mark = redis.call('HGET', agent_key, 'mark')
   if not mark or redis.call('XLEN', pool .. ':inbox:' .. agent) >= tonumber(mark) then return false end
-  if mark ~= '1' then redis.call('HDEL', agent_key, 'mark') end
+  if mark ~= '1' and redis.acl_check_cmd('HDEL', agent_key, 'mark') then redis.call('HDEL', agent_key, 'mark') end
   return true
 end
 

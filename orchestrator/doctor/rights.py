@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.reading import read_text
-from orchestrator.doctor.acl import ROLES, lacks_only
+from orchestrator.doctor.acl import lacks_only, role_of
 from orchestrator.doctor.commands import HINTS, acl_name, used_commands
 from orchestrator.doctor.findings import ok, problem, warning
 
@@ -28,8 +28,8 @@ async def check_rights(context: CheckContext) -> list[DoctorFinding]:
     if verdicts is None:
         return [ok("rights", f"unknown: {who} may use neither ACL DRYRUN nor MULTI")]
     lacking = {acl_name(command) for command, verdict in zip(commands, verdicts, strict=True) if verdict}
-    role = next((role for role in ROLES if role.name == user and lacking and lacks_only(role, lacking)), None)
-    if role is not None:
+    role = role_of(user) if user and lacking else None
+    if role is not None and lacks_only(role, lacking):
         return [ok("rights", f"{who} has the rights of its role: {role.meaning}")]
     needed, optional = list(zip(commands, verdicts, strict=True))[: -len(HINTS)], verdicts[-len(HINTS) :]
     if any(verdict for _, verdict in needed):

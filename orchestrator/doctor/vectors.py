@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.agents import queries as registry
 from orchestrator.core.errors import ConfigError
-from orchestrator.doctor.acl import ROLES, vector_rules
+from orchestrator.doctor.acl import role_of, vector_rules
 from orchestrator.doctor.commands import acl_name, vector_commands
 from orchestrator.doctor.findings import ok, problem, warning
 from orchestrator.doctor.rights import ask_rights
@@ -36,7 +36,7 @@ async def check_vectors(context: CheckContext) -> list[DoctorFinding]:
         return [ok("vectors", f"the server has no vector sets (Redis 8.0){search}; `similar` uses {rung}")]
     commands = vector_commands(context.store.keys)
     user, verdicts = await ask_rights(context.store, commands)
-    role = next((role for role in ROLES if role.name == user), None)
+    role = role_of(user) if user else None
     wanted = vector_rules(context.settings.prefix, reads_only=role is not None and role.reads_only)
     denied = {f"+{acl_name(command)}" for command, denial in zip(commands, verdicts or (), strict=False) if denial}
     if denied & {*wanted}:

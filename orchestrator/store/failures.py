@@ -126,6 +126,11 @@ def _translate_reply(error: BaseException, what: str) -> StoreError:
         return GroupMissing(f"{what}: {text}")
     if code == "WRONGTYPE":
         return DamagedData(f"Redis refused {what}: {text}", outcome_unknown=_IN_SCRIPT.search(text) is not None)
+    if "'script|load'" in text:
+        return ServerUnavailable(
+            f"{what} was not run: Redis lacks scripts of this program, and this user may load none; type "
+            "`orc upgrade load` as a user who may, such as loader"
+        )
     if code in _FULL:
         return ServerFull(f"{what} was refused: Redis {_FULL[code]}")
     if code in _TRY_LATER:

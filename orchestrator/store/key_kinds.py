@@ -6,7 +6,7 @@ Contract tests compare the suffixes in scripts with this table. `orchestrator.st
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Final
 
 
@@ -38,6 +38,17 @@ class Loss(Enum):
     """A message, or a count of the recent past: nothing makes it again, and no data depends on it."""
 
 
+class Writers(IntEnum):
+    """Programs whose users may change the keys of a kind. Each level has the rights of the lower ones."""
+
+    CLIENTS = 0
+    WORKERS = 1
+    COMMANDERS = 2
+    """Workers that may give commands, too."""
+    SUPERVISORS = 3
+    """Operators, too, who repair what supervisors write."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeyKind:
     """One kind of key.
@@ -50,6 +61,7 @@ class KeyKind:
         permanent: whether it may have no time to live.
         backup: how `orc backup` saves it.
         loss: what its loss means.
+        writers: the lowest role that may change it (`doctor.acl`).
     """
 
     suffix: str
@@ -59,6 +71,7 @@ class KeyKind:
     permanent: bool = False
     backup: Backup = Backup.NOT_SAVED
     loss: Loss = field(kw_only=True)
+    writers: Writers = Writers.CLIENTS
 
 
 POOL_KEYS: Final = (
@@ -164,6 +177,7 @@ POOL_KEYS: Final = (
         "ready tasks that a parent waits for; score = minus the depth",
         "a minute after the last wait was recorded",
         loss=Loss.RENEWED,
+        writers=Writers.WORKERS,
     ),
     KeyKind(
         "lent:A",
@@ -171,6 +185,7 @@ POOL_KEYS: Final = (
         "slots that agent A lends: depth of the parents that wait, number of them",
         "empty = gone; a day after the last change",
         loss=Loss.RECONSTRUCTIBLE,
+        writers=Writers.WORKERS,
     ),
     KeyKind(
         "inbox:A",
@@ -179,6 +194,7 @@ POOL_KEYS: Final = (
         "entries are deleted when finished; the stream an hour after the agent's last worker, when empty",
         permanent=True,
         loss=Loss.RECONSTRUCTIBLE,
+        writers=Writers.WORKERS,
     ),
     KeyKind(
         "task:ID",
@@ -254,6 +270,7 @@ POOL_KEYS: Final = (
         permanent=True,
         backup=Backup.KEPT,
         loss=Loss.RENEWED,
+        writers=Writers.WORKERS,
     ),
     KeyKind(
         "limit:NAME",
@@ -286,6 +303,7 @@ POOL_KEYS: Final = (
         "an hour after the last heartbeat",
         permanent=True,
         loss=Loss.RENEWED,
+        writers=Writers.WORKERS,
     ),
     KeyKind(
         "agent:A",
@@ -293,6 +311,7 @@ POOL_KEYS: Final = (
         "slots, backlog, skills, versions, limits, leases, terms, mark, looked, swept, grace, rest",
         "an hour after the last heartbeat; a day when no supervisor runs",
         loss=Loss.RENEWED,
+        writers=Writers.WORKERS,
     ),
     KeyKind(
         "leases:A",
@@ -301,9 +320,15 @@ POOL_KEYS: Final = (
         "with the consumer of the worker; empty = gone",
         permanent=True,
         loss=Loss.RENEWED,
+        writers=Writers.WORKERS,
     ),
     KeyKind(
-        "agent:A:workers", "hash", "per worker: slots, requested backlog, skills", "as `agent:A`", loss=Loss.RENEWED
+        "agent:A:workers",
+        "hash",
+        "per worker: slots, requested backlog, skills",
+        "as `agent:A`",
+        loss=Loss.RENEWED,
+        writers=Writers.WORKERS,
     ),
     KeyKind(
         "offers:A",
@@ -311,6 +336,7 @@ POOL_KEYS: Final = (
         "counts of its workers: all, live, slots, those without backlog; per skill, version and lease",
         "as `agent:A`",
         loss=Loss.RENEWED,
+        writers=Writers.WORKERS,
     ),
     KeyKind(
         "workers",
@@ -319,6 +345,7 @@ POOL_KEYS: Final = (
         "heartbeat x 4 after the last heartbeat",
         permanent=True,
         loss=Loss.RENEWED,
+        writers=Writers.WORKERS,
     ),
     KeyKind(
         "worker:W",
@@ -326,6 +353,7 @@ POOL_KEYS: Final = (
         "host, pid, version, start, alive_s, settings, last block of the loop; per agent slots, lent slots, versions",
         "heartbeat x 4 after the last heartbeat; an hour more when no supervisor runs",
         loss=Loss.RENEWED,
+        writers=Writers.WORKERS,
     ),
     KeyKind(
         "crew:W",
@@ -333,6 +361,7 @@ POOL_KEYS: Final = (
         "ms, entries, and counts of what a dead worker ran: fresh prior limited deepest at_deepest",
         "a minute",
         loss=Loss.PASSING,
+        writers=Writers.WORKERS,
     ),
     KeyKind(
         "worker:W:notes",
@@ -342,9 +371,22 @@ POOL_KEYS: Final = (
         loss=Loss.PASSING,
     ),
     KeyKind(
-        "silent:W", "string", "ms at which a worker without heartbeats left the registry", "7 days", loss=Loss.PASSING
+        "silent:W",
+        "string",
+        "ms at which a worker without heartbeats left the registry",
+        "7 days",
+        loss=Loss.PASSING,
+        writers=Writers.WORKERS,
     ),
-    KeyKind("skills:S", "zset", "live agents with the skill", "empty = gone", permanent=True, loss=Loss.RENEWED),
+    KeyKind(
+        "skills:S",
+        "zset",
+        "live agents with the skill",
+        "empty = gone",
+        permanent=True,
+        loss=Loss.RENEWED,
+        writers=Writers.WORKERS,
+    ),
     KeyKind(
         "room:S",
         "zset",
@@ -352,6 +394,7 @@ POOL_KEYS: Final = (
         "empty = gone",
         permanent=True,
         loss=Loss.RENEWED,
+        writers=Writers.WORKERS,
     ),
     KeyKind(
         "versions:S",
@@ -360,6 +403,7 @@ POOL_KEYS: Final = (
         "a week after the last worker with the version",
         permanent=True,
         loss=Loss.RENEWED,
+        writers=Writers.WORKERS,
     ),
     KeyKind(
         "descriptions:S",
@@ -367,6 +411,7 @@ POOL_KEYS: Final = (
         "per version of the skill (digest) docstring and schemas in JSON of at most 16 KiB; `ms:DIGEST`: its time",
         "8 days after a worker last described it, at its start or after a day",
         loss=Loss.RENEWED,
+        writers=Writers.WORKERS,
     ),
     KeyKind(
         "redacted",
@@ -376,6 +421,7 @@ POOL_KEYS: Final = (
         permanent=True,
         backup=Backup.KEPT,
         loss=Loss.CRITICAL,
+        writers=Writers.WORKERS,
     ),
     KeyKind(
         "versions",
@@ -384,6 +430,7 @@ POOL_KEYS: Final = (
         "a week; at most about 1000",
         permanent=True,
         loss=Loss.RECONSTRUCTIBLE,
+        writers=Writers.WORKERS,
     ),
     KeyKind(
         "refused",
@@ -392,6 +439,7 @@ POOL_KEYS: Final = (
         "empty = gone",
         permanent=True,
         loss=Loss.RECONSTRUCTIBLE,
+        writers=Writers.WORKERS,
     ),
     KeyKind("dead", "zset", "dead letters by time in ms", "`results.dead_ttl_s`", loss=Loss.RECONSTRUCTIBLE),
     KeyKind(
@@ -444,6 +492,7 @@ POOL_KEYS: Final = (
         "agent and skill of `timings:MINUTE`, by the last minute; at most 200",
         "a day after the last attempt",
         loss=Loss.PASSING,
+        writers=Writers.WORKERS,
     ),
     KeyKind(
         "timings:MINUTE",
@@ -451,6 +500,7 @@ POOL_KEYS: Final = (
         "per agent and skill the attempts that ended in one minute (unix time / 60): MessagePack, cell, count, ...",
         "a day",
         loss=Loss.PASSING,
+        writers=Writers.WORKERS,
     ),
     KeyKind(
         "timings:TOTAL",
@@ -458,6 +508,7 @@ POOL_KEYS: Final = (
         "the same counters per agent and skill since the first attempt, and recent running times; at most 201",
         "30 days after the last attempt; a name as in `timings`",
         loss=Loss.PASSING,
+        writers=Writers.WORKERS,
     ),
     KeyKind(
         "control",
@@ -467,6 +518,7 @@ POOL_KEYS: Final = (
         permanent=True,
         backup=Backup.WITH_COMMANDS,
         loss=Loss.CHECKPOINTED,
+        writers=Writers.COMMANDERS,
     ),
     KeyKind(
         "control:records",
@@ -492,6 +544,7 @@ POOL_KEYS: Final = (
         "capped at about 1000 entries",
         permanent=True,
         loss=Loss.PASSING,
+        writers=Writers.COMMANDERS,
     ),
     KeyKind(
         "control:MINUTE", "string", "commands accepted in one minute (unix time / 60)", "2 minutes", loss=Loss.PASSING
@@ -504,6 +557,7 @@ POOL_KEYS: Final = (
         permanent=True,
         backup=Backup.WITH_COMMANDS,
         loss=Loss.CRITICAL,
+        writers=Writers.COMMANDERS,
     ),
     KeyKind(
         "desired:revisions",
@@ -512,6 +566,7 @@ POOL_KEYS: Final = (
         "permanent; a slot goes an hour after its command has ended",
         permanent=True,
         loss=Loss.CRITICAL,
+        writers=Writers.COMMANDERS,
     ),
     KeyKind(
         "nonce:CMD",
@@ -520,13 +575,21 @@ POOL_KEYS: Final = (
         "an hour after it may be accepted",
         loss=Loss.CRITICAL,
     ),
-    KeyKind("receipts:CMD", "hash", "per worker or supervisor: ms, word, detail", "7 days", loss=Loss.PASSING),
+    KeyKind(
+        "receipts:CMD",
+        "hash",
+        "per worker or supervisor: ms, word, detail",
+        "7 days",
+        loss=Loss.PASSING,
+        writers=Writers.WORKERS,
+    ),
     KeyKind(
         "selection:CMD",
         "list",
         "tasks that a job applies to",
         "until the job is done; at most 7 days",
         loss=Loss.CRITICAL,
+        writers=Writers.SUPERVISORS,
     ),
     KeyKind(
         "held",
@@ -568,6 +631,7 @@ POOL_KEYS: Final = (
         "8 days after the day",
         backup=Backup.UNTIL,
         loss=Loss.CHECKPOINTED,
+        writers=Writers.WORKERS,
     ),
     KeyKind(
         "failed_starts",
@@ -575,14 +639,23 @@ POOL_KEYS: Final = (
         "per agent whose lifespan failed: number of failures in a row, ms of the last one, skills, error, as JSON",
         "10 minutes after the last failure",
         loss=Loss.PASSING,
+        writers=Writers.WORKERS,
     ),
-    KeyKind("leader", "string", "id of the leading supervisor", "`supervisor.leader_lease_s`", loss=Loss.RENEWED),
+    KeyKind(
+        "leader",
+        "string",
+        "id of the leading supervisor",
+        "`supervisor.leader_lease_s`",
+        loss=Loss.RENEWED,
+        writers=Writers.SUPERVISORS,
+    ),
     KeyKind(
         "leader:format",
         "hash",
         "id and format of the leader; an `unknown` leader without them, and `until_ms`, when its lease would end",
         "a day after its last use",
         loss=Loss.RENEWED,
+        writers=Writers.SUPERVISORS,
     ),
     KeyKind(
         "supervisors",
@@ -590,6 +663,7 @@ POOL_KEYS: Final = (
         "supervisors that run: id, format and version, by the ms at which the entry ends without another request",
         "a day after its last use",
         loss=Loss.RENEWED,
+        writers=Writers.SUPERVISORS,
     ),
     KeyKind(
         "supervisors:requests",
@@ -597,6 +671,7 @@ POOL_KEYS: Final = (
         "number of the last request for the leader's lease, per supervisor that runs",
         "a day after its last use",
         loss=Loss.RENEWED,
+        writers=Writers.SUPERVISORS,
     ),
     KeyKind(
         "format",

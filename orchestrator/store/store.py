@@ -418,23 +418,28 @@ class Store:
         )
         return Hints(router)
 
-    async def load_scripts(self) -> None:
+    async def load_scripts(self, *, every: bool = False) -> int:
         """Read all scripts from disk, and load those for users who may only read, unless the server knows them.
 
         Such users may load nothing. Each other script is loaded by its first call, because the garbage
-        collector of Lua visits every loaded script (docs/internals/adr/0070).
+        collector of Lua visits every loaded script (docs/internals/adr/0070). Return how many were missing.
+
+        Args:
+            every: load all scripts, for programs whose users may load none.
         """
         # The first call reads and compiles all files, for longer than a loop may stand still.
-        scripts = [script for script in (await to_thread.run_sync(all_scripts)).values() if script.may_only_read]
+        read = (await to_thread.run_sync(all_scripts)).values()
+        scripts = [script for script in read if every or script.may_only_read]
 
-        async def load() -> None:
+        async def load() -> int:
             known = await self.execute("SCRIPT", "EXISTS", *[script.sha for script in scripts])
             missing = [script for script, is_known in zip(scripts, known, strict=True) if not is_known]
             for reply in await self.pipeline([("SCRIPT", "LOAD", script.text) for script in missing]):
                 if isinstance(reply, Exception):
                     raise reply
+            return len(missing)
 
-        await self._retry_if_interrupted(load)
+        return await self._retry_if_interrupted(load)
 
     async def check_format(self) -> None:
         """Read the floor of the pool; set it to the format of this program if the pool is empty.
@@ -457,7 +462,12 @@ class Store:
                 is_used = await self.execute("EXISTS", self.keys.workers, self.keys.leader)
                 least = OLDEST_FORMAT if is_used else FORMAT
                 # Write only if missing: a full server refuses every SET, but workers must start to drain it.
-                await self.execute("SET", self.keys.format, max(self.floor.value, least), "NX")
+                try:
+                    await self.execute("SET", self.keys.format, max(self.floor.value, least), "NX")
+                except ServerRefused as refused:
+                    # A user who may only read: the next program sets it.
+                    if "NOPERM" not in str(refused):
+                        raise
                 stored = await self.execute("GET", self.keys.format)
             return stored
 

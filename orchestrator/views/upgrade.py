@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 
 from orchestrator.agents.programs import read_programs
 from orchestrator.core.formats import FORMAT, Feature, program_version
+from orchestrator.core.live_settings import LiveSettings
+from orchestrator.repair.servers import each_server
+from orchestrator.services import Services, pool_keys, reach_server
+from orchestrator.store.store import Store
 
 if TYPE_CHECKING:
     from orchestrator.agents.programs import Program
-    from orchestrator.services import Services
+    from orchestrator.core.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,19 @@ class UpgradeView:
     programs: tuple[Program, ...]
     connections_known: bool
     waiting: tuple[str, ...]
+
+
+async def load_scripts(settings: Settings) -> int:
+    """Load all scripts of this version at each server, and return how many were missing. Uses no key.
+
+    Raises:
+        StoreError: Redis does not answer, or refuses.
+    """
+    with reach_server(settings) as where:
+        async with Store(where, pool_keys(settings), name="loader") as store:
+            services = Services(LiveSettings.of(settings), where, store.keys, store)
+            async with each_server(services) as stores:
+                return sum([await one.load_scripts(every=True) for one in stores])
 
 
 async def read_upgrade(services: Services) -> UpgradeView:

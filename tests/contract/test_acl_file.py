@@ -2,33 +2,59 @@
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Final
 
-from orchestrator.doctor.acl import ROLES, acl_file, acl_rules
-from orchestrator.store.key_kinds import POOL_KEYS, SCOPES
+import pytest
+
+from orchestrator.doctor.acl import ROLES, AclRole, AclScope, acl_file, acl_rules, role_of
+from orchestrator.store.key_kinds import POOL_KEYS, SCOPES, KeyKind
 from orchestrator.store.keys import PoolKeys, ScopeKeys
 
-ACL_FILE = Path(__file__).parents[2] / "config" / "acl.conf"
-PREFIX = "shop:prod:acme"
+ACL_FILE: Final = Path(__file__).parents[2] / "config" / "acl.conf"
+PREFIX: Final = "shop:prod:acme"
+MOST_PATTERNS: Final = 22
 
 
 def test_file_is_generated() -> None:
     """The file is what the generator writes."""
-    assert ACL_FILE.read_text(encoding="utf-8") == acl_file(PREFIX), f"run: python {__file__}"
+    assert ACL_FILE.read_text(encoding="utf-8") == acl_file(AclScope(PREFIX)), f"run: python {__file__}"
 
 
-def test_clients_may_write_all_keys_but_those_of_commands() -> None:
-    """A new kind of key is open to clients, unless operators alone change it; the patterns stay few."""
-    (client,) = [role for role in ROLES if role.name == "client"]
-    rules = [rule[1:] for rule in acl_rules(client, PREFIX) if rule.startswith("~")]
-    root = PoolKeys(PREFIX, "mail").root
-    closed = {kind.suffix for kind in POOL_KEYS if not any(_matches(f"{root}:{kind.suffix}", rule) for rule in rules)}
-    assert closed == {"control", "desired", "desired:revisions"}
-    assert any(_matches(root, rule) for rule in rules)
-    shared = [ScopeKeys(PREFIX, scope, "a").key("x") for scope in SCOPES]
-    assert [key for key in shared if not any(_matches(key, rule) for rule in rules)] == []
-    assert len(rules) <= 12
+@pytest.mark.parametrize("pool", [None, "mail"])
+@pytest.mark.parametrize("role", ROLES, ids=[role.name for role in ROLES])
+def test_each_role_writes_the_keys_of_its_level(role: AclRole, pool: str | None) -> None:
+    """A role may change the kinds of keys that the table gives to it and no others; the patterns stay few."""
+    rules = acl_rules(role, AclScope(PREFIX, pool))
+    written = [rule[1:] for rule in rules if rule.startswith("~")]
+    for kind in POOL_KEYS:
+        key = f"{PREFIX}:{{pool:mail}}:{_example(kind)}"
+        may = role.writes is not None and kind.writers <= role.writes
+        # A viewer has patterns of roots, which are no keys.
+        if not role.reads_only or pool is None:
+            matched = any(_matches(key, pattern) for pattern in written if not pattern.endswith("{*}"))
+            assert matched == may, kind.suffix
+        if pool is not None:
+            assert not any(_matches(key.replace("mail", "mailbox"), pattern) for pattern in written), kind.suffix
+    shared = [ScopeKeys(PREFIX, scope, "mail" if scope == "locks" else "a").key("x") for scope in SCOPES]
+    if role.writes is not None:
+        assert [key for key in shared if not any(_matches(key, rule) for rule in written)] == []
+        assert any(_matches(PoolKeys(PREFIX, "mail").root, rule) for rule in written)
+    assert len(written) <= MOST_PATTERNS
+
+
+def test_roles_of_users() -> None:
+    """The doctor knows a user by the name of its role, or by a word of its name."""
+    users = ("worker", "shop-client", "eve_viewer", "eve", "workers")
+    found = [role_of(user) for user in users]
+    assert [role and role.name for role in found] == ["worker", "client", "viewer", None, None]
+
+
+def _example(kind: KeyKind) -> str:
+    """Return the suffix of a key of a kind."""
+    return re.sub(r"\b[A-Z]+\b", "x1", kind.suffix.replace("MINUTE", "29924730"))
 
 
 def _matches(key: str, pattern: str) -> bool:
@@ -36,4 +62,4 @@ def _matches(key: str, pattern: str) -> bool:
 
 
 if __name__ == "__main__":
-    ACL_FILE.write_text(acl_file(PREFIX), encoding="utf-8")
+    ACL_FILE.write_text(acl_file(AclScope(PREFIX)), encoding="utf-8")

@@ -84,6 +84,7 @@ def fits(printed: str, shown: str) -> bool:
     return re.fullmatch(pattern, printed) is not None
 
 
+@pytest.mark.roles(client="operator", worker="pauser")
 @pytest.mark.parametrize("page", WITH_PYTHON)
 async def test_python_runs(
     page: str, redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

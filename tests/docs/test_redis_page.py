@@ -15,7 +15,7 @@ from orchestrator.testing.waiting import wait_until
 from tests.docs.pages import ROOT
 from tests.faultkit.processes import ActorProcess
 from tests.faultkit.servers import find_binary_of_line, free_port
-from tests.helpers.terminal import Terminal
+from tests.helpers.terminal import ORC, Terminal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,17 +37,16 @@ def test_server_of_your_own(tmp_path: Path, line: str) -> None:
     etc, data, port = tmp_path / "redis", tmp_path / "data", free_port()
     data.mkdir()
     etc.mkdir()
-    for name in ("redis.conf", "acl.conf"):
-        shutil.copy(ROOT / "config" / name, etc)
+    shutil.copy(ROOT / "config" / "redis.conf", etc)
 
     def here(text: str) -> str:
         return text.replace("/etc/redis", str(etc)).replace("/var/lib/redis", str(data))
 
     passwords, configuration, *_ = _blocks()
-    commands = [line.removeprefix("$ ") for line in passwords.splitlines()]
-    for user in ("worker", "operator"):
-        script = here("\n".join(commands)).replace("user worker on", f"user {user} on")
-        subprocess.run(["bash", "-ec", script], env={"PASSWORD": f"pw-{user}", "PATH": "/usr/bin:/bin"}, check=True)
+    (tmp_path / "passwords").write_text("worker pw-worker\noperator pw-operator\n")
+    script = here(passwords.removeprefix("$ ")).replace("orc ", f"{ORC} ", 1)
+    subprocess.run(["bash", "-ec", script], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, check=True)
+    assert "pw-" not in (etc / "acl.conf").read_text()
     own = etc / "orchestrator.conf"
     own.write_text(here(configuration).replace("6379", str(port)).replace(" 10.0.0.5", ""))
     with ActorProcess([str(binary.path), str(own)], name="redis-server") as server:

@@ -55,6 +55,10 @@ def _in_loop(
     return call
 
 
+UPSTREAMS: Final[dict[int, str | tuple[str, int]]] = {}
+"""Where the proxies of this process relay to, by port."""
+
+
 class FaultProxy:
     """Listens on a port and relays to a Redis server; any thread may switch faults.
 
@@ -70,6 +74,7 @@ class FaultProxy:
         self._registry = FaultRegistry(log_size=log_size)
         self._socket = _bind()
         self.port: int = self._socket.getsockname()[1]
+        UPSTREAMS[self.port] = self._upstream
         self._relays: set[ConnectionRelay] = set()
         self._connections = 0
         self._refusing = False

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.app import main
 from tests.faultkit.processes import ActorProcess
+from tests.helpers import roles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -101,7 +102,7 @@ class Terminal:
         os.environ.update(self.environ | variables)
         os.chdir(self.folder)
         try:
-            with redirect_stdout(out), redirect_stderr(err), _stdin(stdin):
+            with redirect_stdout(out), redirect_stderr(err), _stdin(stdin), roles.typing(arguments):
                 code = main(arguments)
         finally:
             os.environ.clear()

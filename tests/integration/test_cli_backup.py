@@ -52,6 +52,7 @@ async def orc(terminal: Terminal, *arguments: str) -> Done:
     return await anyio.to_thread.run_sync(partial(terminal.orc, *arguments))
 
 
+@pytest.mark.default_user
 async def test_save_list_restore(
     team: LocalTeam, terminal: Terminal, copy: str, redis_client: redis.Redis, tmp_path: Path
 ) -> None:

@@ -126,6 +126,7 @@ async def test_report_of_scopes(team: LocalTeam, terminal: Terminal, redis_clien
     redis_client.expire(key, 100)
 
 
+@pytest.mark.denied
 async def test_report_of_nothing(terminal: Terminal, redis_client: redis.Redis, team: LocalTeam) -> None:
     """An empty pool is no failure."""
     redis_client.delete(team.services.keys.format)

@@ -11,7 +11,7 @@ import anyio.to_thread
 import pytest
 
 from orchestrator import Agent, Record, TaskContext
-from orchestrator.doctor.acl import ROLES, acl_rules
+from orchestrator.doctor.acl import ROLES, AclScope, acl_rules
 from tests.helpers.terminal import Done, Terminal
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ async def test_a_viewer_reads(team: LocalTeam, terminal: Terminal, redis_client:
     await _fill(team)
     prefix, name = team.settings.prefix, f"viewer-{uuid4().hex}"
     (viewer,) = [role for role in ROLES if role.reads_only]
-    await team.services.store.execute("ACL", "SETUSER", name, "on", ">pw", *acl_rules(viewer, prefix))
+    await team.services.store.execute("ACL", "SETUSER", name, "on", ">pw", *acl_rules(viewer, AclScope(prefix)))
     try:
         where = terminal.environ["ORC_REDIS__URL"].partition("://")
         url = f"{where[0]}://{name}:pw@{where[2]}"

@@ -53,7 +53,10 @@ def make_agent(name: str, begun: list[tuple[str, float]]) -> Agent:
 
 SECRET = {"secret": "a secret of sixteen letters or more"}
 SETTINGS = [{"limits": {"model": RATE}}, {"limits": {"model": RATE}, "control": SECRET}]
-pytestmark = pytest.mark.parametrize("settings", SETTINGS, ids=["unsigned", "signed"], indirect=True)
+pytestmark = [
+    pytest.mark.parametrize("settings", SETTINGS, ids=["unsigned", "signed"], indirect=True),
+    pytest.mark.roles(worker="pauser"),
+]
 
 
 async def waits_paused(handle: TaskHandle[str]) -> str:

@@ -192,6 +192,7 @@ async def test_few_vectors_are_all_candidates(memory: Memory) -> None:
 
 
 @buckets
+@pytest.mark.default_user
 async def test_buckets_follow_the_records(memory: Memory) -> None:
     """Updates and deletes leave no entry in a bucket, and a record is found by its new vector."""
     await memory.store_many([note(seed) for seed in range(100)])

@@ -370,6 +370,7 @@ async def test_repair_and_report(team: LocalTeam, redis_client: redis.Redis) -> 
     assert [row for row in counts.kinds if row.scope == "foreign"] == []
 
 
+@pytest.mark.default_user
 async def test_backup_and_restore(team: LocalTeam, tmp_path: Path) -> None:
     """A restore brings records, tiers, accesses and the places of people back, and makes the indices again."""
     for owner in OWNERS.values():

@@ -217,6 +217,7 @@ async def test_another_space(memory: Memory) -> None:
     assert await memory.get("a") == [None]
 
 
+@pytest.mark.default_user
 async def test_vectors_do_not_hold_up_other_commands(memory: Memory) -> None:
     """A vector set is changed over a connection of its own, because Redis reads nothing from one that VADD CAS uses."""
 

@@ -78,6 +78,7 @@ async def test_after_a_loss_of_keys(memory: Memory, loss: list[str]) -> None:
     assert len(await ids(cache, memory, 1, 10)) == (5 if there else 1)
 
 
+@pytest.mark.default_user
 async def test_changes_that_were_lost(memory: Memory) -> None:
     """Other changes with the same count, as after a failover that lost the newest ones, are seen."""
     keys = memory.scope.keys

@@ -167,6 +167,7 @@ def target(running_server: Callable[[str], RedisServer], request: pytest.Fixture
 
 
 @pytest.mark.parametrize("target", ["newest", "old"], indirect=True)
+@pytest.mark.default_user
 async def test_backup(
     team: LocalTeam, memory: Memory, target: Settings, tmp_path: Path, running_server: Callable[[str], RedisServer]
 ) -> None:

@@ -1,4 +1,4 @@
-"""`orc upgrade`: status, finish."""
+"""`orc upgrade`: status, load, finish."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 commands = Commands(
     "upgrade",
     "orc upgrade status",
+    "orc upgrade load",
     "orc upgrade finish",
 )
 
@@ -44,6 +45,21 @@ async def status(*, common: Globals = DEFAULTS) -> None:
     if found.waiting:
         output.write(f"waiting for `orc upgrade finish`: {', '.join(found.waiting)}\n")
     _say_unknown(found)
+
+
+@commands.command("load", "orc upgrade load", "ORC_REDIS__URL=redis://loader:PASSWORD@10.0.0.5:6379/0 orc upgrade load")
+async def load(*, common: Globals = DEFAULTS) -> None:
+    """Load the scripts of this version into each server of Redis, for programs whose users may load none.
+
+    Needs the rights of the role `loader` alone. Redis forgets scripts when it restarts.
+    """
+    from orchestrator.views.upgrade import load_scripts
+
+    missing = await load_scripts(common.settings())
+    if common.output == "table":
+        output.write(f"loaded {missing} scripts\n" if missing else "Redis has all scripts\n")
+    else:
+        output.show_record(common.output, {"loaded": missing}, key="loaded")
 
 
 @commands.command(

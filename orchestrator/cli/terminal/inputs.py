@@ -47,6 +47,11 @@ def text(given: str) -> str:
     return _body_text(given)[1] if given == STDIN else given
 
 
+def body(given: str) -> str:
+    """Return the text of `@file`, or of standard input for `@-`; another text as it is."""
+    return _body_text(given)[1]
+
+
 def check_limit(limit: int, most: int = 1_000_000) -> None:
     """Refuse a --limit that is not between 1 and `most`."""
     if not 1 <= limit <= most:

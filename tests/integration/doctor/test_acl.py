@@ -6,28 +6,34 @@ import asyncio
 import json
 import os
 import re
-import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
+from anyio import to_thread
 
-from orchestrator import Message, Orchestrator, Record
-from orchestrator.core.errors import ServerRefused
+from orchestrator import Agent, Message, Orchestrator, Record
+from orchestrator.core.errors import ServerRefused, ServerUnavailable
 from orchestrator.core.settings_sources import load_settings
-from orchestrator.doctor.acl import ROLES, acl_file
+from orchestrator.doctor.acl import ROLES, AclRole, AclScope, acl_file
 from orchestrator.embedded.server_binary import find_server_binary
 from orchestrator.services import pool_keys
+from orchestrator.store.key_kinds import POOL_KEYS, KeyKind, Writers
+from orchestrator.store.script_files import all_scripts
 from orchestrator.testing.waiting import wait_until
 from tests.faultkit.processes import ActorProcess
 from tests.faultkit.servers import RedisServer, find_binary_of_line
-from tests.helpers.terminal import ORC, Terminal
+from tests.helpers import roles
+from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
+from tests.helpers.terminal import ORC, Done, Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from orchestrator.core.settings import Settings
 
 ROOT = Path(__file__).parents[3]
 PREFIX = "shop:prod:acme"
@@ -47,6 +53,12 @@ DENIED = (
     "SET other:prod:acme:x 1", "PUBLISH c m", "XGROUP DESTROY KEY g", "XAUTOCLAIM KEY g c 0 0", "XSETID KEY 1-1",
 )  # fmt: skip
 """What no role may do, on keys of the prefix (KEY) or elsewhere."""
+CLOSED = (
+    "inbox:A", "agents", "agent:A", "agent:A:workers", "workers", "worker:W", "leases:A", "offers:A", "lent:A",
+    "room:S", "skills:S", "versions", "versions:S", "desired", "desired:revisions", "control", "receipts:CMD", "leader",
+    "supervisors", "limits", "selection:CMD",
+)  # fmt: skip
+"""What clients must not write."""
 WRITING = (
     "SET KEY 1",
     "DEL KEY",
@@ -61,7 +73,20 @@ WRITING = (
 @pytest.fixture(scope="module", params=["newest", pytest.param("redis7", marks=pytest.mark.slow)])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """A server with the file, a password for each user, and a default user for the test."""
-    binary = find_server_binary() if request.param == "newest" else find_binary_of_line("7.")
+    with _run_server(request.param, tmp_path_factory) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=["newest", "redis7"])
+def each_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """The same, for quick tests: also the older server in each run."""
+    with _run_server(request.param, tmp_path_factory) as running:
+        yield running
+
+
+@contextmanager
+def _run_server(which: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    binary = find_server_binary() if which == "newest" else find_binary_of_line("7.")
     if binary is None:
         pytest.skip("needs a redis-server 7.x on the PATH")
     # With a port, for replicas.
@@ -69,11 +94,28 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield running
 
 
-def _file(folder: Path) -> Path:
-    text = re.sub(r"^(user \w+ on) ", r"\1 >pw ", acl_file(PREFIX), flags=re.MULTILINE)
+def _file(folder: Path, *, vector_sets: bool = False) -> Path:
+    text = re.sub(
+        r"^(user \w+ on) ", r"\1 >pw ", acl_file(AclScope(PREFIX, vector_sets=vector_sets)), flags=re.MULTILINE
+    )
     file = folder / "acl.conf"
     file.write_text(text.replace("user default off resetchannels -@all", "user default on nopass ~* &* +@all"))
     return file
+
+
+def _is_refused(user: redis.Redis, *words: str) -> bool:
+    try:
+        user.execute_command(*words)  # type: ignore[no-untyped-call]
+    except redis.exceptions.NoPermissionError:
+        return True
+    except redis.ResponseError:
+        return False
+    return False
+
+
+def _example(kind: KeyKind) -> str:
+    """Return the suffix of a key of a kind."""
+    return re.sub(r"[A-Z]+", "x1", kind.suffix.replace("MINUTE", "29924730"))
 
 
 def url_of(server: RedisServer, role: str) -> str:
@@ -196,29 +238,116 @@ def test_a_replica_follows(server: RedisServer) -> None:
                 limited.execute_command(*command.split(" "))
 
 
-@pytest.mark.parametrize("role", [role.name for role in ROLES])
-def test_denied(server: RedisServer, role: str) -> None:
-    """No role may administer the server, read other prefixes or search all keys; a viewer changes nothing."""
+@pytest.mark.parametrize("role", ROLES, ids=[role.name for role in ROLES])
+def test_denied(each_server: RedisServer, role: AclRole) -> None:
+    """No role may administer the server, read other prefixes or search all keys; sent, not dry-run."""
     keys = pool_keys(load_settings(os.devnull, {"prefix": PREFIX}, {"CREDENTIALS_DIRECTORY": os.devnull}))
-    key = keys.task("1")
-    denied = [*DENIED, *([*WRITING, "SCRIPT LOAD return"] if role == "viewer" else ())]
-    if role in {"client", "operator", "viewer"}:
-        denied += ["XREADGROUP GROUP workers me STREAMS KEY >", "XCLAIM KEY workers me 0 1-1"]
-    if role in {"client", "viewer"}:
-        denied += [f"XADD {keys.control} * c x", f"HSET {keys.desired} a b", f"DEL {keys.desired_revisions}"]
-    with server.client() as admin:
+    denied = [*DENIED, *(WRITING if role.writes is None else ())]
+    denied = [command for command in denied if not (role.loads_only and command.startswith("SCRIPT LOAD"))]
+    if not role.takes_tasks:
+        denied += ["XREADGROUP GROUP workers me STREAMS INBOX >", "XCLAIM INBOX workers me 0 1-1"]
+    if role.writes == Writers.CLIENTS:
+        denied += ["XADD INBOX * t x", "XTRIM INBOX MAXLEN 0", "XGROUP CREATE INBOX g 0", "DEL INBOX"]
+    if role.loads_only:
+        denied += [f"EVALSHA {'0' * 40} 1 {keys.root}", "GET KEY", "HGETALL KEY", f"GET {keys.format}", "SCAN 0"]
+    words = {"KEY": keys.task("1"), "INBOX": keys.inbox("ed")}
+    with redis.Redis.from_url(url_of(each_server, role.name)) as user:
         for command in denied:
-            words = [word if word != "KEY" else key for word in command.split(" ")]
-            reply: Any = admin.execute_command("ACL", "DRYRUN", role, *words)
-            assert b"has no permissions" in reply, f"{role} may run {command}: {reply}"
-        allowed = [
-            f"HGETALL {key}",
-            f"HGETALL {keys.desired}",
-            f"EVALSHA x 1 {keys.root}",
-            *(["WAIT 0 0"] if role != "viewer" else []),
-        ]
-        for command in allowed:
-            assert admin.execute_command("ACL", "DRYRUN", role, *command.split(" ")) == b"OK", command
+            assert _is_refused(user, *(words.get(word, word) for word in command.split(" "))), command
+        if not role.loads_only:
+            assert user.hgetall(keys.task("1")) == {}
+            assert user.hgetall(keys.desired) == {}
+            with pytest.raises(redis.exceptions.NoScriptError):
+                user.evalsha("0" * 40, 1, keys.root)
+
+
+@pytest.mark.parametrize("role", ROLES, ids=[role.name for role in ROLES])
+def test_written_keys(each_server: RedisServer, role: AclRole) -> None:
+    """Each role may write the kinds of keys of its level, and Redis refuses all others."""
+    root = pool_keys(load_settings(os.devnull, {"prefix": PREFIX}, {"CREDENTIALS_DIRECTORY": os.devnull})).root
+    writes = {"hash": "HSET KEY f v", "list": "RPUSH KEY v", "set": "SADD KEY m", "string": "SET KEY 1"}
+    writes |= {"zset": "ZADD KEY 0 m", "stream": "XADD KEY * f v"}
+    allowed = set()
+    with each_server.client() as admin, redis.Redis.from_url(url_of(each_server, role.name)) as user:
+        for kind in POOL_KEYS:
+            key = f"{root}:{_example(kind)}"
+            command = writes[kind.type.partition(",")[0]].replace("KEY", key)
+            try:
+                user.execute_command(*command.split(" "))
+            except redis.exceptions.NoPermissionError:
+                continue
+            allowed.add(kind.suffix)
+        admin.flushall()
+    assert allowed == {kind.suffix for kind in POOL_KEYS if role.writes is not None and kind.writers <= role.writes}
+    # The table itself: what each role must not write, whatever it says.
+    closed = set(CLOSED)
+    if role.name in {"operator", "supervisor"}:
+        closed = set()
+    elif role.name != "client" and role.writes is not None:
+        closed = {"desired", "desired:revisions", "control", "leader", "supervisors"} - (
+            {"desired", "desired:revisions", "control"} if role.name == "pauser" else set()
+        )
+    assert not closed & allowed
+
+
+@pytest.mark.every_server(alone=True)
+async def test_a_pool_of_its_own(redis_server: RedisServer, redis_client: redis.Redis, settings: Settings) -> None:
+    """Users of one pool work in it, and can neither read nor change a key of another pool."""
+    mine = local_settings(redis_server.url, settings.prefix, pool="mine")
+    theirs = pool_keys(local_settings(redis_server.url, settings.prefix, pool="theirs"))
+    roles.set_users(redis_server, settings.prefix, pool="mine")
+    agent = Agent("ed")
+
+    @agent.skill
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    async with run_local_team(mine) as team:
+        await team.work(agent)
+        async with team.orc.locks().hold("door"):
+            assert await (await team.orc.submit("add", {"a": 1, "b": 2})).result(timeout=TIMEOUT_S) == 3
+        await team.orc.board("points").add("ann")
+    assert roles.denials(redis_client) == []
+    for role in ROLES:
+        with redis.Redis.from_url(roles.url_of(redis_server, role.name)) as user:
+            for kind in POOL_KEYS:
+                key = f"{theirs.root}:{_example(kind)}"
+                for command in ("EXISTS KEY", "DEL KEY", "TYPE KEY", "HGETALL KEY", "XADD KEY * f v"):
+                    assert _is_refused(user, *command.replace("KEY", key).split(" ")), (role, command, key)
+            for command in (
+                f"EVALSHA {'0' * 40} 1 {theirs.root}", f"GET {theirs.prefix}:{{locks:theirs}}:lock:door",
+                f"SPUBLISH {theirs.out('1')} x", f"SET {theirs.prefix}:{{pool:mine2}}:x 1",
+            ):  # fmt: skip
+                assert _is_refused(user, *command.split(" ")), (role, command)
+    redis_client.acl_log_reset()
+
+
+@pytest.mark.every_server(alone=True)
+async def test_only_the_loader_loads(
+    redis_server: RedisServer, redis_client: redis.Redis, settings: Settings, tmp_path: Path
+) -> None:
+    """Without the right to load scripts programs work once the loader has loaded them, and say so before."""
+    roles.set_users(redis_server, settings.prefix, loader_only=True)
+    redis_client.script_flush()
+    agent = Agent("ed")
+
+    @agent.skill
+    async def hello() -> str:
+        return "hello"
+
+    with pytest.raises(ServerUnavailable, match=r"type `orc upgrade load` as a user who may, such as loader"):
+        async with Orchestrator(settings=settings) as orc:
+            await orc.submit("hello")
+    assert roles.denials(redis_client)
+    redis_client.acl_log_reset()
+    terminal = Terminal(tmp_path, ORC_REDIS__URL=roles.url_of(redis_server, "loader"), ORC_PREFIX=settings.prefix)
+    assert await to_thread.run_sync(terminal.orc, "upgrade", "load") == Done(
+        0, f"loaded {len(all_scripts())} scripts\n", ""
+    )
+    assert (await to_thread.run_sync(terminal.orc, "upgrade", "load")).out == "Redis has all scripts\n"
+    async with run_local_team(settings) as team:
+        await team.work(agent)
+        assert await (await team.orc.submit("hello")).result(timeout=TIMEOUT_S) == "hello"
 
 
 async def test_client_gives_no_commands(server: RedisServer) -> None:
@@ -235,14 +364,12 @@ async def test_client_gives_no_commands(server: RedisServer) -> None:
 
 
 def test_rules_for_vector_sets(tmp_path: Path) -> None:
-    """The commands in the file's heading give each user the commands of vector sets, which a newer server takes."""
-    file = _file(tmp_path)
-    typed = re.findall(r"^#\s+(sed .*vsim.*)$", file.read_text(), flags=re.MULTILINE)
-    assert len(typed) == 2
-    for command in typed:
-        subprocess.run(command, shell=True, cwd=tmp_path, check=True)
+    """With `--vector-sets` each user has the commands of vector sets, which a newer server takes."""
+    file = _file(tmp_path, vector_sets=True)
     with RedisServer(find_server_binary(), port=0, options={"include": str(file)}) as server:
         for role in ROLES:
+            if role.loads_only:
+                continue
             with redis.Redis.from_url(url_of(server, role.name)) as client:
                 assert client.execute_command("VCARD", f"{PREFIX}:{{agent:a}}:vec") == 0
                 if role.reads_only:
