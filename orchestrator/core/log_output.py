@@ -346,7 +346,8 @@ def _message(event: Mapping[str, Any]) -> str:
         if name not in _IN_MESSAGE and name not in {"event", "logger"}:
             bare = isinstance(value, str) and _BARE.fullmatch(value) is not None
             words.append(f"{name}={value if bare else _json(value)}")
-    more = [str(event[name]).rstrip("\n") for name in ("exception", "stack") if event.get(name)]
+    # Indented, because a line of an exception's text must not look like one of the log.
+    more = [str(event[name]).rstrip("\n").replace("\n", "\n  ") for name in ("exception", "stack") if event.get(name)]
     return "\n".join([" ".join(words), *more])
 
 

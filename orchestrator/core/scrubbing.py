@@ -61,7 +61,7 @@ class Scrubber:
         self._forms: frozenset[str] = frozenset()
         self._known: re.Pattern[str] | None = None
         self._margin = _MARGIN
-        self._unsafe = UNSAFE_IN_JSON if keep_lines else UNSAFE
+        self._keeps_lines, self._unsafe = keep_lines, UNSAFE_IN_JSON if keep_lines else UNSAFE
         # Names repeat on every line.
         self._name = lru_cache(2048)(self._clean_name)
         self.add(secrets)
@@ -81,7 +81,9 @@ class Scrubber:
         clean: Event = {}
         for name, value in event.items():
             if name in _LONG and isinstance(value, str):
-                clean[name] = self._cut(value, UNSAFE_IN_LINES, left.take(MAX_TRACE_CHARS, len(value)), ends=True)
+                text = self._cut(value, UNSAFE_IN_LINES, left.take(MAX_TRACE_CHARS, len(value)), ends=True)
+                # A line of an exception's text must not look like one of the log.
+                clean[name] = text if self._keeps_lines else text.replace("\n", "\n  ")
             elif isinstance(name, str) and len(name) <= _MARGIN:
                 clean[self._name(name)] = self._value(name, value, 0, left)
             else:

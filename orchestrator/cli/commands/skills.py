@@ -65,7 +65,9 @@ async def show(
     show_affected_record(common.output, record, key="name")
     if skill.description is not None:
         if skill.description.doc:
-            output.write(f"\n{output.clean_lines(skill.description.doc)}\n")
+            # Indented, so that no line of it looks like one of this program.
+            doc = output.clean_lines(skill.description.doc).replace("\n", "\n  ")
+            output.write(f"\n  {doc}\n")
         for title, schema in (("arguments", skill.description.arguments), ("result", skill.description.result)):
             if schema is not None:
                 output.write(f"\n{title}\n{output.json_text(schema, indent=True)}")

@@ -414,7 +414,7 @@ def test_a_repeated_event_is_sampled() -> None:
     left_out = [line for line in lines if line["event"] == "log_lines_left_out"]
     assert len(written) <= 100 * (int(seconds) + 2)
     assert len(written) + sum(line["events"]["log_lines_dropped"] for line in left_out) == 3000
-    assert lines[-2]["event"] == "log_record_failed"
+    assert "log_record_failed" in {line["event"] for line in lines}
 
 
 async def test_what_was_left_out_is_told_soon() -> None:
