@@ -104,7 +104,7 @@ def translate(error: BaseException, *, what: str, sent: bool, at: Address) -> St
         return ServerUnavailable(f"{what} was not run: Redis is loading its data; try again")
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
         reason = _cause(error)
-        if ended_early(error):
+        if ended_early(error, over_tls=at.public_url.startswith("rediss")):
             reason = "it ended the TLS connection; if it asks programs for a certificate, set redis.tls_cert"
         return ServerUnavailable(
             f"no answer from Redis at {at.public_url} to {what} ({reason}); {ADVICE}", outcome_unknown=sent

@@ -136,9 +136,9 @@ class LongRead:
         except (OSError, hiredis.ProtocolError) as error:
             self.close()
             assert self._address is not None
-            raise self._noted(
-                translate(ConnectionError(str(error)), what=self._what, sent=True, at=self._address), error
-            ) from error
+            lost = ConnectionError(str(error))
+            lost.__cause__ = error
+            raise self._noted(translate(lost, what=self._what, sent=True, at=self._address), error) from error
         if reply is _NOTHING:
             if ended:
                 self.close()

@@ -26,11 +26,12 @@ from redis.connection import ConnectionPool
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from orchestrator.core.errors import ServerUnavailable
+from orchestrator.core.errors import ServerUnavailable, TlsRefused
 from orchestrator.core.log import get_logger
 from orchestrator.core.reading import read_text
 from orchestrator.core.redis_url import Node
 from orchestrator.store.locator import Address
+from orchestrator.store.tls import explain_refusal
 from orchestrator.store.wire import pack
 
 if TYPE_CHECKING:
@@ -61,6 +62,12 @@ class Answer(NamedTuple):
     epoch: int
 
 
+class TlsReason(str):
+    """Why TLS keeps this program from a sentinel, for good."""
+
+    __slots__ = ()
+
+
 class SentinelLocator:
     """Answers the address of the master of a group.
 
@@ -89,6 +96,7 @@ class SentinelLocator:
 
         Raises:
             ServerUnavailable: no sentinel has named a master yet.
+            TlsRefused: a certificate is missing or not accepted.
         """
         return self._master if self._master is not None and self._listeners else self._wait_for_first()
 
@@ -118,6 +126,7 @@ class SentinelLocator:
 
         Raises:
             ServerUnavailable: no sentinel names the master.
+            TlsRefused: a certificate is missing or not accepted.
         """
         _ = self.single
 
@@ -139,6 +148,9 @@ class SentinelLocator:
                 )
                 self._has_waited = True
             if self._master is None:
+                told = list(self._answers.values())
+                if told and all(isinstance(answer, TlsReason) for answer in told):
+                    raise TlsRefused(f"no sentinel was asked: {told[0]}")
                 raise ServerUnavailable(
                     f"no sentinel names the master ({self._reasons()}); check that they run and watch this group"
                 )
@@ -335,6 +347,8 @@ def _checked(reply: Any) -> Any:
 
 
 def _reason(failure: Exception) -> str:
+    if refusal := explain_refusal(failure):
+        return TlsReason(refusal)
     return " ".join(str(failure).split()) or type(failure).__name__
 
 

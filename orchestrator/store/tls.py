@@ -80,11 +80,14 @@ def explain_refusal(error: BaseException) -> str:
     return ""
 
 
-def ended_early(error: BaseException) -> bool:
+def ended_early(error: BaseException, *, over_tls: bool) -> bool:
     """Return whether the server ended a TLS connection. A refusal that it sent before may be lost in that."""
     import ssl
 
-    return any(isinstance(one, ssl.SSLEOFError | ssl.SSLZeroReturnError) for one in _causes(error))
+    ends: tuple[type[OSError], ...] = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+    if over_tls:
+        ends += (ConnectionResetError, BrokenPipeError)
+    return any(isinstance(one, ends) for one in _causes(error))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

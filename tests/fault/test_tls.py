@@ -19,6 +19,8 @@ from orchestrator.core.settings_sources import load_settings
 from orchestrator.services import configured_server, pool_keys
 from orchestrator.store.store import Store, SyncStore
 from orchestrator.testing.waiting import wait_for
+from tests.faultkit.clusters import run_cluster
+from tests.faultkit.sentinels import Sentinel
 from tests.faultkit.servers import RedisServer, free_port
 from tests.helpers.local_team import local_settings, run_local_team
 from tests.helpers.server_matrix import REDIS_7, binary_of
@@ -28,6 +30,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator.core.settings import Settings
+
+
+def tls_options(directory: Path, port: int) -> dict[str, str]:
+    """Return the options of a server, or of a sentinel, with the certificate in a folder and this port for TLS."""
+    return {
+        "tls-port": str(port),
+        "tls-cert-file": str(directory / "server.pem"),
+        "tls-key-file": str(directory / "server.key"),
+        "tls-ca-cert-file": str(directory / "ca.pem"),
+        "tls-auth-clients": "no",
+    }
 
 
 class TlsServer:
@@ -43,13 +56,7 @@ class TlsServer:
         self.authority, self.port, self._directory = trustme.CA(), free_port(), directory
         self.sign(self.authority, name)
         self.authority.cert_pem.write_to_path(str(directory / "ca.pem"))
-        options = {
-            "tls-port": str(self.port),
-            "tls-cert-file": str(directory / "server.pem"),
-            "tls-key-file": str(directory / "server.key"),
-            "tls-ca-cert-file": str(directory / "ca.pem"),
-            "tls-auth-clients": "yes" if asks_programs else "no",
-        }
+        options = tls_options(directory, self.port) | {"tls-auth-clients": "yes" if asks_programs else "no"}
         self.server = RedisServer(binary_of(REDIS_7), port=0, options=options)
 
     def sign(self, authority: trustme.CA, name: str) -> None:
@@ -186,6 +193,80 @@ async def test_a_server_that_asks_programs(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match=r"redis\.tls_cert"):
             await ping(asking.settings(**asking.client_files(trustme.CA())), StoreError)
         await ping(asking.settings(**asking.client_files(asking.authority)))
+
+
+# ------------------------------------------------------------------------------------------------- sentinels, clusters
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    """A folder with an authority, and the certificate of all servers of this machine."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    made = authority.issue_cert("localhost", "127.0.0.1")
+    made.cert_chain_pems[0].write_to_path(str(tmp_path / "server.pem"))
+    made.private_key_pem.write_to_path(str(tmp_path / "server.key"))
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
+    return tmp_path
+
+
+def plain_connections(*servers: RedisServer) -> int:
+    """Count the connections of programs that are not over TLS, but for those of the test."""
+    found = 0
+    for server in servers:
+        with server.client() as client:
+            plain = [one for one in client.client_list(_type="normal") if one["laddr"].endswith(f":{server.port}")]
+            found += len(plain) - 1
+    return found
+
+
+async def works(url: str, prefix: str, certificates: Path, *servers: RedisServer) -> None:
+    """A team submits, runs and waits over TLS alone, and refuses an unknown authority."""
+    agent = Agent("ada")
+
+    @agent.skill
+    async def double(n: int) -> int:
+        return 2 * n
+
+    other = local_settings(url, prefix, redis__tls_ca=str(certificates / "other.pem"))
+    with pytest.raises(TlsRefused, match=r"certificate of Redis is not accepted.*redis\.tls_ca"):
+        async with run_local_team(other):
+            pass  # pragma: no cover
+    async with run_local_team(local_settings(url, prefix, redis__tls_ca=str(certificates / "ca.pem"))) as team:
+        await team.work(agent)
+        assert await (await team.orc.submit("double", {"n": 21})).result(timeout=20) == 42
+        assert plain_connections(*servers) == 0
+
+
+@pytest.mark.blocks_loop
+async def test_a_sentinel_group(certificates: Path, prefix: str) -> None:
+    """Sentinels and their master are asked over TLS."""
+    binary, port, own = binary_of(REDIS_7), free_port(), free_port()
+    options = tls_options(certificates, port) | {"tls-replication": "yes"}
+    lines = [f"{name} {value}" for name, value in (options | {"tls-port": str(own)}).items()]
+    with (
+        RedisServer(binary, port=0, options=options) as master,
+        Sentinel(binary, master=port, quorum=1, options=tuple(lines)) as sentinel,
+        sentinel.client() as client,
+    ):
+        await wait_for(lambda: "s_down" not in client.sentinel_master("mymaster")["flags"], "a master that answers")
+        await works(f"rediss+sentinel://localhost:{own}/mymaster/0", prefix, certificates, master)
+
+
+@pytest.mark.blocks_loop
+async def test_a_cluster(certificates: Path, prefix: str) -> None:
+    """A program that knows one node finds the master of its slot, over TLS."""
+    ports: list[int] = []
+
+    def own_options() -> dict[str, str]:
+        ports.append(free_port())
+        return tls_options(certificates, ports[-1])
+
+    options = {"tls-cluster": "yes", "tls-replication": "yes"}
+    with run_cluster(binary_of(REDIS_7), masters=2, options=options, own_options=own_options) as cluster:
+        settings = local_settings("redis://localhost", prefix)
+        other = 1 - cluster.nodes.index(cluster.owner(pool_keys(settings).format))
+        await works(f"rediss+cluster://localhost:{ports[other]}", prefix, certificates, *cluster.nodes)
 
 
 class PlainPort(socketserver.BaseRequestHandler):

@@ -15,7 +15,7 @@ from orchestrator.testing.waiting import wait_until
 from tests.faultkit.servers import RedisServer, free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from orchestrator.embedded.server_binary import ServerBinary
 
@@ -196,6 +196,7 @@ def run_cluster(
     replicas: bool = False,
     timeout_ms: int = 1000,
     options: Mapping[str, str] | None = None,
+    own_options: Callable[[], Mapping[str, str]] = dict,
 ) -> Iterator[Cluster]:
     """Run a cluster.
 
@@ -205,6 +206,7 @@ def run_cluster(
         replicas: whether each master has a replica.
         timeout_ms: time without an answer after which a node counts as failed.
         options: further options of redis.conf.
+        own_options: makes those of one node, such as its port for TLS.
     """
     with ExitStack() as stack:
         count = masters * (2 if replicas else 1)
@@ -217,7 +219,9 @@ def run_cluster(
             **(options or {}),
         }
         nodes = [
-            stack.enter_context(RedisServer(binary, port=0, options={**common, "cluster-port": str(port)}))
+            stack.enter_context(
+                RedisServer(binary, port=0, options={**common, "cluster-port": str(port), **own_options()})
+            )
             for port in bus
         ]
         cluster = Cluster(nodes, masters)
