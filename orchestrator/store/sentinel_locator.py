@@ -63,7 +63,7 @@ class Answer(NamedTuple):
 
 
 class TlsReason(str):
-    """Why TLS keeps this program from a sentinel, for good."""
+    """Reason for which TLS keeps this program from a sentinel, until settings change."""
 
     __slots__ = ()
 
