@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.control.desired import Desired, read_desired
 from orchestrator.control.entries import ControlEntry, nonces, read_entry, refuse_replays
 from orchestrator.core.durations import from_instant_ms
-from orchestrator.core.errors import NotFound, StoreError
+from orchestrator.core.errors import InvalidInput, NotFound, StoreError
 from orchestrator.core.reading import read_text, read_whole
 
 if TYPE_CHECKING:
@@ -112,19 +112,26 @@ async def without_replays(store: Store, received: Sequence[ControlEntry]) -> lis
 
 
 async def find(store: Store, signer: Signer, id_: str) -> tuple[ControlRecord, Command | None]:
-    """Return a command by its id or the id of its entry; of several with one id, the accepted one.
+    """Return a command by its id, the beginning of it, or its entry; of several with one id, the accepted one.
 
     Raises:
         NotFound: the record has no such command.
+        InvalidInput: several ids begin so.
     """
     refused = await _refused(store, signer, since="-")
-    found = [
+    begun = [
         (_place(stream, one.entry), one)
         for stream in _streams(store)
         async for page in _pages(store, signer, stream, since="-")
         for one in page
-        if id_ in (one.id, one.entry)
+        if one.id.startswith(id_) or one.entry == id_
     ]
+    found = [(place, one) for place, one in begun if id_ in (one.id, one.entry)]
+    if not found and begun:
+        ids = {one.id for _, one in begun}
+        if len(ids) > 1:
+            raise InvalidInput(f"the ids of {len(ids)} commands begin with {id_}; give more of the id")
+        found, id_ = begun, ids.pop()
     true = [one for place, one in found if not one.problem and place not in refused]
     others = [refused.get(place, one) for place, one in found] + [
         one for one in refused.values() if id_ in (one.id, one.entry)

@@ -362,6 +362,11 @@ async def test_control_show(team: LocalTeam, orc: Orc, worker: Worker) -> None:
     record = (await orc("control", "show", id_, "-o", "json")).json()
     assert (record["id"], record["missing"], record["state"]) == (id_, [silent], "given")
     assert (await orc("control", "show", id_, "-o", "id")).out == f"{id_}\n"
+    begun = await orc("control", "show", id_[:30], "-o", "id")
+    assert begun.out == f"{id_}\n"
+    assert (await orc("stop", "--agent", "other")).code == 0
+    several = await orc("control", "show", id_[:4])
+    assert (several.code, "commands begin with" in several.err) == (2, True)
     unknown = await orc("control", "show", new_task_id())
     assert unknown.code == 3
     assert unknown.err.startswith("error: no command ")

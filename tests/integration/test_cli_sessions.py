@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -9,13 +11,14 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from orchestrator import Agent, Message, Submission
+from orchestrator import Agent, Message, Submission, TaskContext
 from orchestrator.client.session_actions import delete_session
 from orchestrator.core.errors import InvalidInput, StoreError
 from orchestrator.erasure import session_tasks
 from orchestrator.tasks import bulk
 from orchestrator.tasks.queries import server_ms
 from tests.helpers.terminal import Done, Terminal
+from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -270,3 +273,46 @@ async def test_what_cannot_be_recorded_changes_nothing(team: LocalTeam, orc: Orc
         await team.services.store.execute("SET", f"{team.services.keys.control}:{each}", 600, "EX", 120)
     done = await orc("sessions", "delete", "s", "--yes")
     assert (done.code, "was not recorded" in done.err) == (0, True)
+
+
+async def test_events(team: LocalTeam, orc: Orc) -> None:
+    """The events of all tasks and of the workspace, in order, without values; a place continues."""
+    agent = Agent("editor")
+
+    @agent.skill
+    async def edit(ctx: TaskContext) -> None:
+        await ctx.progress(1, 2)
+        await ctx.workspace.set("title", "planted text")
+        await ctx.emit({"text": "planted text"})
+
+    await team.work(agent)
+    task = await team.orc.submit("edit", session="chat-7")
+    await task.result(4.0)
+    shown = await orc("sessions", "events", "chat-7", "-o", "json")
+    assert (shown.code, shown.err) == (0, "")
+    items = shown.json()["items"]
+    kinds = [(one["kind"], one["task"]) for one in items]
+    assert ("patch", None) in kinds
+    assert kinds[-1] == ("succeeded", task.id)
+    assert [one["at"] for one in items] == sorted(one["at"] for one in items)
+    lines = (await orc("sessions", "events", "chat-7")).out.splitlines()
+    assert len(lines) == len(items)
+    assert re.fullmatch(rf"\d\d:\d\d:\d\d {task.id} succeeded", lines[-1])
+    assert any(line.endswith(" workspace patch agent=editor") for line in lines)
+    assert "planted" not in shown.out + "\n".join(lines)
+    rest = await orc("sessions", "events", "chat-7", "--after", items[0]["id"], "-o", "id")
+    assert rest.out.split() == [one["id"] for one in items[1:]]
+    assert (await orc("sessions", "events", "chat-7", "--after", "nonsense")).code == 2
+    assert (await orc("sessions", "events", "chat-7", "--follow", "-o", "json")).code == 2
+    assert (await orc("sessions", "events", "nothing")).out == ""
+
+
+async def test_events_that_follow(team: LocalTeam, terminal: Terminal) -> None:
+    """With --follow the program goes on until it is interrupted."""
+    with terminal.start("sessions", "events", "chat-7", "--follow") as following:
+        task = await team.orc.submit("unserved", session="chat-7")
+        await wait_for(lambda: f"{task.id} ready" in following.output, "the submit", 20.0)
+        await task.cancel()
+        await wait_for(lambda: f"{task.id} cancelled" in following.output, "the end", 10.0)
+        following.signal(signal.SIGINT)
+        assert await anyio.to_thread.run_sync(following.wait_exit) == 130

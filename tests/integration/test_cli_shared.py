@@ -54,9 +54,9 @@ async def test_stats(team: LocalTeam, orc: Orc) -> None:
     await (await team.orc.submit(write)).result(TIMEOUT_S)
     await team.stop(worker)
     shown = await orc("stats", "--by", "skill", "--within", "1m")
-    assert shown.out.split()[:2] == ["SKILL", "PER"]
+    assert shown.out.split()[:2] == ["SKILL", "/MIN"]
     assert "write" in shown.out
-    assert "≤1ms" in shown.out
+    assert "≤1 ms" in shown.out
     (row,) = (await orc("stats", "-o", "json")).json()["items"]
     assert (row["agent"], row["skill"], row["outcomes"]) == ("ed", "write", {"succeeded": 1})
     assert row["ran"]["count"] == sum(row["ran"]["below_ms"].values()) == 1

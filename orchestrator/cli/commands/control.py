@@ -67,7 +67,10 @@ async def list_(
 
 @commands.command("show", "orc control show 0192f0c1-…", "orc control show 0192f0c1-… -o json")
 async def show(
-    command: Annotated[str, positional("ID", help="Id of the command.")], /, *, common: Globals = DEFAULTS
+    command: Annotated[str, positional("ID", help="Id of the command, or the beginning of it.")],
+    /,
+    *,
+    common: Globals = DEFAULTS,
 ) -> None:
     """Show one control command, with its receipts and the processes that have not answered."""
     from orchestrator.views.control import read_command

@@ -62,7 +62,9 @@ async def show(name: Name, /, *, common: Globals = DEFAULTS) -> None:
         found = await Schedules(lambda: services).get(name)
         hidden = await redacted_skills(services)
     row = _row(found, hidden)
-    optional = ("cron", "every", *(name for name, option in TASK_OPTIONS.items() if not option.default))
+    if common.output == "table":
+        del row["cron"], row["every"]  # `when` has them in words
+    optional = [name for name, option in TASK_OPTIONS.items() if not option.default]
     output.show_record(common.output, row, key="name", skip=(*optional, "last_error", "last_error_at"))
 
 

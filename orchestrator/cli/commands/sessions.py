@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.inputs import check_limit, duration_s
@@ -15,6 +16,7 @@ from orchestrator.core.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from orchestrator.client.session import SessionEvent
     from orchestrator.client.session_actions import SessionReport
     from orchestrator.views.sessions import SessionView
 
@@ -61,6 +63,67 @@ async def show(session: Session, /, *, common: Globals = DEFAULTS) -> None:
     _print_session(found, common)
     if found.tasks:
         output.hint(f"`orc tasks list --session {output.clean(session)}` lists its tasks")
+
+
+@commands.command(
+    "events",
+    "orc sessions events chat-7",
+    "orc sessions events chat-7 --follow",
+    "orc sessions events chat-7 --follow --after PLACE -o jsonl",
+)
+async def events(
+    session: Session,
+    /,
+    *,
+    follow: Annotated[bool, option("--follow", "-f")] = False,
+    after: Annotated[str | None, option("--after", metavar="PLACE")] = None,
+    common: Globals = DEFAULTS,
+) -> None:
+    """List the events of all tasks of a session and of its workspace, oldest first; with --follow also further ones.
+
+    Values that tasks emitted or stored are not shown: `orc tasks watch ID` and `orc workspace events` show them.
+
+    Args:
+        follow: Wait for more events until Ctrl-C.
+        after: Continue after this place; -o json, -o jsonl and -o id print places.
+    """
+    if follow and common.output == "json":
+        raise InvalidInput("--follow prints no single document; use -o jsonl")
+    from orchestrator.cli.terminal.waiting import wait_through_outages
+
+    rows: list[dict[str, Any]] = []
+    async with common.client() as orc, wait_through_outages(orc):
+        found = orc.session(session).events(after, block=None if follow else 0)
+        async with aclosing(found) as events:
+            async for event in events:
+                row = _event_row(event)
+                if common.output == "json":
+                    rows.append(row)
+                elif common.output == "table":
+                    output.write(_event_line(row) + "\n")
+                else:
+                    output.write(f"{event.id}\n" if common.output == "id" else output.json_text(row))
+    if common.output == "json":
+        output.show_list("json", rows, (), key="id", empty="")
+
+
+def _event_row(event: SessionEvent) -> dict[str, Any]:
+    from orchestrator.workspace.model import WorkspaceEvent
+
+    row: dict[str, Any] = {"id": event.id, "at": event.at, "task": event.task, "kind": event.kind}
+    what = event.event
+    if isinstance(what, WorkspaceEvent):
+        return row | {"agent": what.agent or None, "revision": what.revision}
+    progress = None if what.progress is None else asdict(what.progress)
+    return row | {"attempt": what.attempt, "agent": what.agent, "progress": progress, "reason": what.reason}
+
+
+def _event_line(row: dict[str, Any]) -> str:
+    words = [f"{row['at']:%H:%M:%S}", row["task"] or "workspace", row["kind"]]
+    words += [f"agent={output.clean(row['agent'])}"] if row["agent"] else []
+    if progress := row.get("progress"):
+        words.append(f"{progress['done']:g}" + (f"/{progress['total']:g}" if progress["total"] else ""))
+    return " ".join([*words, *([output.clean(row["reason"])] if row.get("reason") else [])])
 
 
 @commands.command(

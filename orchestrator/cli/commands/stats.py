@@ -32,8 +32,8 @@ async def stats(
 ) -> None:
     """Show how many attempts ended, and how long they waited and ran, per agent and skill.
 
-    A time is the upper end of a range that begins at its half: ≤64ms stands for 32 to 64 ms. Workers send their numbers
-    with the heartbeat.
+    A time is the upper end of a range that begins at its half: ≤64 ms stands for 32 to 64 ms. Workers send their
+    numbers with the heartbeat.
 
     Args:
         by: agent, skill, or both.
@@ -48,33 +48,31 @@ async def stats(
         found = await list_stats(services, within=within_s or 0, by=by, limit=limit)
     names = [name for name in ("agent", "skill") if by in {name, "both"}]
     if common.output == "table":
-        rows, columns = [_cells(one) for one in found.stats], (*names, *_COLUMNS)
+        rows = [_cells(one) for one in found.stats]
+        other = ("other",) if any(row["other"] for row in rows) else ()
+        columns: tuple[str, ...] = (*names, "/min", *OUTCOMES, *other, *_TIMES)
     else:
         rows, columns = [_record(one) for one in found.stats], ()
     output.show_list(common.output, rows, columns, key=names[0], empty="no attempt ended in this time")
     say_rest(len(rows), found.total)
 
 
-_COLUMNS: Final = (
-    "per_minute",
-    *OUTCOMES,
-    "other",
-    *[f"{kind}_{name}" for kind in ("wait", "run") for name in QUANTILES],
-)
+_SHOWN: Final = ("p50", "p99")
+"""Shares that fit a table of 80 columns; JSON has all."""
+_TIMES: Final = ("wait_p50_p99", "run_p50_p99")
 
 
 def _cells(one: AttemptStats) -> dict[str, Any]:
     outcomes = dict(one.timings.outcomes)
     counted = {name: outcomes.pop(name, 0) for name in OUTCOMES}
     times = {
-        f"{kind}_{name}": _duration(durations.quantile_ms(share))
-        for kind, durations in (("wait", one.timings.waited), ("run", one.timings.ran))
-        for name, share in QUANTILES.items()
+        name: " ".join(_duration(durations.quantile_ms(QUANTILES[share])) for share in _SHOWN)
+        for name, durations in zip(_TIMES, (one.timings.waited, one.timings.ran), strict=True)
     }
     return {
         "agent": one.agent,
         "skill": one.skill,
-        "per_minute": f"{one.per_minute:.1f}",
+        "/min": f"{one.per_minute:.1f}",
         **counted,
         "other": sum(outcomes.values()),
         **times,
@@ -103,6 +101,6 @@ def _duration(ms: int | None) -> str:
     if ms is None:
         return ""
     if ms < 1000:
-        return f"≤{ms}ms"
+        return f"≤{ms} ms"
     # Rounded up, because the time is an upper end.
-    return f"≤{math.ceil(ms / 100) / 10}s" if ms < 600_000 else f"≤{math.ceil(ms / 60_000)}m"
+    return f"≤{math.ceil(ms / 100) / 10:g} s" if ms < 600_000 else f"≤{math.ceil(ms / 60_000)} min"
