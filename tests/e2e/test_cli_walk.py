@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 import socket
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -218,8 +220,6 @@ class Team:
 
     def type(self, typed: str, **variables: str) -> Done:
         """Type a command with its arguments."""
-        import shlex
-
         words = [self.names.get(word, word) for word in shlex.split(typed)]
         words = [word.replace("FOLDER", self.names["FOLDER"]) for word in words]
         return self.terminal.orc(*words, **variables)
@@ -230,25 +230,23 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
     """A team under `orc up` with a task, a dead letter, a schedule, chats and a workspace."""
     terminal = Terminal(tmp_path_factory.mktemp("walk"), ORC_WORKER__DRAIN_S="1", NO_COLOR="1")
     with terminal.start("up", "my_agents:agent") as up:
-        up.wait_output("worker_started", timeout_s=20)
-        up.wait_output("leadership_acquired", timeout_s=20)
+        up.wait_output("worker_started", timeout_s=60)
+        up.wait_output("leadership_acquired", timeout_s=60)
         yield Team(terminal)
         up.terminate()
         up.wait_exit(20)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_output(team: Team, tables: list[str], width: int) -> None:
+def test_output(team: Team, tables: list[str]) -> None:
     """Each command prints lines that fit the terminal, without texts of Python, and none fails without advice."""
     faults: list[str] = []
-    for name, each in COMMANDS.items():
-        for arguments in each or ():
-            typed = f"{name} {arguments}".strip()
-            tables.clear()
-            done = team.type(typed, COLUMNS=str(width))
-            faults += [f"{typed}: {line}" for line in tables if len(line) > width] + _faults(done, typed)
-            if done.code and not done.out + done.err:
-                faults.append(f"{typed}: code {done.code} without a word")
+    typed_ones = [f"{name} {arguments}".strip() for name, each in COMMANDS.items() for arguments in each or ()]
+    for width, typed in product(WIDTHS, typed_ones):
+        tables.clear()
+        done = team.type(typed, COLUMNS=str(width))
+        faults += [f"{typed}: {line}" for line in tables if len(line) > width] + _faults(done, typed)
+        if done.code and not done.out + done.err:
+            faults.append(f"{typed}: code {done.code} without a word")
     assert not faults, "\n".join(faults)
 
 

@@ -364,7 +364,7 @@ async def test_control_show(team: LocalTeam, orc: Orc, worker: Worker) -> None:
     assert (await orc("control", "show", id_, "-o", "id")).out == f"{id_}\n"
     begun = await orc("control", "show", id_[:30], "-o", "id")
     assert begun.out == f"{id_}\n"
-    assert (await orc("stop", "--agent", "other")).code == 0
+    assert (await orc("stop", "--agent", "other", "--no-wait")).code == 0
     several = await orc("control", "show", id_[:4])
     assert (several.code, "commands begin with" in several.err) == (2, True)
     unknown = await orc("control", "show", new_task_id())
