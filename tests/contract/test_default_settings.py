@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from orchestrator.core.settings import Leaf, Settings, leaves
 from orchestrator.core.settings_sources import default_toml, load_settings
+from tools.default_settings import TARGET, rendered
 
 DEFAULT_TOML = Path(__file__).parents[2] / "config" / "default.toml"
 EXAMPLE_ENV = DEFAULT_TOML.with_name("example.env")
@@ -63,6 +64,11 @@ def _toml(value: object) -> str:
 
 def _comment(text: str) -> str:
     return "\n".join(f"# {line}" for line in textwrap.wrap(text, 116))
+
+
+def test_the_module_of_defaults_is_generated() -> None:
+    """Short commands read the defaults from a module that imports nothing."""
+    assert TARGET.read_text(encoding="utf-8") == rendered(), "run `make generate`"
 
 
 def test_default_file_matches_the_model() -> None:

@@ -11,7 +11,6 @@ from orchestrator.core import plain_settings
 from orchestrator.core.plain_settings import load_plain
 from orchestrator.core.settings import leaves
 from orchestrator.core.settings_sources import SettingsSources
-from tools.default_settings import TARGET, rendered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,11 +26,6 @@ def _without_system_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 def _bare(value: object) -> object:
     return value.get_secret_value() if hasattr(value, "get_secret_value") else value
-
-
-def test_the_defaults_are_generated() -> None:
-    """`make generate` was run after the last change of the settings."""
-    assert TARGET.read_text(encoding="utf-8") == rendered()
 
 
 @pytest.mark.parametrize(
