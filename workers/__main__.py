@@ -64,7 +64,10 @@ def main() -> int:
         host = Host(settings, agents, processes=processes, pools=pools, group=group, notifier=notifier, sources=sources)
         return host.run(early)
     except OrchestratorError as refused:
-        sys.stderr.write(f"error: {refused}\n")
+        from orchestrator.core.escaping import UNSAFE_IN_LINES, escape
+        from orchestrator.core.scrubbing import mask_known
+
+        sys.stderr.write(f"error: {escape(mask_known(str(refused)), UNSAFE_IN_LINES)}\n")
         return refused.exit_code
 
 
