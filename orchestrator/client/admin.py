@@ -18,6 +18,7 @@ from orchestrator.control.commands import (
     make_command,
 )
 from orchestrator.control.sending import send, this_actor
+from orchestrator.control.signing import signer_of
 from orchestrator.core.command_record import check_said
 from orchestrator.core.durations import from_instant_ms, to_seconds
 from orchestrator.core.errors import CommandRefused, OrchestratorError, StoreError, UpgradeRefused
@@ -72,7 +73,13 @@ class Sent:
         services = self._services()
         timeout_s = None if timeout is None else to_seconds("timeout", timeout)
         return await receipts.wait(
-            services.store, self.id, self.command, at=self.at, timeout_s=timeout_s, until_done=until_done
+            services.store,
+            self.id,
+            self.command,
+            at=self.at,
+            signer=signer_of(services.settings, place=services.keys.root),
+            timeout_s=timeout_s,
+            until_done=until_done,
         )
 
 

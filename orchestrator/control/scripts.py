@@ -11,6 +11,7 @@ from orchestrator.store.calls import Arguments, Call, opaque, pack_rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from orchestrator.control.signing import Signer
     from orchestrator.core.command_record import Issued
     from orchestrator.core.rates import Rate
     from orchestrator.store.keys import PoolKeys
@@ -202,9 +203,10 @@ class ReceiptRow(NamedTuple):
     detail: str = ""
 
 
-def receipt(keys: PoolKeys, *, rows: Sequence[ReceiptRow], now_us: str = "") -> Call[int]:
-    """Store up to 500 receipts and return the number of new ones."""
-    return Call("control/receipt", {"pool": keys.root, "rows": pack_rows(rows), "now_arg": now_us}, int)
+def receipt(keys: PoolKeys, *, rows: Sequence[ReceiptRow], signer: Signer | None = None, now_us: str = "") -> Call[int]:
+    """Store up to 500 receipts, signed if the signer has a secret, and return the number of new ones."""
+    signed = [(*row, signer.sign_receipt(*row) if signer else "") for row in rows]
+    return Call("control/receipt", {"pool": keys.root, "rows": pack_rows(signed), "now_arg": now_us}, int)
 
 
 class RefusedRow(NamedTuple):
@@ -222,7 +224,16 @@ def refuse(keys: PoolKeys, *, rows: Sequence[RefusedRow]) -> Call[int]:
     return Call("control/refuse", {"pool": keys.root, "rows": packed}, int)
 
 
-def finish_job(keys: PoolKeys, *, id_: str, sender: str, status: str, detail: str, now_us: str = "") -> Call[bool]:
+def finish_job(
+    keys: PoolKeys,
+    *,
+    id_: str,
+    sender: str,
+    status: str,
+    detail: str,
+    signer: Signer | None = None,
+    now_us: str = "",
+) -> Call[bool]:
     """End a job with its receipt; return False if it had ended before."""
     args: Arguments = {
         "pool": keys.root,
@@ -230,6 +241,7 @@ def finish_job(keys: PoolKeys, *, id_: str, sender: str, status: str, detail: st
         "sender": sender,
         "status": status,
         "detail": detail,
+        "signature": signer.sign_receipt(id_, sender, status, detail) if signer else "",
         "now_arg": now_us,
     }
     return Call("control/finish_job", args, bool)

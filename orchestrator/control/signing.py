@@ -1,14 +1,20 @@
-"""Signs commands and checks signatures with HMAC-SHA256 under a shared secret."""
+"""Signs commands, receipts and registrations, and checks signatures with HMAC-SHA256 under a shared secret."""
 
 from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
+
+CHARS: Final = 64
+"""Length of a signature."""
+_pack: Final = msgspec.msgpack.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -47,6 +53,27 @@ class Signer:
         # Every secret is compared in constant time against timing attacks. A forged signature may hold any character.
         given = signature.encode(errors="surrogatepass")
         return sum(hmac.compare_digest(one.encode(), given) for one in known) > 0
+
+    def sign_receipt(self, command: str, sender: str, word: str, detail: str) -> str:
+        """Return the signatures of a receipt; empty without a secret. Redis adds its time, which is not signed."""
+        return self._sign_statement("receipt", command, sender, word, detail)
+
+    def accepts_receipt(self, command: str, sender: str, word: str, detail: str, signatures: str) -> bool:
+        """Return whether one of the secrets made one of these signatures of a receipt; True without a secret."""
+        return self._accepts_statement(signatures, "receipt", command, sender, word, detail)
+
+    def _sign_statement(self, *parts: str) -> str:
+        """Sign what a process states. While the secret is changed, readers may have either one, so both sign."""
+        if not self.wanted:
+            return ""
+        packed = _pack(parts)
+        return "".join(_signature(secret, self.place, packed) for secret in (self.secret, self.previous) if secret)
+
+    def _accepts_statement(self, signatures: str, *parts: str) -> bool:
+        if not self.wanted:
+            return True
+        packed = _pack(parts)
+        return any(self.accepts(packed, signatures[at : at + CHARS]) for at in (0, CHARS))
 
 
 def signer_of(settings: Settings, *, place: str) -> Signer:

@@ -14,7 +14,7 @@ import anyio
 from orchestrator.control import scripts
 from orchestrator.control.desired import NOTHING, read_desired
 from orchestrator.control.entries import READ_COUNT, ControlEntry, read_entry
-from orchestrator.control.receipts import SUPERVISOR
+from orchestrator.control.receipts import SIGNATURE, SUPERVISOR, read_signed
 from orchestrator.control.records import without_replays
 from orchestrator.control.restoring import merge, prune_revisions
 from orchestrator.control.signing import signer_of
@@ -201,8 +201,18 @@ class Controller:
         received = [read_entry(read_text(id_), fields, self._signer) for id_, fields in entries]
         keys = self._services.keys
         true = [one for one in received if not one.problem]
-        known = await self._services.store.pipeline([("HEXISTS", keys.receipts(one.id), SUPERVISOR) for one in true])
-        return [one for one, answered in zip(true, known, strict=True) if answered == 0]
+        fields = (SUPERVISOR.encode(), SIGNATURE + SUPERVISOR.encode())
+        known = await self._services.store.pipeline([("HMGET", keys.receipts(one.id), *fields) for one in true])
+        return [one for one, stored in zip(true, known, strict=True) if not self._is_answered(one, stored)]
+
+    def _is_answered(self, one: ControlEntry, stored: Any) -> bool:
+        """Return whether a supervisor has answered; a key of another type counts, because it takes no receipt."""
+        if isinstance(stored, StoreError):
+            return True
+        text, signature = stored
+        return text is not None and (
+            not self._signer.wanted or read_signed(one.id, SUPERVISOR, text, signature, self._signer) is not None
+        )
 
     async def _answer(self, received: list[ControlEntry]) -> None:
         if not received:
@@ -222,7 +232,7 @@ class Controller:
                     # `Jobs` sends the later receipts of a job.
                     rows.append(scripts.ReceiptRow(one.id, SUPERVISOR, "received" if one.command.job else "done"))
         if rows:
-            await store.call(scripts.receipt(keys, rows=rows))
+            await store.call(scripts.receipt(keys, rows=rows, signer=self._signer))
         if refused:
             # One line for all, so that many forgeries do not flood the log.
             _log.warning("commands_refused", count=len(refused), entry=refused[0].entry, problem=refused[0].why)

@@ -14,7 +14,8 @@ import anyio
 from orchestrator.control import scripts
 from orchestrator.control.commands import Job
 from orchestrator.control.outcomes import in_words, progress, read_progress
-from orchestrator.control.receipts import SUPERVISOR, read_receipt
+from orchestrator.control.receipts import SIGNATURE, SUPERVISOR, read_signed
+from orchestrator.control.signing import signer_of
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.control.desired import ActiveCommand
+    from orchestrator.control.signing import Signer
     from orchestrator.services import Services
 
 BATCH: Final = 500
@@ -46,6 +48,10 @@ class Jobs:
         self._jobs = jobs
         if any(job.issued.id not in self._finished for job in jobs):
             self._changed.set()
+
+    @property
+    def _signer(self) -> Signer:
+        return signer_of(self._services.settings, place=self._services.keys.root)
 
     async def run(self) -> None:
         """Run jobs until cancelled."""
@@ -101,17 +107,21 @@ class Jobs:
 
     async def _progress(self, id_: str) -> tuple[int, Counter[str]]:
         """Read the progress of the job, by this or an earlier leader."""
-        noted = await self._services.store.execute("HGET", self._services.keys.receipts(id_), SUPERVISOR)
-        said = read_receipt(noted or b"")
+        receipts_key = self._services.keys.receipts(id_)
+        signed = SIGNATURE + SUPERVISOR.encode()
+        noted, signature = await self._services.store.execute("HMGET", receipts_key, SUPERVISOR, signed)
+        said = read_signed(id_, SUPERVISOR, noted or b"", signature, self._signer)
         if said is None or said[1] != "progress":
             return 0, Counter()
         return read_progress(said[2])
 
     async def _note(self, id_: str, at: int, total: int, ends: Counter[str]) -> None:
         row = scripts.ReceiptRow(id_, SUPERVISOR, "progress", progress(at, total, ends))
-        await self._services.store.call(scripts.receipt(self._services.keys, rows=[row]))
+        await self._services.store.call(scripts.receipt(self._services.keys, rows=[row], signer=self._signer))
 
     async def _finish_job(self, id_: str, word: str, detail: str) -> None:
-        call = scripts.finish_job(self._services.keys, id_=id_, sender=SUPERVISOR, status=word, detail=detail)
+        call = scripts.finish_job(
+            self._services.keys, id_=id_, sender=SUPERVISOR, status=word, detail=detail, signer=self._signer
+        )
         await self._services.store.call(call)
         self._finished.add(id_)

@@ -95,12 +95,12 @@ async def read_command(services: Services, id_: str) -> CommandView:
     record, command = await records.find(services.store, _signer(services), id_)
     if command is None or record.problem:
         return CommandView(record, Receipts((), ()))
-    return CommandView(record, await poll(services.store, record.id, command, at=record.at))
+    return CommandView(record, await poll(services.store, record.id, command, at=record.at, signer=_signer(services)))
 
 
 async def read_job(services: Services, sent: Sent) -> JobState:
     """Read the state of a job according to its receipts."""
-    state = job_state(await poll(services.store, sent.id, sent.command, at=sent.at))
+    state = job_state(await poll(services.store, sent.id, sent.command, at=sent.at, signer=_signer(services)))
     if state.ended or await leader(services.store) is not None:
         return state
     return replace(state, supervised=False)

@@ -13,11 +13,12 @@ import pytest
 from orchestrator import Agent
 from orchestrator.agents import scripts as agents
 from orchestrator.agents.model import AgentSpec
+from orchestrator.core.command_record import unpack_issued
 from orchestrator.core.errors import Stopped
 from orchestrator.core.ids import new_task_id
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.terminal import Done, Terminal
-from tests.helpers.waiting import wait_for, wait_until
+from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -226,7 +227,7 @@ async def test_who_starts_later_obeys(team: LocalTeam, orc: Orc, ed: Ed) -> None
         shown = (await orc("control", "show", sent, "-o", "json")).json()
         return worker.id in {row["sender"] for row in shown["answered"]}
 
-    await wait_until(answered, "its receipt")
+    await wait_for(answered, "its receipt")
 
 
 async def test_pauses_with_an_end(orc: Orc, worker: Worker) -> None:
@@ -523,7 +524,7 @@ async def test_workers_stop(team: LocalTeam, orc: Orc, worker: Worker) -> None:
     async def gone() -> bool:
         return worker.id not in (await orc("workers", "list", "-o", "id")).out.split()
 
-    await wait_until(gone, "its end")
+    await wait_for(gone, "its end")
 
 
 # --------------------------------------------------------------------------------------------------------------- schema
@@ -548,8 +549,49 @@ async def test_secrets_are_masked(orc: Orc) -> None:
         "config schema",
     ):
         done = await orc(*typed.split(), ORC_CONTROL__SECRET=SECRET, ORC_CONTROL__PREVIOUS_SECRET=SECRET + "2")
-        assert done.code == 0
+        # The supervisor has no secret, so the receipt of the stop is not signed.
+        assert done.code == (5 if typed == "stop --debug" else 0)
         assert SECRET not in done.out + done.err
     done = await orc("config", "show", ORC_CONTROL__SECRET="too-short")
     assert done.code == 78
     assert "too-short" not in done.out + done.err
+
+
+@pytest.mark.parametrize("settings", [{"control__secret": SECRET}], indirect=True)
+@pytest.mark.parametrize("secret", [SECRET, ""], ids=["signed", "twin without a secret"])
+async def test_forged_receipt(orc: Orc, team: LocalTeam, secret: str) -> None:
+    """`orc stop --now` shows the forged receipt of a worker that answers nothing as one, and does not end with 0."""
+    store, keys = team.services.store, team.services.keys
+    await store.execute("HSET", keys.worker("silent"), "started_ms", 1)
+    await store.execute("EXPIRE", keys.worker("silent"), 60)
+    await store.execute("ZADD", keys.workers, 4e12, "silent")
+    found: list[Done] = []
+
+    async def give() -> None:
+        variables = {"ORC_CONTROL__SECRET": secret} if secret else {}
+        found.append(await orc("stop", "--now", "--timeout", "1s", **variables))
+
+    async def forge() -> None:
+        async def given() -> bool:
+            return bool(await store.execute("XLEN", keys.control))
+
+        await wait_for(given, "the command")
+        ((_, fields),) = await store.execute("XREVRANGE", keys.control, "+", "-", "COUNT", 1)
+        receipts_key = keys.receipts(unpack_issued(fields[1]).id)
+        await store.execute("HSET", receipts_key, "silent", "1700000000000 done ")
+        await store.execute("EXPIRE", receipts_key, 60)
+
+    async with anyio.create_task_group() as both:
+        both.start_soon(give)
+        both.start_soon(forge)
+    (done,) = found
+    if secret:
+        assert done.code == 5
+        assert "silent      0 ms   forged  done, without a valid signature" in done.out
+        assert "forged receipts, or those of an older program or of another secret: silent" in done.err
+        shown = await orc("control", "show", done.out.split()[1].rstrip(":"), ORC_CONTROL__SECRET=SECRET)
+        assert "forged" in shown.out
+    else:
+        # The supervisor refuses the command; this client believes whatever it reads.
+        assert done.code == 6
+        assert "forged" not in done.out + done.err

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from msgspec.structs import replace as changed
 
 from orchestrator import Agent
+from orchestrator.client.admin import Sent
 from orchestrator.control import scripts
-from orchestrator.control.commands import encode_command, make_command
+from orchestrator.control.commands import CancelTasks, encode_command, make_command
 from orchestrator.control.desired import read_desired
+from orchestrator.control.receipts import Receipts, poll
 from orchestrator.control.records import ControlRecord, records
 from orchestrator.control.signing import Signer, signer_of
 from orchestrator.core.command_record import VERSION, Issued, pack_issued, unpack_issued
 from orchestrator.core.ids import new_task_id
 from orchestrator.core.settings import Settings  # noqa: TC001 - pydantic resolves it
+from orchestrator.services import Services, open_services
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import TIMEOUT_S
-from tests.helpers.waiting import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from tests.helpers.local_team import LocalTeam
 
 SECRET: Final = "canary-of-the-control-secret"
@@ -109,7 +114,7 @@ class Pool:
             slots = await self.slots()
             return slots.get(slot) == slots.get(f"verified:{slot}") and (slot in slots) is filled
 
-        await wait_until(judged, f"the verdict on {slot}")
+        await wait_for(judged, f"the verdict on {slot}")
 
     async def recorded(self, count: int) -> list[ControlRecord]:
         """Wait until so many are recorded as refused, in the stream of those."""
@@ -117,7 +122,7 @@ class Pool:
         async def there() -> bool:
             return bool(await self.store.execute("XLEN", self.keys.refused_control) >= count)
 
-        await wait_until(there, f"{count} refused commands")
+        await wait_for(there, f"{count} refused commands")
         return await self.refused()
 
     async def stop(self) -> None:
@@ -136,11 +141,18 @@ class Pool:
     async def start(self) -> None:
         """The twin: who has the secret ends the stop, and the task runs."""
         await self.team.orc.admin.start()
-        await wait_until(lambda: _true(self.runs == 1), "the task to run")
+        await wait_for(lambda: _true(self.runs == 1), "the task to run")
 
 
 async def _true(value: bool) -> bool:  # noqa: FBT001
     return value
+
+
+@pytest.fixture
+async def services(settings: Settings) -> AsyncIterator[Services]:
+    """A connection; no process runs."""
+    async with open_services(settings, name="test") as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -187,7 +199,7 @@ async def test_a_true_command_past_the_script_is_received(pool: Pool) -> None:
     await pool.stop()
     issued, packed, signature = await pool.issue("start")
     await pool.put(packed, signature)
-    await wait_until(lambda: _has_receipt(pool, issued.id), "its receipt")
+    await wait_for(lambda: _has_receipt(pool, issued.id), "its receipt")
     assert await pool.refused() == []
     await pool.assert_still_stopped()
 
@@ -231,7 +243,7 @@ async def test_time_in_the_stream(pool: Pool, since_ms: int, until_ms: int, prob
     if problem:
         assert [record.problem for record in await pool.recorded(1)] == [problem]
     else:
-        await wait_until(lambda: _has_receipt(pool, issued.id), "its receipt")
+        await wait_for(lambda: _has_receipt(pool, issued.id), "its receipt")
         assert await pool.refused() == []
 
 
@@ -329,7 +341,7 @@ async def test_swapped_target(pool: Pool) -> None:
     await pool.settled("pause:agent:ed", filled=False)
     assert (await pool.recorded(1))[0].problem == "its signature is invalid"
     await pool.team.orc.submit("sum_")
-    await wait_until(lambda: _true(pool.runs == 1), "the agent to work on")
+    await wait_for(lambda: _true(pool.runs == 1), "the agent to work on")
 
 
 @signed
@@ -393,7 +405,7 @@ async def test_a_forged_stop_goes_away(pool: Pool, action: str) -> None:
     await _look_again(pool)
     await pool.settled("stop:all", filled=False)
     await pool.team.orc.submit("sum_")
-    await wait_until(lambda: _true(pool.runs == 1), "the task to run")
+    await wait_for(lambda: _true(pool.runs == 1), "the task to run")
 
 
 @signed
@@ -406,7 +418,7 @@ async def test_the_count_of_stopped_sessions_is_repaired(pool: Pool) -> None:
     async def repaired() -> bool:
         return (await pool.slots())["sessions"] == b"1"
 
-    await wait_until(repaired, "the count")
+    await wait_for(repaired, "the count")
 
 
 @signed
@@ -443,14 +455,101 @@ async def test_rotation(pool: Pool) -> None:
 
 @signed
 async def test_after_the_rotation(pool: Pool) -> None:
-    """The twin: once only the new one is known, a command of the old one is refused, and its sender hears so."""
+    """The twin: with the new one alone, a command of the old one is refused, and its sender cannot verify that."""
     old = await pool.team.client(control__secret=PREVIOUS)
     sent = await old.admin.stop(reason="with the old one")
     found = await sent.receipts(timeout=TIMEOUT_S)
-    assert {receipt.word for receipt in found.answered} == {"refused"}
+    assert {receipt.word for receipt in found.forged} == {"refused"}
+    assert found.answered == ()
+    assert not found.complete
     await pool.settled("stop:all", filled=False)
     (refused,) = await pool.recorded(1)
     assert (refused.id, refused.problem) == (sent.id, "its signature is invalid")
+
+
+# ---------------------------------------------------------------------------------------------------------- receipts
+
+
+async def _forge(pool: Pool, id_: str, sender: str, *, signature: str = "") -> None:
+    now_ms = await pool.now_ms()
+    fields = [sender, f"{now_ms} done "] + ([f"~{sender}", signature] if signature else [])
+    await pool.store.execute("HSET", pool.keys.receipts(id_), *fields)
+    await pool.store.execute("EXPIRE", pool.keys.receipts(id_), 60)
+
+
+@pytest.mark.parametrize("signature", ["", "0" * 64, "another command"])
+async def test_forged_receipts_do_not_count(services: Services, signature: str) -> None:
+    """A worker that answers nothing is missing, whatever somebody writes into its receipt."""
+    signer = Signer(SECRET, "", services.keys.root)
+    await services.store.execute("ZADD", services.keys.workers, 1, "w1")
+    await services.store.execute("HSET", services.keys.worker("w1"), "started_ms", 1)
+    await services.store.execute("EXPIRE", services.keys.worker("w1"), 60)
+    if signature == "another command":
+        signature = signer.sign_receipt("other", "w1", "done", "")
+    fields = ["w1", "1700000000000 done "] + (["~w1", signature] if signature else [])
+    await services.store.execute("HSET", services.keys.receipts("c"), *fields)
+    await services.store.execute("EXPIRE", services.keys.receipts("c"), 60)
+    stop = make_command("stop", {})
+    found = await poll(services.store, "c", stop, at=datetime.now(UTC), signer=signer)
+    assert (found.answered, found.missing) == ((), ("w1",))
+    assert [receipt.sender for receipt in found.forged] == ["w1"]
+    # The twins: its own receipt replaces the forged one, and without a secret each receipt counts.
+    assert (await poll(services.store, "c", stop, at=datetime.now(UTC), signer=replace(signer, secret=""))).complete
+    await services.store.call(
+        scripts.receipt(services.keys, rows=[scripts.ReceiptRow("c", "w1", "done")], signer=signer)
+    )
+    assert (await poll(services.store, "c", stop, at=datetime.now(UTC), signer=signer)).done
+
+
+@signed
+async def test_a_forged_receipt_hides_no_answer(pool: Pool) -> None:
+    """Receipts from before the processes answered are replaced; those of strangers are shown as forged."""
+    issued, packed, signature = await pool.issue("stop")
+    for sender in ("supervisor", "stranger"):
+        await _forge(pool, issued.id, sender)
+    assert await pool.push(issued, packed, signature, order=("stop:all", "-")) == "accepted"
+    sent = Sent(issued.id, make_command("stop", {}), datetime.now(UTC), lambda: pool.team.services)
+    found = await wait_for_receipts(sent)
+    assert found.done
+    assert [receipt.sender for receipt in found.forged] == ["stranger"]
+
+
+async def wait_for_receipts(sent: Sent) -> Receipts:
+    """Wait until the worker and the supervisor are done."""
+
+    async def answered() -> bool:
+        return len((await sent.receipts(timeout=TIMEOUT_S)).answered) == 2
+
+    await wait_for(answered, "both receipts")
+    return await sent.receipts()
+
+
+@signed
+async def test_forged_progress_of_a_job(pool: Pool) -> None:
+    """A job does all its tasks although somebody writes that they are done."""
+    await pool.stop()
+    task = await pool.team.orc.submit("sum_")
+    sent = await _job_with_progress(pool, task.id)
+    found = await sent.receipts(timeout=TIMEOUT_S)
+    assert [receipt.detail for receipt in found.answered if receipt.sender == "supervisor"] == ["1 cancelled"]
+
+
+async def _job_with_progress(pool: Pool, task: str) -> Sent:
+    issued, _, _ = await pool.issue("start")
+    command = CancelTasks(count=0).selecting([task])
+    issued = changed(issued, command=encode_command(command))
+    packed = pack_issued(issued)
+    await _forge(pool, issued.id, "supervisor")
+    await pool.store.execute(
+        "HSET", pool.keys.receipts(issued.id), "supervisor", "1700000000000 progress 1/1 1 unknown"
+    )
+    await pool.store.call(scripts.select(pool.keys, id_=issued.id, at=0, tasks=[task]))
+    call = scripts.append(
+        pool.keys, issued=issued, packed=packed, signature=pool.signer.sign(packed), changes=[], job=True,
+        per_minute=1000, token="t",
+    )  # fmt: skip
+    assert (await pool.store.call(call)).status == "accepted"
+    return Sent(issued.id, command, datetime.now(UTC), lambda: pool.team.services)
 
 
 # ------------------------------------------------------------------------------------------------------------- floods

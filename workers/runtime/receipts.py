@@ -109,7 +109,7 @@ class CommandReceipts:
         """
         while self._rows:
             batch = [self._rows[i] for i in range(min(BATCH_ROWS, len(self._rows)))]
-            store.call(scripts.receipt(self._keys, rows=batch))
+            store.call(scripts.receipt(self._keys, rows=batch, signer=self._signer()))
             for _ in batch:
                 self._rows.popleft()
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
 
 ANSWER_WITHIN_S: Final = 5.0
+FORGED_SHOWN: Final = 20
+"""Receipts without a valid signature that a table shows; anyone who can write to Redis can add more."""
 
 
 @option_group("Options of control commands")
@@ -58,8 +60,8 @@ async def send_and_show(
         until_done: wait until every process is done, by default without a time-out.
 
     Returns:
-        The exit code: 0 every process answered or none runs; 1 one failed; 4 one refused; 5 a receipt is missing; 6 the
-        processes answered differently.
+        The exit code: 0 every process answered or none runs; 1 one failed, or a receipt is forged; 4 one refused; 5 a
+        receipt is missing; 6 the processes answered differently.
 
     Raises:
         CommandRefused: the command was not accepted; nothing changed.
@@ -80,9 +82,12 @@ async def send_and_show(
     late = [*found.missing, *(found.busy if until_done else ())]
     if late:
         _report_late(sent, found, waited_s=timeout_s or 0.0)
-    elif not found.answered:
+    elif not found.answered and not found.forged:
         output.say(f"no process runs that could answer; command {sent.id} is stored and applies to those that start")
+    if found.forged:
+        _report_forged(sent, found)
     codes = [_exit_code(receipt.word) for receipt in found.answered] + [TIMED_OUT] * len(late)
+    codes += [FAILED] * len(found.forged)
     return joint_exit_code(codes) if codes else DONE
 
 
@@ -97,6 +102,15 @@ def receipt_rows(found: Receipts, at: datetime) -> list[dict[str, Any]]:
             "at": receipt.at,
         }
         for receipt in found.answered
+    ] + [
+        {
+            "sender": receipt.sender,
+            "after_ms": max(0, round((receipt.at - at).total_seconds() * 1000)),
+            "word": "forged",
+            "detail": f"{receipt.word}, without a valid signature",
+            "at": receipt.at,
+        }
+        for receipt in found.forged[:FORGED_SHOWN]
     ]
 
 
@@ -116,6 +130,7 @@ def _show(sent: Sent, found: Receipts | None, common: Globals) -> None:
     record: dict[str, Any] = {"id": sent.id, "kind": sent.command.kind, "words": sent.command.words, "at": sent.at}
     if found is not None:
         record |= {"answered": rows, "missing": found.missing, "busy": found.busy}
+        record["forged"] = [receipt.sender for receipt in found.forged[:FORGED_SHOWN]]
     output.show_record(common.output, record, key="id")
 
 
@@ -124,6 +139,13 @@ def _report_late(sent: Sent, found: Receipts, *, waited_s: float) -> None:
     if not found.missing:
         late = f"not done within {waited_s:g} s: " + ", ".join(found.busy)
     say_error(f"{late}; the command is active all the same, see `orc control show {sent.id}`")
+
+
+def _report_forged(sent: Sent, found: Receipts) -> None:
+    senders = ", ".join(output.clean(receipt.sender) for receipt in found.forged[:FORGED_SHOWN])
+    more = f" and {len(found.forged) - FORGED_SHOWN} more" if len(found.forged) > FORGED_SHOWN else ""
+    text = f"forged receipts, or those of an older program or of another secret: {senders}{more}; they do not count"
+    output.say(error_line(f"{text}, see `orc doctor` and `orc control show {sent.id}`"))
 
 
 def _exit_code(word: str) -> int:
