@@ -942,6 +942,14 @@ SECTIONS: Final = (
                 "This supervisor holds the leader's lease and works. No action.",
             ),
             LogEvent(
+                "leadership_needs_secret",
+                "error",
+                ("supervisor",),
+                "The pool has signed commands, and this supervisor has no `control.secret`, so that it does not lead: "
+                "it could not tell a forged start from a true one. Give it the secret of the pool; `orc doctor` names "
+                "the programs without one.",
+            ),
+            LogEvent(
                 "leadership_lost",
                 "warning",
                 ("supervisor",),

@@ -6,12 +6,13 @@
 -- repeat: renews the lease
 local pool     = KEYS[1]            -- key: root of the pool's slot
 local id       = ARGV[1]            -- str: supervisor
-local lease_ms = tonumber(ARGV[2])  -- int: duration of the lease
+local lease_ms = tonumber(ARGV[2])  -- int: duration of the lease; 0: the caller must not lead and is only listed
 local format   = tonumber(ARGV[3])  -- int: format of the supervisor
 local version  = ARGV[4]            -- str: version of the supervisor
 local known    = tonumber(ARGV[5])  -- int: the highest floor of the pool that the supervisor has seen
 local last     = tonumber(ARGV[6])  -- int: number of the last request that Redis has confirmed to the supervisor
-local now_arg  = ARGV[7]            -- time: test override, microseconds
+local key      = ARGV[7]            -- str: name of the secret that the supervisor signs with, or empty
+local now_arg  = ARGV[8]            -- time: test override, microseconds
 --@include time: day_s, now_us, integer
 --@include format: raise_floor
 --@include key: has_type
@@ -34,7 +35,8 @@ local counts = has_type(types, durability_key, 'hash') and has_type(types, total
   and has_type(types, requests_key, 'hash')
 if counts then
   local latest = tonumber(redis.call('HGET', durability_key, 'lease_requests') or 0) or 0
-  stored_last = tonumber(redis.call('HGET', requests_key, id) or latest) or latest
+  -- Behind the number the name of the key, which `orc doctor` compares.
+  stored_last = tonumber(string.match(redis.call('HGET', requests_key, id) or '', '^%d+') or latest)
   submitted = tonumber(redis.call('HGET', totals_key, 'submitted') or 0) or 0
   request = math.max(latest, last) + 1
   if last > stored_last then
@@ -43,7 +45,7 @@ if counts then
     redis.call('DEL', requests_key)
   end
   redis.call('HSET', durability_key, 'lease_requests', integer(request))
-  redis.call('HSET', requests_key, id, integer(request))
+  redis.call('HSET', requests_key, id, key == '' and integer(request) or integer(request) .. ' ' .. key)
   redis.call('EXPIRE', requests_key, day_s)
 end
 
@@ -71,7 +73,7 @@ if counts and redis.call('HLEN', requests_key) > redis.call('ZCARD', supervisors
   end
   if #gone > 0 then redis.call('HDEL', requests_key, unpack(gone)) end
 end
-if format < floor then return {0, stored, stored_last, request, submitted, now_ms} end
+if format < floor or lease_ms == 0 then return {0, stored, stored_last, request, submitted, now_ms} end
 if holder and holder ~= id and not is_below_floor() then return {0, stored, stored_last, request, submitted, now_ms} end
 redis.call('SET', leader_key, id, 'PX', lease_ms)
 redis.call('HSET', format_key, 'id', id, 'format', integer(format))

@@ -16,10 +16,12 @@ local sessions = ARGV[3]                   -- str: correct number of stopped ses
 local desired_key = pool .. ':desired'
 local undone = 0
 
-local function put_back(slot, true_value, starts, window_us)
+local function put_back(slot, true_value, starts, window_us, restored)
   local was = is_active(pool, slot)
   if true_value then
     redis.call('HSET', desired_key, slot, true_value)
+    -- The control stream may not have the command, which would contradict the slot at the next look.
+    if restored then redis.call('HSET', desired_key, 'verified:' .. slot, true_value) end
   else
     redis.call('HDEL', desired_key, slot, 'verified:' .. slot)
   end
@@ -35,7 +37,8 @@ local function verify(row)
   local verified_slot = 'verified:' .. slot
   if (redis.call('HGET', desired_key, slot) or '') ~= value then return end
   if verdict == 'false' then
-    put_back(slot, row.again or redis.call('HGET', desired_key, verified_slot), row.starts, row.window_us)
+    put_back(slot, row.again or redis.call('HGET', desired_key, verified_slot), row.starts, row.window_us,
+      row.again and value == '')
   elseif verdict == 'over' then
     put_back(slot)
   elseif string.byte(value) == 49 then

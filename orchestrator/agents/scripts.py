@@ -212,16 +212,24 @@ class LeadReply(NamedTuple):
 
 
 def lead(
-    keys: PoolKeys, *, supervisor: str, lease_ms: int, floor: int = OLDEST_FORMAT, last: int = 0, now_us: str = ""
+    keys: PoolKeys,
+    *,
+    supervisor: str,
+    lease_ms: int,
+    floor: int = OLDEST_FORMAT,
+    last: int = 0,
+    key: str = "",
+    now_us: str = "",
 ) -> Call[LeadReply]:
     """Acquire or renew the leader lease, and list the supervisor among those that run.
 
     Args:
         keys: of the pool.
         supervisor: its id.
-        lease_ms: duration of the lease.
+        lease_ms: duration of the lease; 0: only list the supervisor.
         floor: the highest floor of the pool that the supervisor has seen; the script stores it if Redis has lost it.
         last: the `request` of the last reply to this supervisor; 0 if there was none.
+        key: name of the secret that it signs with.
         now_us: test override.
     """
     args: Arguments = {
@@ -232,6 +240,7 @@ def lead(
         "version": program_version(),
         "known": floor,
         "last": last,
+        "key": key,
         "now_arg": now_us,
     }
     return Call("agents/lead", args, lambda reply: LeadReply(bool(reply[0]), read_floor(reply[1]), *reply[2:]))

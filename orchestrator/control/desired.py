@@ -224,6 +224,17 @@ def read_slot(slot: str, value: bytes | None, signer: Signer) -> SlotValue | Non
     return found if (slot, mark) in command.changes else None
 
 
+def is_signed(reply: Sequence[bytes]) -> bool:
+    """Return whether a slot of the desired state, of the reply to `HGETALL`, has a command with a signature."""
+    for value in reply[1::2]:
+        try:
+            if read_slot_value(value).signature:
+                return True
+        except InvalidInput:
+            continue
+    return False
+
+
 def is_of_later_version(slot: str, value: bytes, signer: Signer) -> bool:
     """Return whether the slot holds a signed command of a newer version, which this version must keep."""
     if parse_slot(slot).verb in _known_verbs():

@@ -6,11 +6,12 @@ that was copied back into a slot is recognized by the control stream, which has 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from orchestrator.control import scripts
 from orchestrator.control.commands import SetLimit, decode_command
-from orchestrator.control.desired import SKEW_MS, Desired, is_of_later_version, read_desired, read_slot
+from orchestrator.control.desired import SKEW_MS, ActiveCommand, Desired, is_of_later_version, read_desired, read_slot
 from orchestrator.control.entries import read_entry
 from orchestrator.control.records import without_replays
 from orchestrator.control.scripts import Verification, VerificationRow
@@ -22,9 +23,8 @@ from orchestrator.core.reading import read_text, read_whole
 from orchestrator.core.slots import VERIFIED, job_slot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from orchestrator.control.desired import ActiveCommand
     from orchestrator.control.entries import ControlEntry
     from orchestrator.control.signing import Signer
     from orchestrator.core.command_record import SlotValue
@@ -40,18 +40,40 @@ _COUNTERS: Final = frozenset({"seq", "epoch", "sessions"})
 _log = get_logger(__name__)
 
 
-async def verify_desired_state(store: Store, signer: Signer, stored: Sequence[bytes] | None = None) -> Desired:
-    """Verify the desired state, restore forged slots, and return the result.
+class SignedStream(NamedTuple):
+    """The signed commands of the control stream.
+
+    Attributes:
+        active: by slot, the last command if it is active.
+        epoch: highest one that a command was issued in.
+    """
+
+    active: Mapping[str, SlotValue]
+    epoch: int
+
+
+async def verify_desired_state(
+    store: Store,
+    signer: Signer,
+    stored: Sequence[bytes] | None = None,
+    *,
+    expected: Mapping[str, SlotValue] = MappingProxyType({}),
+) -> Desired:
+    """Verify the desired state, restore forged and deleted slots, and return the result.
 
     Args:
         store: of the pool.
         signer: checks signatures.
         stored: the state, if the caller has just read it.
+        expected: the commands that were active before, by slot. One that is missing is restored, unless the control
+            stream has its end.
     """
     desired_key = store.keys.desired
     reply = await store.execute("HGETALL", desired_key) if stored is None else stored
     fields = dict(zip((read_text(name) for name in reply[::2]), reply[1::2], strict=True))
     rows = await _judge(store, signer, fields)
+    if signer.wanted:
+        rows += await _deleted(store, signer, fields, expected)
     untrue = [row.slot for row in rows if row.verification is not Verification.TRUE]
     rows += [
         VerificationRow(slot, fields.get(slot, b""), Verification.OVER)
@@ -68,6 +90,68 @@ async def verify_desired_state(store: Store, signer: Signer, stored: Sequence[by
     if untrue and signer.wanted:
         _log.error("desired_state_forged", desired=untrue)
     return read_desired(await store.execute("HGETALL", desired_key), signer)
+
+
+async def read_signed_stream(store: Store, signer: Signer) -> SignedStream:
+    """Read all signed commands of the control stream, oldest first."""
+    latest: dict[str, SlotValue] = {}
+    epoch = 0
+    async for one in _commands(store, signer, "-"):
+        if one.issued is None or one.command is None:
+            continue
+        slots = {change.slot for change in one.command.changes}
+        # A command that renews the epoch was issued in the one before.
+        epoch = max(epoch, one.issued.epoch + ("epoch" in slots))
+        for slot in slots - {"epoch"}:
+            value = one.in_slot(slot)
+            if value is not None:
+                latest[slot] = value
+    return SignedStream({slot: value for slot, value in latest.items() if not value.ended}, epoch)
+
+
+async def _deleted(
+    store: Store, signer: Signer, fields: Mapping[str, bytes], expected: Mapping[str, SlotValue]
+) -> list[VerificationRow]:
+    """Return the rows that restore commands whose slot and verified copy are gone, although nothing ended them."""
+    gone = {slot: value for slot, value in expected.items() if not {slot, VERIFIED + slot} & set(fields)}
+    # The secret may have been replaced since.
+    gone = {slot: value for slot, value in gone.items() if signer.accepts(value.packed, value.signature)}
+    if not gone:
+        return []
+    latest: dict[str, ControlEntry] = {}
+    async for one in _commands(store, signer, "-"):
+        if one.command is not None:
+            latest |= {change.slot: one for change in one.command.changes if change.slot in gone}
+    rows: list[VerificationRow] = []
+    for slot, value in gone.items():
+        found = latest[slot].in_slot(slot) if slot in latest else None
+        # The stream may have been deleted and filled with old commands.
+        last = value if found is None or _is_older(found, value) else found
+        if not last.ended and await _applies(store, slot, last):
+            rows.append(_row_of(slot, b"", last, pack_slot_value(last)))
+    return rows
+
+
+async def _applies(store: Store, slot: str, value: SlotValue) -> bool:
+    """Return whether a command has not ended by itself: a pause at its end, a drain with its worker."""
+    if slot.startswith(_WORKER_SLOT):
+        keys, worker = store.keys, slot.removeprefix(_WORKER_SLOT)
+        return any(await _replies(store, [("EXISTS", keys.worker(worker), keys.silent(worker))]))
+    until_ms = ActiveCommand(slot, value.mark, value.issued).until_ms
+    return until_ms is None or until_ms > int((await store.execute("TIME"))[0]) * 1000
+
+
+async def _commands(store: Store, signer: Signer, start: str) -> AsyncIterator[ControlEntry]:
+    """Yield the valid commands of the control stream from an entry on."""
+    while True:
+        page = await store.execute("XRANGE", store.keys.control, start, "+", "COUNT", BATCH)
+        received = [read_entry(read_text(entry), fields, signer) for entry, fields in page]
+        for one in await without_replays(store, received):
+            if not one.problem:
+                yield one
+        if len(page) < BATCH:
+            return
+        start = f"({read_text(page[-1][0])}"
 
 
 async def _judge(store: Store, signer: Signer, fields: Mapping[str, bytes]) -> list[VerificationRow]:
@@ -112,7 +196,11 @@ def _restored(slot: str, value: bytes, before: SlotValue | None, latest: Control
         again = pack_slot_value(before) if before else None
     if before is None or before.ended:
         return VerificationRow(slot, value, Verification.OVER)
-    command = decode_command(before.issued.command)
+    return _row_of(slot, value, before, again)
+
+
+def _row_of(slot: str, value: bytes, true: SlotValue, again: bytes | None) -> VerificationRow:
+    command = decode_command(true.issued.command)
     if isinstance(command, SetLimit):
         rate = parse_rate(command.rate)
         return VerificationRow(slot, value, Verification.FALSE, rate.count, rate.window_us, again)
@@ -137,18 +225,11 @@ async def _latest_commands(
     }
     # The time of a forged slot is unknown, so that the whole stream is read for it.
     since_ms = min(found.issued.issued_ms if found else 0 for found in changed.values())
-    start = str(max(0, since_ms - SKEW_MS))
-    while True:
-        page = await store.execute("XRANGE", store.keys.control, start, "+", "COUNT", BATCH)
-        received = [read_entry(read_text(entry), fields, signer) for entry, fields in page]
-        for one in await without_replays(store, received):
-            if one.problem or one.command is None:
-                continue
+    async for one in _commands(store, signer, str(max(0, since_ms - SKEW_MS))):
+        if one.command is not None:
             slots = {job_slot(one.id)} if one.command.job else {change.slot for change in one.command.changes}
             latest_commands |= dict.fromkeys(slots & set(changed), one)
-        if len(page) < BATCH:
-            return latest_commands
-        start = f"({read_text(page[-1][0])}"
+    return latest_commands
 
 
 async def _gone_workers(store: Store, signer: Signer, reply: Sequence[bytes]) -> list[str]:

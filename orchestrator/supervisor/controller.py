@@ -7,18 +7,20 @@ every sweep.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
 from orchestrator.control import scripts
-from orchestrator.control.desired import NOTHING, read_desired
+from orchestrator.control.desired import NOTHING, is_signed, read_desired, read_slot
 from orchestrator.control.entries import READ_COUNT, ControlEntry, read_entry
 from orchestrator.control.receipts import SIGNATURE, SUPERVISOR, read_signed
 from orchestrator.control.records import without_replays
+from orchestrator.control.refusals import Refusals
 from orchestrator.control.restoring import merge, prune_revisions
 from orchestrator.control.signing import signer_of
-from orchestrator.control.verification import verify_desired_state
+from orchestrator.control.verification import read_signed_stream, verify_desired_state
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.live_settings import sweep_s
@@ -26,10 +28,11 @@ from orchestrator.core.log import get_logger, override_level
 from orchestrator.core.reading import read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from orchestrator.control.desired import Desired
     from orchestrator.control.signing import Signer
+    from orchestrator.core.command_record import SlotValue
     from orchestrator.core.settings import Settings
     from orchestrator.core.turns import LoopTurn
     from orchestrator.services import Services
@@ -40,6 +43,8 @@ CATCH_UP: Final = 500
 """How many of the newest commands are checked for missing receipts at the start and after a gap."""
 BLOCK_S: Final = 30.0
 HOLDING: Final = ("stop:session:", "stop:skill:")
+REFUSALS_A_MINUTE: Final = 1000
+"""Refused commands that are recorded; Redis keeps about as many."""
 REFUSED_BYTES: Final = 4096
 """How much of a refused command is recorded, because its size is not limited."""
 
@@ -50,14 +55,24 @@ _log = get_logger(__name__)
 
 
 class Controller:
-    """Applies commands for the pool."""
+    """Applies commands for the pool.
 
-    def __init__(self, services: Services, *, jobs: Jobs) -> None:
+    Args:
+        services: of the pool.
+        jobs: gets the jobs.
+        on_signed: called when the pool has signed commands and this supervisor has no secret, so that it must not lead.
+    """
+
+    def __init__(self, services: Services, *, jobs: Jobs, on_signed: Callable[[], None] = lambda: None) -> None:
         self._services, self._jobs = services, jobs
         self._applied_seq: int | None = None
         self._known = NOTHING
         self._may_hold = False
+        self._on_signed = on_signed
+        self._expected: Mapping[str, SlotValue] | None = None
+        """The active commands of the last verification; None: the control stream is not read yet."""
         self._applying = anyio.Lock()
+        self._refusals = Refusals(REFUSALS_A_MINUTE)
         self._turns: list[LoopTurn] = []
 
     @property
@@ -132,8 +147,27 @@ class Controller:
 
     async def _apply_desired_state(self) -> None:
         async with self._applying:
+            expected = await self._read_expected()
             stored = await self._restore_lost()
-            await self._apply(await verify_desired_state(self._services.store, self._signer, stored))
+            store, signer = self._services.store, self._signer
+            if not signer.wanted and is_signed(stored or await store.execute("HGETALL", store.keys.desired)):
+                self._on_signed()
+                await anyio.sleep_forever()  # the leader ends all loops
+            desired = await verify_desired_state(store, signer, stored, expected=expected)
+            if signer.wanted:
+                found = {slot: read_slot(slot, one.value, signer) for slot, one in desired.commands.items()}
+                self._expected = {slot: value for slot, value in found.items() if value is not None}
+            await self._apply(desired)
+
+    async def _read_expected(self) -> Mapping[str, SlotValue]:
+        """Return the commands that must be active, at first those of the control stream, with the epoch."""
+        if not self._signer.wanted:
+            return {}
+        if self._expected is None:
+            found = await read_signed_stream(self._services.store, self._signer)
+            self._expected = found.active
+            self._known = replace(self._known, epoch=max(self._known.epoch, found.epoch))
+        return self._expected
 
     async def _restore_lost(self) -> Sequence[bytes] | None:
         """Write back what Redis has lost since this supervisor last read the desired state.
@@ -219,14 +253,11 @@ class Controller:
             return
         store, keys = self._services.store, self._services.keys
         rows: list[scripts.ReceiptRow] = []
-        refused: list[scripts.RefusedRow] = []
-        for one in await without_replays(store, received):
-            if one.problem:
-                rows.append(scripts.ReceiptRow(one.id, SUPERVISOR, "refused", one.problem))
-                refused.append(
-                    scripts.RefusedRow(one.entry, one.packed[:REFUSED_BYTES], one.signature[:64], one.problem)
-                )
-            elif one.issued is not None and one.command is not None:
+        judged = await without_replays(store, received)
+        refused = self._refusals.take([one for one in judged if one.problem])
+        rows += [scripts.ReceiptRow(one.id, SUPERVISOR, "refused", one.problem) for one in refused]
+        for one in judged:
+            if not one.problem and one.issued is not None and one.command is not None:
                 _log.info("command_received", command=one.id, kind=one.command.kind, actor=one.issued.actor)
                 if one.command.audience in _OURS:
                     # `Jobs` sends the later receipts of a job.
@@ -234,6 +265,8 @@ class Controller:
         if rows:
             await store.call(scripts.receipt(keys, rows=rows, signer=self._signer))
         if refused:
-            # One line for all, so that many forgeries do not flood the log.
-            _log.warning("commands_refused", count=len(refused), entry=refused[0].entry, problem=refused[0].why)
-            await store.call(scripts.refuse(keys, rows=refused))
+            records = [
+                scripts.RefusedRow(one.entry, one.packed[:REFUSED_BYTES], one.signature[:64], one.problem)
+                for one in refused
+            ]
+            await store.call(scripts.refuse(keys, rows=records))

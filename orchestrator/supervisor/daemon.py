@@ -213,7 +213,7 @@ async def supervise(
             "payload_sweeper": PayloadSweeper(services).run,
             "clock_watch": ClockWatch(services).run,
             "jobs": jobs.run,
-            "controller": Controller(services, jobs=jobs).run,
+            "controller": Controller(services, jobs=jobs, on_signed=leader.give_up).run,
         }
         async with anyio.create_task_group() as group:
             for name, run in loops.items():

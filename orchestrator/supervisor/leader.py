@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from orchestrator.agents import scripts as registry
+from orchestrator.control.desired import is_signed
+from orchestrator.control.signing import signer_of
 from orchestrator.core.errors import ServerUnavailable, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.core.notify import WAITS_FOR_REDIS
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 TRUST: Final = 0.8
 LEADS: Final = "leads"
+CANNOT_VERIFY: Final = "stands by: control.secret is not set, and the pool has signed commands"
 STANDS_BY: Final = "stands by: another supervisor leads"
 _log = get_logger(__name__)
 
@@ -45,8 +48,10 @@ class Leader:
         self._lease_s = services.settings.supervisor.leader_lease_s
         self._renew_s = self._lease_s / 3
         self._trusted_until_s = 0.0
-        self._stands_by = False
+        self._leads = self._stands_by = False
         self._losses = LossCheck(services)
+        self._signed_found = anyio.Event()
+        self._needs_secret = False
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Acquire and renew the lease until cancelled; `work` runs while the lease is held.
@@ -65,6 +70,7 @@ class Leader:
                         group.start_soon(work)
                         await self._renew()
                         group.cancel_scope.cancel()
+                    self._leads = False
                     _log.warning("leadership_lost", supervisor=self._supervisor)
                 if not floor.shuts_out:
                     await anyio.sleep(self._renew_s)
@@ -74,17 +80,37 @@ class Leader:
             with anyio.CancelScope(shield=True), anyio.move_on_after(1.0, shield=True):
                 await self._resign()
 
+    def give_up(self) -> None:
+        """Stop leading, because the pool has signed commands and this supervisor has no secret."""
+        self._signed_found.set()
+
+    async def _lacks_secret(self) -> bool:
+        """Return whether the pool has signed commands that this supervisor cannot verify.
+
+        It would carry out an unsigned start that ends a signed stop. Another supervisor leads, or none.
+        """
+        services = self._services
+        if self._leads or services.settings.control.secret is not None:
+            return False
+        found = is_signed(await services.store.execute("HGETALL", services.keys.desired))
+        if found and not self._needs_secret:
+            _log.error("leadership_needs_secret", supervisor=self._supervisor)
+        self._needs_secret = found
+        return found
+
     async def _acquire(self) -> bool:
         asked_s = time.monotonic()
         floor, lease_ms = self._services.store.floor, round(self._lease_s * 1000)
-        call = registry.lead(
-            self._services.keys,
-            supervisor=self._supervisor,
-            lease_ms=lease_ms,
-            floor=floor.value,
-            last=self._losses.last,
-        )
         try:
+            lacks_secret = await self._lacks_secret()
+            call = registry.lead(
+                self._services.keys,
+                supervisor=self._supervisor,
+                lease_ms=0 if lacks_secret else lease_ms,
+                floor=floor.value,
+                last=self._losses.last,
+                key=signer_of(self._services.settings, place=self._services.keys.root).key,
+            )
             answer = await self._services.store.call(call)
         except StoreError as failure:
             _log.failure("leadership_request_failed", error=failure)
@@ -94,16 +120,22 @@ class Leader:
         if answer.leads:
             self._trusted_until_s = asked_s + self._lease_s * TRUST
             _log.debug("leadership_renewed", supervisor=self._supervisor)
-        elif not self._stands_by:
+        elif not self._stands_by and not lacks_secret:
             _log.info("supervisor_stands_by", supervisor=self._supervisor)
         self._stands_by = not answer.leads
-        self._on_state(LEADS if answer.leads else STANDS_BY)
+        self._leads = answer.leads
+        waits = CANNOT_VERIFY if lacks_secret else STANDS_BY
+        self._on_state(LEADS if answer.leads else waits)
         await self._losses.compare(answer)
         return answer.leads
 
     async def _renew(self) -> None:
         while True:
-            await anyio.sleep(self._renew_s)
+            with anyio.move_on_after(self._renew_s):
+                await self._signed_found.wait()
+                self._signed_found, self._leads = anyio.Event(), False
+                await self._resign()
+                return
             self._turn.record()
             with anyio.move_on_after(max(0.0, self._trusted_until_s - time.monotonic())):
                 await self._acquire()

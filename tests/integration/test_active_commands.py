@@ -56,7 +56,8 @@ async def submit(team: LocalTeam) -> TaskHandle[Any]:
 async def words(team: LocalTeam, id_: str) -> dict[str, str]:
     """The receipts of a command: what each sender said last."""
     flat = await team.services.store.execute("HGETALL", team.services.keys.receipts(id_))
-    return {name.decode(): text.decode().split(" ")[1] for name, text in zip(flat[::2], flat[1::2], strict=True)}
+    found = dict(zip(flat[::2], flat[1::2], strict=True))
+    return {name.decode(): text.decode().split(" ")[1] for name, text in found.items() if name[:1] != b"~"}
 
 
 async def says(team: LocalTeam, id_: str, worker: str, word: str) -> None:

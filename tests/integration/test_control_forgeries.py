@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 import pytest
 from msgspec.structs import replace as changed
 
@@ -13,19 +14,23 @@ from orchestrator import Agent
 from orchestrator.client.admin import Sent
 from orchestrator.control import scripts
 from orchestrator.control.commands import CancelTasks, encode_command, make_command
-from orchestrator.control.desired import read_desired
+from orchestrator.control.desired import ActiveCommand, is_signed, read_desired
 from orchestrator.control.receipts import Receipts, poll
-from orchestrator.control.records import ControlRecord, records
+from orchestrator.control.records import ControlRecord, desired, records
+from orchestrator.control.sending import send
 from orchestrator.control.signing import Signer, signer_of
+from orchestrator.control.verification import read_signed_stream, verify_desired_state
 from orchestrator.core.command_record import VERSION, Issued, pack_issued, unpack_issued
 from orchestrator.core.ids import new_task_id
 from orchestrator.core.settings import Settings  # noqa: TC001 - pydantic resolves it
 from orchestrator.services import Services, open_services
+from orchestrator.supervisor.controller import Controller
+from orchestrator.supervisor.jobs import Jobs
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from tests.helpers.local_team import LocalTeam
 
@@ -436,6 +441,118 @@ async def _look_again(pool: Pool) -> None:
     await sent.receipts(timeout=TIMEOUT_S)
 
 
+@signed
+@pytest.mark.parametrize("stream", ["kept", "entry deleted", "deleted", "replaced"])
+async def test_a_stop_outlives_its_deletion(pool: Pool, stream: str) -> None:
+    """A stop whose slot, proof and revision somebody deletes comes back, also if the stream lost it."""
+    await pool.team.orc.admin.start()
+    old = await pool.last()
+    ((old_entry, _),) = await pool.store.execute("XREVRANGE", pool.keys.control, "+", "-", "COUNT", 1)
+    await pool.stop()
+    await pool.store.execute("HDEL", pool.keys.desired, "stop:all", "verified:stop:all")
+    await pool.store.execute("HDEL", pool.keys.desired_revisions, "stop:all")
+    if stream == "entry deleted":
+        ((entry, _),) = await pool.store.execute("XREVRANGE", pool.keys.control, "+", "-", "COUNT", 1)
+        await pool.store.execute("XDEL", pool.keys.control, entry)
+    if stream in {"deleted", "replaced"}:
+        await pool.store.execute("DEL", pool.keys.control)
+    if stream == "replaced":
+        await pool.store.execute("XADD", pool.keys.control, old_entry, "c", old[0], "s", old[1])
+    await _look_again(pool)
+    await pool.assert_still_stopped()
+    await pool.start()
+
+
+@signed
+async def test_a_deleted_stop_is_found_by_the_next_leader(services: Services) -> None:
+    """A supervisor that begins to lead compares the desired state, and the epoch, with the signed stream."""
+    signer = signer_of(services.settings, place=services.keys.root)
+    await send(services.store, services.settings, make_command("renew-epoch", {}))
+    stop = await send(services.store, services.settings, make_command("stop", {}))
+    pause = await send(services.store, services.settings, make_command("pause-agent", {"agent": "ed"}))
+    await send(services.store, services.settings, make_command("resume-agent", {"agent": "ed"}))
+    await verify_desired_state(services.store, signer)
+    await services.store.execute("DEL", services.keys.desired)
+    async with anyio.create_task_group() as group:
+        group.start_soon(Controller(services, jobs=Jobs(services)).run)
+
+        async def restored() -> bool:
+            found = await desired(services.store, signer)
+            return found.epoch == 1 and {one.issued.id for one in found.active.values()} == {stop.id}
+
+        await wait_for(restored, "the stop and the epoch")
+        group.cancel_scope.cancel()
+    assert pause.id != stop.id
+
+
+@signed
+async def test_the_end_of_a_pause_is_no_deletion(services: Services) -> None:
+    """What ended by itself does not come back: a pause at its end, a drain with its worker."""
+    signer = signer_of(services.settings, place=services.keys.root)
+    await send(services.store, services.settings, make_command("hold-agent", {"agent": "ed", "for_s": 0.1}))
+    await send(services.store, services.settings, make_command("drain-worker", {"worker": "w"}))
+    found = await read_signed_stream(services.store, signer)
+    assert set(found.active) == {"hold:agent:ed", "drain:worker:w"}
+    await services.store.execute("DEL", services.keys.desired)
+    until_ms = ActiveCommand("hold:agent:ed", "-", found.active["hold:agent:ed"].issued).until_ms or 0
+
+    async def over() -> bool:
+        return int((await services.store.execute("TIME"))[0]) * 1000 >= until_ms
+
+    await wait_for(over, "the end of the pause")
+    assert (await verify_desired_state(services.store, signer, expected=found.active)).active == {}
+    # The twin: the worker lives.
+    await services.store.execute("HSET", services.keys.worker("w"), "pid", 1)
+    await services.store.execute("EXPIRE", services.keys.worker("w"), 60)
+    assert set((await verify_desired_state(services.store, signer, expected=found.active)).active) == {"drain:worker:w"}
+
+
+@signed
+async def test_a_reset_epoch(pool: Pool) -> None:
+    """Somebody who resets the epoch so that old commands count again finds it restored."""
+    await send(pool.store, pool.team.settings, make_command("renew-epoch", {}))
+    await _look_again(pool)
+    await pool.store.execute("HSET", pool.keys.desired, "epoch", 0)
+    await _look_again(pool)
+
+    async def restored() -> bool:
+        return (await pool.slots())["epoch"] == b"1"
+
+    await wait_for(restored, "the epoch")
+
+
+async def test_a_supervisor_without_a_secret(team: LocalTeam) -> None:
+    """It stops leading when signed commands stand, carries out no unsigned start, and leads again without them."""
+    signer = Signer(SECRET, "", team.services.keys.root)
+    store, keys = team.services.store, team.services.keys
+
+    async def leads() -> bool:
+        return await store.execute("GET", keys.leader) is not None
+
+    await wait_for(leads, "the supervisor to lead")
+    secret = await team.client(control__secret=SECRET)
+    await secret.admin.stop(reason="signed")
+    await wait_for(_not(leads), "the supervisor to resign")
+    # The unsigned start takes the slot away; the proof of a supervisor with the secret stays.
+    await verify_desired_state(store, signer)
+    await team.orc.admin.start()
+    assert is_signed(await store.execute("HGETALL", keys.desired))
+    await team.services.store.call(scripts.receipt(keys, rows=[]))
+    assert not await leads()
+    # Who has the secret leads, and restores the stop.
+    assert set((await verify_desired_state(store, signer)).active) == {"stop:all"}
+    await secret.admin.start()
+    await verify_desired_state(store, signer)
+    await wait_for(leads, "the supervisor to lead again", 10)
+
+
+def _not(condition: Callable[[], Awaitable[bool]]) -> Callable[[], Awaitable[bool]]:
+    async def negated() -> bool:
+        return not await condition()
+
+    return negated
+
+
 # ---------------------------------------------------------------------------------------------------------- rotation
 
 
@@ -557,12 +674,12 @@ async def _job_with_progress(pool: Pool, task: str) -> Sent:
 
 @signed
 @pytest.mark.parametrize("how", ["forged", pytest.param("true", marks=pytest.mark.slow)])
-async def test_ten_thousand_commands(pool: Pool, how: str) -> None:
+async def test_many_commands(pool: Pool, how: str, caplog: pytest.LogCaptureFixture) -> None:
     """A burst is refused or capped; the pool works on meanwhile, a stop passes at once, and no memory fills."""
     issued, packed, _ = await pool.issue("pause-agent", agent="other")
     if how == "forged":
         burst = [("XADD", pool.keys.control, "MAXLEN", "~", 10_000, "*", "c", packed, "s", "0" * 64)] * 1000
-        for _ in range(10):
+        for _ in range(20):
             await pool.store.pipeline(burst)
     else:
         sender = _Burst(pool, issued)
@@ -571,9 +688,11 @@ async def test_ten_thousand_commands(pool: Pool, how: str) -> None:
     for handle in handles:
         await handle.result(TIMEOUT_S)
     sent = await pool.team.orc.admin.stop(reason="enough")
-    found = await sent.receipts(timeout=TIMEOUT_S)
+    found = await sent.receipts(timeout=30)
     assert found.complete
     assert {receipt.word for receipt in found.answered} == {"done"}
+    # Of the supervisor and of the worker, one line in ten seconds each.
+    assert caplog.text.count("commands_refused") <= 8
     waiting = await pool.team.orc.submit("sum_")
     assert (await waiting.status()).state == "ready"
     assert await pool.store.execute("XLEN", pool.keys.refused_control) < 1300

@@ -6,13 +6,13 @@ the worker obeys the desired state alone; a command with a wrong signature only 
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.control import scripts
 from orchestrator.control.commands import DrainWorker, Stop, StopWorker
 from orchestrator.control.entries import nonces, read_entry, refuse_replays
+from orchestrator.control.refusals import Refusals
 from orchestrator.control.scripts import ReceiptRow
 from orchestrator.core.log import get_logger
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from orchestrator.control.commands import Command
-    from orchestrator.control.entries import ControlEntry
     from orchestrator.control.signing import Signer
     from orchestrator.services import PoolKeys, SyncStore
     from orchestrator.workers.runtime.active_commands import WorkerCommands
@@ -57,7 +56,7 @@ class CommandReceipts:
         self._known: OrderedDict[str, None] = OrderedDict()
         self._open: dict[str, Stop | DrainWorker | StopWorker] = {}
         self._rows: deque[ReceiptRow] = deque(maxlen=KEPT_ROWS)
-        self._refusals_left, self._refill_s = REFUSALS_A_MINUTE, 0.0
+        self._refusals = Refusals(REFUSALS_A_MINUTE)
 
     @property
     def waiting(self) -> bool:
@@ -74,15 +73,13 @@ class CommandReceipts:
         ours = [one for one in verified if one.problem or (one.command is not None and self._is_for_us(one.command))]
         replies = [store.execute(*command) for command in nonces(self._keys, ours)]
         active_ids = self._active_ids()
-        refused: list[ControlEntry] = []
-        for one in refuse_replays(ours, replies):
-            if one.problem:
-                if self._refuse(one):
-                    refused.append(one)
-            elif one.command is not None and one.id not in self._known:
+        judged = refuse_replays(ours, replies)
+        # A replay must not replace the receipt of the valid command with the same id.
+        for one in self._refusals.take([one for one in judged if one.problem and one.id not in self._known]):
+            self._rows.append(ReceiptRow(one.id, self._worker, "refused", one.problem))
+        for one in judged:
+            if not one.problem and one.command is not None and one.id not in self._known:
                 self._acknowledge(one.id, one.command, is_active=one.id in active_ids)
-        if refused:
-            _log.warning("commands_refused", count=len(refused), entry=refused[0].entry, problem=refused[0].problem)
 
     def acknowledge_active(self) -> None:
         """Acknowledge all active commands that are not answered yet, also those from before the worker started."""
@@ -157,14 +154,3 @@ class CommandReceipts:
     def _abandoned_handlers(self) -> str:
         count = self._in_flight.abandoned_handlers
         return f"{count} abandoned, still running" if count else ""
-
-    def _refuse(self, one: ControlEntry) -> bool:
-        """Queue the receipt of a refused entry; returns False if it gets none."""
-        if time.monotonic() >= self._refill_s:
-            self._refusals_left, self._refill_s = REFUSALS_A_MINUTE, time.monotonic() + 60
-        # A replay must not replace the receipt of the valid command with the same id.
-        if not self._refusals_left or one.id in self._known:
-            return False
-        self._refusals_left -= 1
-        self._rows.append(ReceiptRow(one.id, self._worker, "refused", one.problem))
-        return True
