@@ -419,6 +419,13 @@ SECTIONS: Final = (
                 "and connects again after `retry_in_ms`. *Often*: look at the network.",
             ),
             LogEvent(
+                "command_count_forged",
+                "warning",
+                (),
+                "Unsigned commands, or a program that wrote the count itself, had used up the commands of this minute "
+                "(`control.per_minute`). The supervisor corrected the count. Look at who may write to Redis.",
+            ),
+            LogEvent(
                 "command_received",
                 "info",
                 ("actor?", "command", "kind"),

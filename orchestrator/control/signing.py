@@ -41,6 +41,11 @@ class Signer:
         """A name of the signing secret that does not reveal it; shows which secret a command used."""
         return _name_of(self.secret) if self.secret else ""
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The names of both secrets; the first one signs."""
+        return tuple(_name_of(secret) for secret in (self.secret, self.previous) if secret)
+
     def sign(self, packed: bytes) -> str:
         """Return the hexadecimal signature of a packed command; empty without a secret."""
         return _signature(self.secret, self.place, packed) if self.secret else ""

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from orchestrator.control import scripts
 from orchestrator.control.commands import SetLimit, decode_command
-from orchestrator.control.desired import SKEW_MS, ActiveCommand, Desired, is_of_later_version, read_desired, read_slot
+from orchestrator.control.desired import (
+    SKEW_MS,
+    ActiveCommand,
+    Desired,
+    is_of_later_version,
+    read_desired,
+    read_number,
+    read_slot,
+)
 from orchestrator.control.entries import read_entry
 from orchestrator.control.records import without_replays
 from orchestrator.control.scripts import Verification, VerificationRow
@@ -107,6 +115,25 @@ async def read_signed_stream(store: Store, signer: Signer) -> SignedStream:
             if value is not None:
                 latest[slot] = value
     return SignedStream({slot: value for slot, value in latest.items() if not value.ended}, epoch)
+
+
+async def correct_rate(store: Store, signer: Signer, *, per_minute: int) -> bool:
+    """Let only signed commands of the control stream count in this minute, and return whether others did.
+
+    A client without the secret could fill the count, so that commands other than stops would be refused.
+    """
+    seconds = int((await store.execute("TIME"))[0])
+    rate_key = store.keys.control_rate(seconds // 60)
+    count = read_number(await store.execute("GET", rate_key) or b"0") if signer.wanted else 0
+    if count < per_minute / 2:
+        return False
+    signed = 0
+    async for _ in _commands(store, signer, str(seconds // 60 * 60_000)):
+        signed += 1
+    if signed >= count:
+        return False
+    await store.execute("SET", rate_key, signed, "EX", 120)
+    return True
 
 
 async def _deleted(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from orchestrator.agents.key_names import read_key_names
 from orchestrator.control.records import desired
 from orchestrator.control.signing import signer_of
 from orchestrator.core.durations import from_instant_ms
@@ -13,6 +14,8 @@ from orchestrator.doctor.findings import ok, problem, warning
 from orchestrator.tasks.queries import server_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from orchestrator.control.desired import ActiveCommand
     from orchestrator.doctor.context import CheckContext
     from orchestrator.doctor.findings import DoctorFinding
@@ -58,6 +61,42 @@ async def check_active_commands(context: CheckContext) -> list[DoctorFinding]:
             )
         ]
     return [ok("active-commands", "nothing is stopped, paused or drained")]
+
+
+async def check_key_names(context: CheckContext) -> list[DoctorFinding]:
+    """Report processes that sign with another secret than this program, or with none."""
+    signer = signer_of(context.settings, place=context.store.keys.root)
+    names = await read_key_names(context.store)
+    with_keys = {who: name for who, name in names.items() if name}
+    if not signer.wanted:
+        if not with_keys:
+            return [ok("control-keys", "no process signs")]
+        text = f"this program has no control secret and can give no command; with one: {_several(with_keys)}"
+        return [warning("control-keys", text, "set control.secret for this program too")]
+    unsigned = [who for who, name in names.items() if not name]
+    other = {who: name for who, name in with_keys.items() if name not in signer.keys}
+    old = [who for who, name in with_keys.items() if name in signer.keys and name != signer.key]
+    findings = []
+    if unsigned:
+        text = f"without a control secret, so that they obey unsigned commands, or older: {_several(unsigned)}"
+        findings.append(
+            problem("control-keys", text, f"set control.secret there to the one with the name {signer.key}")
+        )
+    if other:
+        keys = ", ".join(sorted(set(other.values()))[:SHOWN])
+        text = f"with another control secret ({keys}) than this program ({signer.key}): {_several(other)}"
+        fix = "set the same control.secret everywhere; while you change it, the other one as control.previous_secret"
+        findings.append(problem("control-keys", text, fix))
+    if old and not findings:
+        text = f"the change of the control secret has not reached all; with the previous one: {_several(old)}"
+        findings.append(warning("control-keys", text, "reload or restart these before you remove the previous secret"))
+    return findings or [ok("control-keys", f"all processes sign with the secret {signer.key}")]
+
+
+def _several(who: Iterable[str]) -> str:
+    named = sorted(who)
+    more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
+    return ", ".join(named[:SHOWN]) + more
 
 
 async def _damaged(store: Store) -> str:

@@ -261,6 +261,11 @@ _TABLE: Final = (
         "`orc start`, `orc agents resume`, `orc queues resume`; give commands again before a secret goes.",
     ),
     Topic(
+        "control-keys",
+        "A supervisor or worker signs with another control secret than this program, or with none.",
+        "Set the same `control.secret` everywhere; see [signatures](../guides/control.md#signatures).",
+    ),
+    Topic(
         "workers",
         "No worker lives while tasks wait, or a worker has missed four heartbeats.",
         "`orc worker run MODULE:AGENT`; look at the log of the silent one.",

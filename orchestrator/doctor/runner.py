@@ -82,6 +82,7 @@ _POOL: Final = (
     ("supervisor", pool.check_supervisor),
     ("lost-writes", pool.check_losses),
     ("active-commands", active_commands.check_active_commands),
+    ("control-keys", active_commands.check_key_names),
     ("workers", pool.check_workers),
     ("event-loops", pool.check_event_loops),
     ("skills", pool.check_skills),

@@ -668,7 +668,7 @@ POOL_KEYS: Final = (
     KeyKind(
         "supervisors:requests",
         "hash",
-        "number of the last request for the leader's lease, per supervisor that runs",
+        "per supervisor that runs: number of its last request for the leader's lease, name of its key",
         "a day after its last use",
         loss=Loss.RENEWED,
         writers=Writers.SUPERVISORS,

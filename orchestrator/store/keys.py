@@ -221,6 +221,10 @@ class PoolKeys:
         """Key of the timings of one minute: the unix time in minutes."""
         return f"{self.root}:timings:{minute}"
 
+    def control_rate(self, minute: int) -> str:
+        """Key of the number of commands in one minute: the unix time in minutes."""
+        return f"{self.root}:control:{minute}"
+
     @property
     def control(self) -> str:
         """Key of the stream of control commands."""

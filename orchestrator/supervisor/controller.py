@@ -20,7 +20,7 @@ from orchestrator.control.records import without_replays
 from orchestrator.control.refusals import Refusals
 from orchestrator.control.restoring import merge, prune_revisions
 from orchestrator.control.signing import signer_of
-from orchestrator.control.verification import read_signed_stream, verify_desired_state
+from orchestrator.control.verification import correct_rate, read_signed_stream, verify_desired_state
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.live_settings import sweep_s
@@ -98,9 +98,16 @@ class Controller:
                 turn.record()
                 try:
                     await self._apply_desired_state()
+                    await self._correct_rate()
                     _log.debug("control_swept")
                 except StoreError as failure:
                     _log.failure("control_sweep_failed", error=failure)
+
+    async def _correct_rate(self) -> None:
+        if self._signer.wanted:
+            per_minute = self._services.settings.control.per_minute
+            if await correct_rate(self._services.store, self._signer, per_minute=per_minute):
+                _log.warning("command_count_forged")
 
     async def _listen(self) -> None:
         control_key = self._services.keys.control

@@ -564,7 +564,7 @@ async def test_forged_receipt(orc: Orc, team: LocalTeam, secret: str) -> None:
     store, keys = team.services.store, team.services.keys
     await store.execute("HSET", keys.worker("silent"), "started_ms", 1)
     await store.execute("EXPIRE", keys.worker("silent"), 60)
-    await store.execute("ZADD", keys.workers, 4e12, "silent")
+    await store.execute("ZADD", keys.workers, 4 * 10**12, "silent")
     found: list[Done] = []
 
     async def give() -> None:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import pytest
 from msgspec.structs import replace as changed
+from pydantic import SecretStr
 
 from orchestrator import Agent
+from orchestrator.agents.key_names import read_key_names
 from orchestrator.client.admin import Sent
 from orchestrator.control import scripts
 from orchestrator.control.commands import CancelTasks, encode_command, make_command
@@ -19,11 +21,15 @@ from orchestrator.control.receipts import Receipts, poll
 from orchestrator.control.records import ControlRecord, desired, records
 from orchestrator.control.sending import send
 from orchestrator.control.signing import Signer, signer_of
-from orchestrator.control.verification import read_signed_stream, verify_desired_state
+from orchestrator.control.verification import correct_rate, read_signed_stream, verify_desired_state
 from orchestrator.core.command_record import VERSION, Issued, pack_issued, unpack_issued
+from orchestrator.core.errors import CommandRefused
 from orchestrator.core.ids import new_task_id
 from orchestrator.core.settings import Settings  # noqa: TC001 - pydantic resolves it
+from orchestrator.doctor.active_commands import check_key_names
+from orchestrator.doctor.context import CheckContext
 from orchestrator.services import Services, open_services
+from orchestrator.store.server_info import read_info
 from orchestrator.supervisor.controller import Controller
 from orchestrator.supervisor.jobs import Jobs
 from orchestrator.testing.waiting import wait_for
@@ -521,6 +527,44 @@ async def test_a_reset_epoch(pool: Pool) -> None:
     await wait_for(restored, "the epoch")
 
 
+@pytest.mark.parametrize(
+    "settings", [{"control__secret": SECRET, "control__per_minute": 20}], indirect=True, ids=["signed"]
+)
+@pytest.mark.parametrize("how", ["written", "unsigned commands"])
+async def test_a_filled_rate_counter(services: Services, how: str) -> None:
+    """Somebody who uses up the commands of the minute holds signed ones back until the supervisor looks."""
+    signer = signer_of(services.settings, place=services.keys.root)
+    pause = make_command("pause-agent", {"agent": "ed"})
+    per_minute = services.settings.control.per_minute
+
+    async def within_a_minute() -> bool:
+        return int((await services.store.execute("TIME"))[0]) % 60 < 50
+
+    async def fill() -> None:
+        minute = int((await services.store.execute("TIME"))[0]) // 60
+        await services.store.execute("SET", services.keys.control_rate(minute), 10**9, "EX", 120)
+
+    await wait_for(within_a_minute, "a minute that does not end soon", 15)
+    await send(services.store, services.settings, make_command("stop", {}))
+    if how == "written":
+        await fill()
+        with pytest.raises(CommandRefused):
+            await send(services.store, services.settings, pause)
+    else:
+        control = services.settings.control.model_copy(update={"secret": None})
+        unsigned = services.settings.model_copy(update={"control": control})
+        for _ in range(per_minute - 1):
+            await send(services.store, unsigned, pause)
+        with pytest.raises(CommandRefused):
+            await send(services.store, unsigned, pause)
+    assert await correct_rate(services.store, signer, per_minute=per_minute)
+    await send(services.store, services.settings, pause)
+    # The twins: true commands stay counted, and without a secret nothing is corrected.
+    assert not await correct_rate(services.store, signer, per_minute=2)
+    await fill()
+    assert not await correct_rate(services.store, Signer("", "", services.keys.root), per_minute=per_minute)
+
+
 async def test_a_supervisor_without_a_secret(team: LocalTeam) -> None:
     """It stops leading when signed commands stand, carries out no unsigned start, and leads again without them."""
     signer = Signer(SECRET, "", team.services.keys.root)
@@ -776,3 +820,36 @@ async def test_secrets_are_nowhere(
     for secret in (SECRET, PREVIOUS):
         assert all(secret not in text for text in texts)
         assert all(secret.encode() not in dump for dump in stored if isinstance(dump, bytes))
+
+
+# ---------------------------------------------------------------------------------------------------------- key names
+
+
+@signed
+async def test_the_doctor_compares_keys(pool: Pool) -> None:
+    """Each process publishes the name of its key; the doctor names those with another one, with none, and itself."""
+    store, signer = pool.store, pool.signer
+
+    async def listed() -> bool:
+        return set((await read_key_names(store)).values()) == {signer.key}
+
+    await wait_for(listed, "the supervisor and the worker to publish their keys")
+
+    async def found(**control: SecretStr | None) -> tuple[str, str]:
+        update = {"control": pool.team.settings.control.model_copy(update=control)}
+        context = CheckContext(pool.team.settings.model_copy(update=update), store, read_info(""), {})
+        (finding,) = await check_key_names(context)
+        return finding.severity.value, finding.found
+
+    assert await found() == ("ok", f"all processes sign with the secret {signer.key}")
+    other = SecretStr("another secret of sixteen letters")
+    severity, text = await found(secret=other)
+    assert (severity, signer.key in text, "worker" in text, "supervisor" in text) == ("problem", True, True, True)
+    severity, text = await found(secret=other, previous_secret=SecretStr(SECRET))
+    assert (severity, "previous" in text) == ("warning", True)
+    assert (await found(secret=None))[0] == "warning"
+    await pool.team.work(Agent("unsigned"), control__per_minute=600)
+    severity, text = await found()
+    assert severity == "problem"
+    assert text.startswith("without a control secret")
+    assert SECRET not in text

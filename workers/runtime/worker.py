@@ -20,6 +20,7 @@ import anyio
 
 from orchestrator.agents import scripts as registry
 from orchestrator.agents.failed_starts import forget_failed_starts, record_failed_start
+from orchestrator.control.signing import signer_of
 from orchestrator.core.errors import ConfigError, FormatMismatch, ServerUnavailable, StoreError
 from orchestrator.core.formats import FORMAT, program_version
 from orchestrator.core.hangup import Terminal
@@ -440,6 +441,9 @@ class Worker:
         }
         live = self._services.live
         about |= {"settings": f"{live.generation} {settings_digest(live.current)}"}
+        signer = signer_of(live.current, place=self._services.keys.root)
+        if signer.wanted:
+            about["key"] = signer.key
         known_limits = {name: parse_rate(rate) for name, rate in live.current.limits.items()}
         call = registry.register(
             self._services.keys,
