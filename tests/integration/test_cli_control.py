@@ -549,8 +549,8 @@ async def test_secrets_are_masked(orc: Orc) -> None:
         "config schema",
     ):
         done = await orc(*typed.split(), ORC_CONTROL__SECRET=SECRET, ORC_CONTROL__PREVIOUS_SECRET=SECRET + "2")
-        # The supervisor has no secret, so the receipt of the stop is not signed.
-        assert done.code == (5 if typed == "stop --debug" else 0)
+        # The supervisor has no secret, so it does not answer the stop: it leads no pool with signed commands.
+        assert done.code == 0
         assert SECRET not in done.out + done.err
     done = await orc("config", "show", ORC_CONTROL__SECRET="too-short")
     assert done.code == 78

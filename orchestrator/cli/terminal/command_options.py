@@ -145,7 +145,7 @@ def _report_forged(sent: Sent, found: Receipts) -> None:
     senders = ", ".join(output.clean(receipt.sender) for receipt in found.forged[:FORGED_SHOWN])
     more = f" and {len(found.forged) - FORGED_SHOWN} more" if len(found.forged) > FORGED_SHOWN else ""
     text = f"forged receipts, or those of an older program or of another secret: {senders}{more}; they do not count"
-    output.say(error_line(f"{text}, see `orc doctor` and `orc control show {sent.id}`"))
+    say_error(f"{text}, see `orc doctor` and `orc control show {sent.id}`")
 
 
 def _exit_code(word: str) -> int:

@@ -54,6 +54,7 @@ COMMANDS: Final[dict[str, tuple[dict[str, Any], tuple[DesiredChange, ...]]]] = {
     "release-lock": ({"lock": "l"}, ()),
     "session": ({"action": "delete", "session": "a b/ü", "detail": "2 tasks"}, ()),
     "finish-upgrade": ({"floor": 3}, ()),
+    "change": ({"action": "change-chat", "scopes": ("session:s",)}, ()),
     "erase": ({"stage": "begun", "person": "0" * 32, "asked_by": "ticket 7"}, ()),
 }
 
