@@ -171,9 +171,7 @@ def read_signed(
 ) -> tuple[int, str, str] | None:
     """Parse a receipt as `read_receipt` does; None also if its signature is invalid."""
     said = read_receipt(text)
-    if said is None or not signer.accepts_receipt(
-        command, sender, *said[1:], read_text(signature or b"")
-    ):
+    if said is None or not signer.accepts_receipt(command, sender, *said[1:], read_text(signature or b"")):
         return None
     return said
 

@@ -122,7 +122,7 @@ async def correct_rate(store: Store, signer: Signer, *, per_minute: int) -> bool
 
     A client without the secret could fill the count, so that commands other than stops would be refused.
     """
-    seconds = int((await store.execute("TIME"))[0])
+    seconds = read_whole((await store.execute("TIME"))[0])
     rate_key = store.keys.control_rate(seconds // 60)
     count = read_number(await store.execute("GET", rate_key) or b"0") if signer.wanted else 0
     if count < per_minute / 2:
@@ -165,7 +165,7 @@ async def _applies(store: Store, slot: str, value: SlotValue) -> bool:
         keys, worker = store.keys, slot.removeprefix(_WORKER_SLOT)
         return any(await _replies(store, [("EXISTS", keys.worker(worker), keys.silent(worker))]))
     until_ms = ActiveCommand(slot, value.mark, value.issued).until_ms
-    return until_ms is None or until_ms > int((await store.execute("TIME"))[0]) * 1000
+    return until_ms is None or until_ms > read_whole((await store.execute("TIME"))[0]) * 1000
 
 
 async def _commands(store: Store, signer: Signer, start: str) -> AsyncIterator[ControlEntry]:
