@@ -153,6 +153,7 @@ def _ends(entry: bytes, flat: Sequence[bytes]) -> list[EndedTask]:
     return [
         EndedTask(read_text(id_), STATE_OF_LETTER[read_text(letter)], at, f"{text}:{number}")
         for number, (id_, letter) in enumerate(pairs)
+        if read_text(letter) in STATE_OF_LETTER  # otherwise no script wrote it
     ]
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.reading import read_json, read_text, read_whole
-from orchestrator.tasks.model import OutputChunk, Progress, TaskEvent, TaskState
+from orchestrator.tasks.model import OutputChunk, TaskEvent, TaskState
 from orchestrator.tasks.questions import unpack_question
-from orchestrator.tasks.records import read_record
+from orchestrator.tasks.records import read_progress, read_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -143,8 +143,3 @@ def _about_question(entry: StreamEntry) -> dict[str, Any]:
         value, _, actor = rest.partition(b"\n")
         more |= {"data": read_json(value), "reason": read_text(actor)}
     return more
-
-
-def read_progress(data: bytes) -> Progress:
-    """Decode a progress report."""
-    return Progress(*read_json(data))

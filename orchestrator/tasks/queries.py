@@ -103,7 +103,8 @@ async def ended(store: Store, limit: int) -> list[tuple[str, TaskState]]:
     found: list[tuple[str, TaskState]] = []
     for _, fields in await store.execute("XREVRANGE", store.keys.events, "+", "-", "COUNT", limit):
         pairs = list(zip(fields[::2], fields[1::2], strict=True))
-        found += [(read_text(id_), STATE_OF_LETTER[read_text(letter)]) for id_, letter in reversed(pairs)]
+        known = [(id_, letter) for id_, letter in pairs if read_text(letter) in STATE_OF_LETTER]
+        found += [(read_text(id_), STATE_OF_LETTER[read_text(letter)]) for id_, letter in reversed(known)]
     return found[:limit]
 
 

@@ -11,7 +11,7 @@ from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import DamagedData, InvalidInput, ServerUnavailable, StoreError
 from orchestrator.core.ids import decode_foreign, task_ms
 from orchestrator.core.queue_name import QueueName
-from orchestrator.core.reading import read_json, read_text, read_whole, read_word
+from orchestrator.core.reading import read_json, read_text, read_whole, read_word, reads_stored
 from orchestrator.tasks.history import TaskAttempt, parse_attempt, present_attempt
 from orchestrator.tasks.model import WAITING, Envelope, Progress, TaskState, decode_envelope
 from orchestrator.tasks.questions import StoredQuestion, read_question, unpack_stored
@@ -155,7 +155,7 @@ class TaskRecord:
     @property
     def entry(self) -> str:
         """The id of its inbox entry."""
-        return self._text("at").split(" ")[1]
+        return self._text("at").partition(" ")[2].partition(" ")[0]
 
     @property
     def entered_ms(self) -> int:
@@ -301,7 +301,7 @@ class TaskRecord:
     def progress(self) -> Progress | None:
         """The last report of the current or last attempt; reports of earlier attempts are ignored."""
         made, _, data = self._fields.get("progress", b"").partition(b" ")
-        return Progress(*read_json(data)) if made and read_whole(made) == self.generation else None
+        return read_progress(data) if made and read_whole(made) == self.generation else None
 
     @property
     def asks(self) -> int:
@@ -341,6 +341,19 @@ class TaskRecord:
     def _count(self, name: str) -> int:
         value = self._fields.get(name, b"")
         return read_whole(value) if value.isdigit() else 0
+
+
+@reads_stored
+def read_progress(data: bytes) -> Progress:
+    """Decode a progress report.
+
+    Raises:
+        DamagedData: no worker wrote it.
+    """
+    progress = Progress(*read_json(data))
+    if not isinstance(progress.done, int | float) or not isinstance(progress.total, int | float | None):
+        raise TypeError("progress is no number")
+    return progress
 
 
 def read_command(keys: PoolKeys, id_: str, *fields: str) -> tuple[Argument, ...]:
