@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.ids import encode_foreign
-from orchestrator.core.reading import read_json, read_text, read_whole
+from orchestrator.core.reading import read_json, read_readable, read_text, read_whole, reads_stored
 from orchestrator.store.keys import CHANGES, DIRECTORY, DOCUMENT, MACHINES, META, PARTS
 from orchestrator.store.paging import split_command
 from orchestrator.workspace import scripts
@@ -119,7 +119,7 @@ async def read_snapshot(scope: ScopedStore) -> Snapshot:
     return Snapshot(
         revision=read_whole(revision),
         paths=_paths(paths),
-        logs={name: tuple(_log_entry(entry) for entry in content) for kind, name, content in by_part if kind == "log"},
+        logs={name: tuple(read_readable(_log_entry, content)) for kind, name, content in by_part if kind == "log"},
         sets={name: _members(content) for kind, name, content in by_part if kind == "set"},
         states=_states(states),
         event=read_text(events[0][0]) if events else "0-0",
@@ -147,23 +147,34 @@ async def read_size(scope: ScopedStore) -> WorkspaceSize | None:
 
 
 def _paths(flat: Sequence[bytes]) -> dict[str, Versioned]:
-    return {read_text(path): _versioned(stored) for path, stored in zip(flat[::2], flat[1::2], strict=True)}
+    return dict(read_readable(_named_path, zip(flat[::2], flat[1::2], strict=True)))
 
 
+def _named_path(pair: tuple[bytes, bytes]) -> tuple[str, Versioned]:
+    return read_text(pair[0]), _versioned(pair[1])
+
+
+@reads_stored
 def _versioned(stored: bytes) -> Versioned:
     version, agent, text = stored.split(b" ", 2)
     return Versioned(read_json(text), read_whole(version), read_text(agent))
 
 
+@reads_stored
 def _log_entry(stored: bytes) -> LogEntry:
     number, at_ms, agent, text = stored.split(b" ", 3)
     return LogEntry(read_whole(number), read_json(text), read_text(agent), from_instant_ms(read_whole(at_ms)))
 
 
 def _states(flat: Sequence[bytes]) -> dict[str, StateEntry]:
-    return {read_text(id_): _state(stored) for id_, stored in zip(flat[::2], flat[1::2], strict=True)}
+    return dict(read_readable(_named_state, zip(flat[::2], flat[1::2], strict=True)))
 
 
+def _named_state(pair: tuple[bytes, bytes]) -> tuple[str, StateEntry]:
+    return read_text(pair[0]), _state(pair[1])
+
+
+@reads_stored
 def _state(stored: bytes) -> StateEntry:
     version, agent, state, text = stored.split(b" ", 3)
     return StateEntry(read_text(state), read_json(text), read_whole(version), read_text(agent))
