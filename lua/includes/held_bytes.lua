@@ -1,5 +1,5 @@
 -- Bytes of the tasks that wait, in any place: a hash with a field for each queue, and `*` for the pool (protocol rule 34).
--- `full` names what had reached a cap: queues, `*`, and `queues` for their number. Damage of either fails no call.
+-- `queues:full` names what had reached a cap: queues, `*`, and `queues` for their number. Damage of either fails no call.
 --@include counter: increment
 --@include envelope: skill_queue
 --@include time: day_s
@@ -36,7 +36,7 @@ end
 
 -- Returns the bytes of a queue and of the pool.
 local function read_bytes(pool, queue)
-  local stored = redis.pcall('HMGET', pool .. ':bytes', queue, '*')
+  local stored = redis.pcall('HMGET', pool .. ':queues:bytes', queue, '*')
   return bytes_in(stored[1]), bytes_in(stored[2])
 end
 
@@ -47,24 +47,24 @@ end
 
 -- Returns whether something that a task of a queue needs had reached a cap.
 local function is_full(pool, queue)
-  local marks = redis.pcall('SMISMEMBER', pool .. ':full', queue, '*', 'queues')
+  local marks = redis.pcall('SMISMEMBER', pool .. ':queues:full', queue, '*', 'queues')
   return marks[1] == 1 or marks[2] == 1 or marks[3] == 1
 end
 
 -- Marks what has reached a cap; later calls look at the numbers.
 local function mark_cap(pool, name)
-  redis.pcall('SADD', pool .. ':full', name)
-  redis.call('EXPIRE', pool .. ':full', day_s)
+  redis.pcall('SADD', pool .. ':queues:full', name)
+  redis.call('EXPIRE', pool .. ':queues:full', day_s)
 end
 
 -- Removes the marks of a queue and of the pool, and with `queues` that of the number of queues.
 local function unmark_caps(pool, queue, queues)
-  redis.pcall('SREM', pool .. ':full', queue, '*', queues and 'queues' or queue)
+  redis.pcall('SREM', pool .. ':queues:full', queue, '*', queues and 'queues' or queue)
 end
 
 -- Adds to the bytes of queues and of the pool.
 local function add_bytes(pool, changes)
-  local bytes_key = pool .. ':bytes'
+  local bytes_key = pool .. ':queues:bytes'
   for queue, change in pairs(changes) do
     if change ~= 0 then
       local left, total = increment(bytes_key, queue, change), increment(bytes_key, '*', change)

@@ -7,7 +7,7 @@ local rows = cmsgpack.unpack(ARGV[1])  -- rows: queue change
 --@include time: integer
 --@include held_bytes: add_bytes
 
-local bytes_key, changes, total = pool .. ':bytes', {}, 0
+local bytes_key, changes, total = pool .. ':queues:bytes', {}, 0
 for i = 1, #rows do changes[rows[i].queue] = rows[i].change end
 add_bytes(pool, changes)
 local names, numbers = redis.call('HKEYS', bytes_key), redis.call('HVALS', bytes_key)

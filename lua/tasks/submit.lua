@@ -44,7 +44,7 @@ for i = 1, #rows do task_keys[i] = task_prefix .. rows[i].id end
 local any_known = redis.call('EXISTS', unpack(task_keys)) > 0
 
 -- One command looks for both, because there is rarely either.
-local marks = redis.call('EXISTS', pool .. ':desired', pool .. ':full')
+local marks = redis.call('EXISTS', pool .. ':desired', pool .. ':queues:full')
 local any_active = marks == 2 or (marks == 1 and redis.call('EXISTS', pool .. ':desired') == 1)
 local any_full, refusing = marks == 2 or (marks == 1 and not any_active), {}
 local any_held = any_active and redis.call('EXISTS', pool .. ':held') == 1

@@ -100,7 +100,7 @@ POOL_KEYS: Final = (
         loss=Loss.RECONSTRUCTIBLE,
     ),
     KeyKind(
-        "bytes",
+        "queues:bytes",
         "hash",
         "bytes of the tasks that wait, by queue; `*` for the pool",
         "empty = gone",
@@ -108,7 +108,7 @@ POOL_KEYS: Final = (
         loss=Loss.RECONSTRUCTIBLE,
     ),
     KeyKind(
-        "full",
+        "queues:full",
         "set",
         "what had reached a cap when a submit looked: queues, `*` for the bytes of the pool, `queues` for their number",
         "a day after the last one",

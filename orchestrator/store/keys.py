@@ -46,7 +46,7 @@ class PoolKeys:
     @property
     def queue_bytes(self) -> str:
         """Key of the bytes of the tasks that wait, by queue."""
-        return f"{self.root}:bytes"
+        return f"{self.root}:queues:bytes"
 
     @property
     def asking(self) -> str:

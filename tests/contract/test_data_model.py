@@ -161,7 +161,7 @@ NOT_SAVED = {
         "erased",
         "gone",
     ],
-    *["chats", "chat:SRC:id", "bytes", "full"],
+    *["chats", "chat:SRC:id", "queues:bytes", "queues:full"],
     *[f"{tier}:{part}" for tier in ("stm", "im") for part in ("meta", "time", "imp", "exp")],
     *[f"{tier}:{part}" for tier in ("stm", "im") for part in ("kind:K", "act:X", "subj:U", "cell:C")],
 }

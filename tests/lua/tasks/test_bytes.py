@@ -137,7 +137,7 @@ def test_cap_of_a_queue(pool: Pool) -> None:
     pool.register(slots=1)
     pool.assign(limit=1)
     assert [status for status, _ in pool.submit(row(), large(), caps=caps)] == ["created", "created"]
-    assert not pool.execute("EXISTS", f"{pool.keys.root}:full")
+    assert not pool.execute("EXISTS", f"{pool.keys.root}:queues:full")
 
 
 def test_cap_of_the_pool(pool: Pool) -> None:
@@ -164,7 +164,7 @@ def test_damage_refuses_no_task(pool: Pool, damage: tuple[str, ...]) -> None:
     """Numbers that are none, and a key of another type, neither refuse a task nor keep it from being assigned."""
     pool.register(slots=10)
     pool.execute(damage[0], pool.keys.queue_bytes, *damage[1:])
-    pool.execute("SET", f"{pool.keys.root}:full", "not ours", "EX", 60)
+    pool.execute("SET", f"{pool.keys.root}:queues:full", "not ours", "EX", 60)
     task = large()
     assert pool.submit(task, caps=SubmitCaps(10**6, 10**6, 10))[0][0] == "created"
     pool.assign()
