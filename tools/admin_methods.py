@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.control.commands import JSON, KINDS, Command, given_fields
 
@@ -49,7 +49,8 @@ def _annotation(field: FieldInfo) -> str:
         return "Any"
     if field.is_required():
         return "float" if field.annotation is float else "str"
-    return "bool" if field.annotation is bool else "str | None"
+    usual: dict[Any, str] = {bool: "bool", float: "float", int | None: "int | None"}
+    return usual.get(field.annotation, "str | None")
 
 
 def _value(name: str, field: FieldInfo) -> str:

@@ -173,6 +173,7 @@ class TaskContext:
         "_children",
         "_delivery",
         "_depth",
+        "_fair",
         "_logger",
         "_resources",
         "_root",
@@ -204,6 +205,7 @@ class TaskContext:
         self.agent: str = delivery.agent
         self.worker: str = worker
         self.session: str | None = envelope.session
+        self._fair = envelope.fair
         self.tags: tuple[str, ...] = envelope.tags
         self.deadline: datetime | None = deadline
         self.state: Any = state
@@ -534,7 +536,7 @@ class TaskContext:
 
         Without `key`, the child's idempotency key is derived from this task and the number of the child, so that a
         retried parent that submits the same children in the same order finds those of the earlier attempt.
-        The options are those of `Orchestrator.submit`; `session` is the parent's by default.
+        The options are those of `Orchestrator.submit`; `session` and `fair` are the parent's by default.
 
         Raises:
             SubmitRefused: this attempt was taken away, a cap was reached, or the lane is busy.
@@ -578,6 +580,8 @@ class TaskContext:
         options = dict(task.options)
         if options.get("session") is None:
             options["session"] = self.session
+        if options.get("fair") is None and self._fair is not None:
+            options["fair"] = self._fair
         if options.get("key") is None:
             options["key"] = f"{self.task_id}/{self._children}"
         return Submission(task.skill, task.args, **cast("TaskOptions", options))

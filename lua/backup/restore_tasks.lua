@@ -18,6 +18,7 @@ local now_arg    = ARGV[6]                   -- time: test override, microsecond
 --@include history: add_attempt
 --@include lane: restore_member
 --@include queue: enqueue, start_waiting, flush_waiting
+--@include share: ready_place
 --@include ending: start_endings, flush_endings, index_dead
 --@include held_bytes: collect_bytes
 --@include reclaim: reclaim_task, requeue_task
@@ -58,7 +59,7 @@ local function give_back(row, task_key)
 end
 
 local function put_in_place(row, task_key)
-  local task = read_task(task_key, 'state', 'gen', 'at', 'queue', 'rank', 'due', 'by', 'env')
+  local task = read_task(task_key, 'state', 'gen', 'at', 'queue', 'rank', 'due', 'by', 'env', 'fair')
   local state = task.state
   if waits[state] then collect_bytes(pool, waiting.bytes, row.id, task.queue, task.env, 1) end
   if state == 'assigned' then
@@ -69,7 +70,7 @@ local function put_in_place(row, task_key)
       local since = math.max(tonumber(task.gen), tonumber(task.due or 0))
       score = string.match(task.at or '', ' (%d+)$') or integer(rank_of(task.rank) + since)
     end
-    enqueue(waiting.ready, task.queue or skill_queue(task.env), score, row.id)
+    enqueue(waiting.ready, ready_place(task.queue or skill_queue(task.env), task.fair, task.rank), score, row.id)
   elseif state == 'scheduled' then
     waiting.scheduled[#waiting.scheduled + 1] = task.due
     waiting.scheduled[#waiting.scheduled + 1] = row.id

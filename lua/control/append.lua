@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- Accepts a control command: stores its nonce, changes the desired state, then appends it to the control stream; all or
 -- nothing. Readers that see the command also see its effect, because the desired state changes first.
--- changes: slot, its mark ('' empties the slot; the slot `epoch` is incremented), and the rate of a limit
+-- changes: slot, its mark ('' empties the slot; the slot `epoch` is incremented), and the rate of a limit. The share of a key
+-- lets its waiting tasks be looked at, because more of them may run.
 -- status: accepted entry | replayed entry | expired | early | stale | busy (too many commands; a stop always passes) |
 -- ended (the restore that gives it has ended, or a later run has replaced it) | held (a pause of the same target ends later
 -- or at the same time; nothing changed)
@@ -28,6 +29,7 @@ local now_arg      = ARGV[13]                  -- time: test override, microseco
 --@include desired: is_active, held_until, count_desired, desired_number, raise_seq
 --@include restoring: goes_on
 --@include limit: set_limit
+--@include share: wake_share
 
 local skew_ms, remember_s = 5000, 3600
 local now = now_us(now_arg)
@@ -103,6 +105,7 @@ for i = 1, #changes do
     if session and was then count_desired(pool, 'sessions', -1) end
     if limit then set_limit(pool, limit) end
   end
+  wake_share(pool, slot)
 end
 if job == '1' then redis.call('HSET', desired_key, 'do:' .. id, '1-' .. stored) end
 -- A command is active also when the stream cannot be written, because all readers poll the state.

@@ -12,6 +12,7 @@ local limit = tonumber(ARGV[3])  -- int: at most this many (500)
 --@include desired: is_active
 --@include version: parse_version_scope, unlist_scope, awaits_version
 --@include queue: put_ready, enqueue
+--@include share: ready_place
 
 if is_active(pool, slot) then return {0, 0} end
 local held_key = pool .. ':held:' .. scope
@@ -27,13 +28,13 @@ end
 for i = 1, #found, 2 do
   local id = found[i]
   ids[#ids + 1] = id
-  local task = read_task(pool .. ':task:' .. id, 'state', 'queue', 'env')
+  local task = read_task(pool .. ':task:' .. id, 'state', 'queue', 'env', 'fair', 'rank')
   if task.state == 'ready' then
-    enqueue(ready, task.queue or skill_queue(task.env), found[i + 1], id)
+    enqueue(ready, ready_place(task.queue or skill_queue(task.env), task.fair, task.rank), found[i + 1], id)
     moved = moved + 1
   end
 end
-for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
+for place, scored in pairs(ready) do put_ready(pool, place, scored) end
 if #ids > 0 then redis.call('ZREM', held_key, unpack(ids)) end
 local left = redis.call('EXISTS', held_key)
 if left == 0 then unlist_scope(pool, scope) end

@@ -15,6 +15,7 @@ local now_arg = ARGV[6]                   -- time: test override, microseconds
 --@include notify: notify_supervisor
 --@include desired: is_active, count_desired, desired_number, check_revisions, raise_seq
 --@include limit: set_limit
+--@include share: wake_share
 --@include restoring: goes_on
 
 if mark ~= '' and not goes_on(pool, mark) then return -1 end
@@ -40,6 +41,7 @@ local function restore(row)
   if string.sub(slot, 1, 13) == 'stop:session:' and was ~= is then count_desired(pool, 'sessions', is and 1 or -1) end
   local limit = string.match(slot, '^limit:(.*)$')
   if limit then set_limit(pool, limit, row.starts, row.window_us) end
+  wake_share(pool, slot)
   redis.call('HSET', revisions_key, slot, integer(revision))
   newest = math.max(newest, revision)
   written = written + 1

@@ -12,6 +12,7 @@ local sessions = ARGV[3]                   -- str: correct number of stopped ses
 --@include notify: notify_supervisor
 --@include desired: is_active, count_desired, raise_seq
 --@include limit: set_limit
+--@include share: wake_share
 
 local desired_key = pool .. ':desired'
 local undone = 0
@@ -29,6 +30,7 @@ local function put_back(slot, true_value, starts, window_us, restored)
   if string.sub(slot, 1, 13) == 'stop:session:' and was ~= is then count_desired(pool, 'sessions', is and 1 or -1) end
   local limit = string.match(slot, '^limit:(.*)$')
   if limit then set_limit(pool, limit, starts, window_us) end
+  wake_share(pool, slot)
   undone = undone + 1
 end
 

@@ -12,6 +12,7 @@
 --@include limit: limit_room, take_slots
 --@include ending: start_endings, end_task, stop_waiting, flush_endings
 --@include held_bytes: weigh, is_apart, collect_bytes
+--@include share: flow_of, parse_flow, known_share, may_start, take_turn, end_turn, join_flow
 
 -- The most bytes of envelopes that one call reads.
 local assign_bytes = 262144
@@ -41,15 +42,17 @@ end
 local function start_assigning(pool, now, ahead)
   local now_ms = math.floor(now / 1000)
   local any_active = redis.call('EXISTS', pool .. ':desired') == 1
+  local any_suspects = redis.call('EXISTS', pool .. ':suspects', pool .. ':share:queues')
+  local any_waits = any_suspects > 0 and redis.call('EXISTS', pool .. ':share:queues') == 1
   return {
     now = now, now_ms = now_ms,
     -- The generation of almost every task. Formatting it once per task would cost about a microsecond.
     now_text = integer(now_ms),
     any_active = any_active, sessions = any_active and any_session_stopped(pool),
-    any_suspects = redis.call('EXISTS', pool .. ':suspects') == 1,
+    any_suspects = any_suspects == 2 or (any_suspects == 1 and not any_waits), any_waits = any_waits,
     scopes = scopes_by_queue(pool),
     ending = start_endings(now), expiring = {}, awaited = {}, assigned = 0, looked = 0, bytes = 0, ahead = ahead,
-    places = {}, opened = {}, shut = {}, closed = {}, unfilled = {}, lends = {},
+    places = {}, opened = {}, shut = {}, closed = {}, unfilled = {}, lends = {}, known_shares = {},
   }
 end
 
@@ -141,6 +144,37 @@ local function close_place(pool, run, place)
   end
 end
 
+-- Reads a queue anew from its first task, after a task with a key has left it.
+local function reopen_place(pool, run, name)
+  local place = run.places[name]
+  if not place then return end
+  if #place.gone > 0 then redis.call('ZREM', pool .. ':' .. name, unpack(place.gone)) end
+  place.count, place.heads, place.at, place.read, place.gone = redis.call('ZCARD', pool .. ':' .. name), {}, 1, 0, {}
+  place.changes = true
+  local queue = string.match(name, '^queue:(.*)$')
+  if place.count == 0 then redis.call('SREM', pool .. ':queues', queue) end
+end
+
+-- Chooses the task that gets the turn when the call meets a task with a key. Returns its flow, its id and its score; without
+-- an id the met task is left where it belongs. A task that its parent awaits, and one that versions had refused, go first,
+-- unless as many tasks of the key run as may.
+local function choose_task(pool, run, place, id, score, task, envelope)
+  local flow = flow_of(task.queue or skill_queue(envelope), task.fair, task.rank)
+  local key = task.fair
+  if not place.awaited[id] and string.sub(place.name, 1, 6) == 'queue:' then
+    local turn, chosen, its_score = take_turn(pool, run, flow, id, score)
+    if not turn then place.gone[#place.gone + 1] = id end
+    return turn, chosen, its_score
+  end
+  if may_start(pool, key, known_share(pool, run, key)[2]) then return flow, id, score end
+  if not place.awaited[id] then
+    join_flow(pool, flow, {score, id})
+    reopen_place(pool, run, 'queue:' .. (task.queue or skill_queue(envelope)))
+    place.gone[#place.gone + 1] = id
+  end
+  return flow, nil
+end
+
 -- Removes what the call has taken out of the queues of an agent, because awaited tasks are looked up in the queues.
 local function close_queues(pool, run, agent)
   for i = 1, #agent.queues do
@@ -178,7 +212,8 @@ local function first_of(pool, place, each, ahead)
     local id = place.heads[place.at]
     if not id then
       if place.read >= place.count then return nil end
-      local last = place.read + math.max(each, place.shared and ahead or 0) - 1
+      -- A task with a key changes what stands behind it.
+      local last = place.read + (place.changes and 1 or math.max(each, place.shared and ahead or 0)) - 1
       place.heads, place.at = redis.call('ZRANGE', pool .. ':' .. place.name, place.read, last, 'WITHSCORES'), 1
       place.read = last + 1
     elseif place.awaited[id] then
@@ -210,15 +245,18 @@ local function read_waiting(task_key)
   local fields = redis.call('HLEN', task_key)
   if fields == 3 then return read_task(task_key, 'state', 'gen', 'env'), plain end
   if fields == 4 then
-    local found = read_task(task_key, 'state', 'gen', 'env', 'lane', 'session')
-    if found.lane or found.session then return found, {lane = found.lane, session = found.session} end
+    local found = read_task(task_key, 'state', 'gen', 'env', 'lane', 'session', 'fair')
+    if found.lane or found.session or found.fair then
+      return found, {lane = found.lane, session = found.session, fair = found.fair}
+    end
     if redis.call('HEXISTS', task_key, 'args') == 1 then return found, with_arguments end
   end
   local found = read_task(task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill',
-    'out', 'requeued', 'lane', 'group', 'refused', 'queue', 'session')
+    'out', 'requeued', 'lane', 'group', 'refused', 'queue', 'session', 'fair', 'rank')
   return found, {fails = found.fails, deaths = found.deaths, by = found.by, ttl = found.ttl, idem = found.idem,
     skill = found.skill, out = found.out, requeued = found.requeued, lane = found.lane,
-    group = found.group, refused = found.refused, queue = found.queue, session = found.session}
+    group = found.group, refused = found.refused, queue = found.queue, session = found.session, fair = found.fair,
+    rank = found.rank}
 end
 
 -- Returns the scope of the versions that refused a task, if workers of the agent have one of them and another version may
@@ -327,8 +365,21 @@ local function fill_inbox(pool, run, agent, most)
     local task_key = pool .. ':task:' .. id
     --@row found: state gen env
     local found, task = read_waiting(task_key)
-    local scope
-    if found.state ~= 'ready' then
+    local scope, flow
+    if task.fair and found.state ~= 'ready' then
+      flow = flow_of(task.queue or skill_queue(found.env), task.fair, task.rank)
+    elseif task.fair then
+      local met = id
+      flow, id, score = choose_task(pool, run, place, id, score, task, found.env)
+      if id and id ~= met then
+        task_key = pool .. ':task:' .. id
+        found, task = read_waiting(task_key)
+      end
+    end
+    local before = assigned
+    if not id then
+      -- Its flow rests: as many tasks of its key run as may.
+    elseif found.state ~= 'ready' then
       -- An index entry that an interrupted script left behind; the record decides.
     elseif task.by and tonumber(task.by) <= run.now_ms then
       task.gen = found.gen
@@ -362,7 +413,14 @@ local function fill_inbox(pool, run, agent, most)
         assigned = assigned + 1
       end
     end
-    place.gone[#place.gone + 1] = id
+    if not flow then
+      place.gone[#place.gone + 1] = id
+    elseif id then
+      if string.sub(place.name, 1, 6) ~= 'queue:' then place.gone[#place.gone + 1] = id end
+      local _, _, queue = parse_flow(flow)
+      end_turn(pool, run, flow, id, assigned > before)
+      reopen_place(pool, run, 'queue:' .. queue)
+    end
   end
   if #grants > 0 then take_slots(pool, limits, run.now, grants) end
   for scope, scored in pairs(held) do hold_tasks(pool, run, scope, scored) end

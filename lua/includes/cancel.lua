@@ -6,6 +6,7 @@
 --@include limit: return_slots
 --@include inbox: pending_worker, remove_entries
 --@include ending: end_task, stop_waiting
+--@include share: flow_of
 
 -- Returns a collector for the cancels of one call; `flush_cancelling` stores it.
 local function start_cancelling()
@@ -26,7 +27,7 @@ end
 local function cancel_task(pool, ending, cancelling, id, reason)
   local task_key = pool .. ':task:' .. id
   local task = read_task(task_key, 'state', 'queue', 'ttl', 'idem', 'by', 'at', 'gen', 'env', 'out', 'fails',
-    'deaths', 'cancel', 'lane', 'session')
+    'deaths', 'cancel', 'lane', 'session', 'fair', 'rank')
   local state = task.state
   if not state then return 'unknown', '' end
   if has_ended(state) then return 'already', state end
@@ -41,11 +42,12 @@ local function cancel_task(pool, ending, cancelling, id, reason)
       return 'signalled', state
     end
   end
-  local ended = {idem = task.idem, lane = task.lane, session = task.session, out = task.out, gen = task.gen, fails = task.fails, deaths = task.deaths}
+  local ended = {idem = task.idem, lane = task.lane, fair = task.fair, session = task.session, out = task.out, gen = task.gen, fails = task.fails, deaths = task.deaths}
   end_task(pool, ending, id, ended, 'cancelled', lifetime(task.ttl, nil, task.idem), {'reason', reason})
   if state ~= 'assigned' then stop_waiting(pool, ending, id, task.queue, task.env) end
   if state == 'ready' then
-    leave_ready(pool, ending, task.queue or skill_queue(task.env), id)
+    local queue = task.queue or skill_queue(task.env)
+    leave_ready(pool, ending, queue, id, task.fair and flow_of(queue, task.fair, task.rank))
   elseif state == 'scheduled' then
     redis.call('ZREM', pool .. ':scheduled', id)
   elseif state == 'awaiting_input' then

@@ -5,6 +5,7 @@
 --@include lane: pass_lane, flush_turns
 --@include family: note_activity
 --@include held_bytes: collect_bytes, add_bytes
+--@include share: free_place, wake_flows
 
 -- Returns the client that waits for the end of a task: the last group of digits of the id, if it says so (`TaskIds` in
 -- orchestrator/core/ids.py); else nil.
@@ -22,7 +23,7 @@ end
 
 local reply_inline_bytes = 65536
 
--- Ends a task: state, time, lifetime, idempotency key, output, lane. `task` has the fields idem, lane, session and out,
+-- Ends a task: state, time, lifetime, idempotency key, output, lane, share. `task` has idem, lane, fair, session and out,
 -- and for the output gen, fails and deaths. `fields` is a flat list of fields to store; a success has `result` instead,
 -- and maybe `envelope`, which takes the place of the stored one. With `at`, the record is plain and is written again, so that
 -- its hash table becomes a listpack.
@@ -75,6 +76,7 @@ local function end_task(pool, ending, id, task, state, ttl_s, fields, result, en
   end
   if task.session then ending.sessions[task.session] = true end
   if task.lane then pass_lane(pool, ending, task.lane, id) end
+  if task.fair then free_place(pool, ending, task.fair, id) end
 end
 
 -- Notes that a task does not wait any longer; `queue` is false for that of its skill.
@@ -86,6 +88,7 @@ end
 -- bytes of queues, counters.
 local function flush_endings(pool, ending)
   if next(ending.turns) then flush_turns(pool, ending) end
+  if ending.freed then wake_flows(pool, ending.freed) end
   if #ending.events > 0 then
     -- The maximum of the setting `results.max_events`; the supervisor trims to its value.
     redis.call('XADD', pool .. ':events', 'MAXLEN', '~', 20000, '*', unpack(ending.events))

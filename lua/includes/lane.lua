@@ -3,6 +3,7 @@
 --@include envelope: skill_queue
 --@include record: read_task, has_ended, rank_of
 --@include queue: put_ready, enqueue, leave_queue
+--@include share: ready_place
 
 -- Adds a task to the end of its lane, unless it is a member. Returns whether the task has the turn; otherwise its state
 -- is `waiting`, and `pass_lane` wakes it.
@@ -31,12 +32,12 @@ local function pass_lane(pool, ending, lane, id)
   local heir, gone = first[1] == id and first[2], {id}
   while heir and #gone < 100 do
     local task_key = pool .. ':task:' .. heir
-    local task = read_task(task_key, 'state', 'queue', 'rank', 'env')
+    local task = read_task(task_key, 'state', 'queue', 'rank', 'env', 'fair')
     local state = task.state
     if state == 'waiting' then
       redis.call('HSET', task_key, 'state', 'ready')
       local score = integer(rank_of(task.rank) + math.floor(ending.now / 1000))
-      ending.turns[heir] = {queue = task.queue or skill_queue(task.env), score = score}
+      ending.turns[heir] = {place = ready_place(task.queue or skill_queue(task.env), task.fair, task.rank), score = score}
       break
     end
     if state and not has_ended(state) then break end
@@ -49,16 +50,17 @@ end
 -- Queues the tasks that got the turn of their lanes in this call.
 local function flush_turns(pool, ending)
   local ready = {}
-  for id, turn in pairs(ending.turns) do enqueue(ready, turn.queue, turn.score, id) end
+  for id, turn in pairs(ending.turns) do enqueue(ready, turn.place, turn.score, id) end
   ending.turns = {}
-  for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
+  for place, scored in pairs(ready) do put_ready(pool, place, scored) end
 end
 
--- Removes a ready task that ends from its queue, or from the tasks that got a turn in this call.
-local function leave_ready(pool, ending, queue, id)
+-- Removes a ready task that ends from its queue, or from the tasks that got a turn in this call. `flow` is that of a task
+-- with a key.
+local function leave_ready(pool, ending, queue, id, flow)
   if ending.turns[id] then
     ending.turns[id] = nil
   else
-    leave_queue(pool, queue, id)
+    leave_queue(pool, queue, id, flow)
   end
 end

@@ -1,5 +1,7 @@
 -- Slots that an agent lends while parents wait for their children (protocol rule 32).
 --@include time: day_s, integer
+--@include record: read_task
+--@include share: flow_of
 
 -- Replaces the statement of a worker about one agent: `counts` is a text `depth=number ...` of the parents that wait
 -- there, '' for none. Adds the difference to the sums of the agent. Returns whether the statement has changed.
@@ -65,6 +67,15 @@ local function lent_to(lent, depth)
   return number
 end
 
+-- Returns the score of a ready task in its queue, or among the waiting tasks of its key; nil if it is in neither.
+local function waiting_score(pool, queue, id)
+  local score = redis.call('ZSCORE', pool .. ':queue:' .. queue, id)
+  if score then return score end
+  local task = read_task(pool .. ':task:' .. id, 'state', 'fair', 'rank')
+  if task.state ~= 'ready' or not task.fair then return nil end
+  return redis.call('ZSCORE', pool .. ':share:wait:' .. flow_of(queue, task.fair, task.rank), id)
+end
+
 -- Returns awaited tasks of these queues that fit into lent slots, deepest first: a flat list id, score, place ...; whether
 -- more are left; and how many it has looked up. `places` is the room that the agent has beside its entries, without lent
 -- slots. Drops tasks that are no longer in their queue from the index.
@@ -75,7 +86,7 @@ local function awaited_tasks(pool, queues, lent, places, limit)
     local awaited_key = pool .. ':awaited:' .. queue
     local heads = redis.call('ZRANGE', awaited_key, 0, 99, 'WITHSCORES')
     for j = 1, #heads, 2 do
-      local score = redis.call('ZSCORE', pool .. ':queue:' .. queue, heads[j])
+      local score = waiting_score(pool, queue, heads[j])
       if score then
         found[#found + 1] = {id = heads[j], depth = -tonumber(heads[j + 1]), score = score, queue = queue}
       else

@@ -1,6 +1,7 @@
 -- Parked tasks: ready tasks that are addressed to an agent without their skill.
 --@include record: read_task
---@include queue: put_ready
+--@include queue: put_ready, enqueue
+--@include share: ready_place
 
 -- Starts to return the parked tasks of an agent, whose skills have changed, to its queue. `assign` continues in steps.
 local function start_unparking(pool, agent)
@@ -18,20 +19,19 @@ local function unpark(pool, agent, skilled, after, limit)
   -- Without that task, which may have left or come back at another place, the search begins anew.
   if id and redis.call('ZSCORE', parked_key, id) == score then from = redis.call('ZRANK', parked_key, id) + 1 end
   local found = redis.call('ZRANGE', parked_key, from, from + limit - 1, 'WITHSCORES')
-  local scored, leave = {}, {}
+  local ready, leave = {}, {}
   for i = 1, #found, 2 do
-    local task = read_task(pool .. ':task:' .. found[i], 'state', 'skill')
+    local task = read_task(pool .. ':task:' .. found[i], 'state', 'skill', 'fair', 'rank')
     if task.state == 'ready' and task.skill and not skilled[task.skill] then
       after = found[i + 1] .. ' ' .. found[i]
     else
       leave[#leave + 1] = found[i]
       if task.state == 'ready' then
-        scored[#scored + 1] = found[i + 1]
-        scored[#scored + 1] = found[i]
+        enqueue(ready, ready_place('agent:' .. agent, task.fair, task.rank), found[i + 1], found[i])
       end
     end
   end
-  if #scored > 0 then put_ready(pool, 'agent:' .. agent, scored) end
+  for place, scored in pairs(ready) do put_ready(pool, place, scored) end
   if #leave > 0 then redis.call('ZREM', parked_key, unpack(leave)) end
   if #found < 2 * limit then
     redis.call('HDEL', agent_key, 'unpark')

@@ -3,16 +3,28 @@
 --@include record: read_task
 --@include desired: suspended_scopes
 --@include held_bytes: add_bytes
+--@include share: join_flow, leave_flow, wake_flows
 
 -- Adds tasks to one queue: `scored` is a flat list score, id, score, id ... (at most 1000 values). Notifies supervisors
--- when the queue was empty; otherwise they know of it (protocol rule 5).
-local function put_ready(pool, queue, scored)
+-- when the queue was empty; otherwise they know of it (protocol rule 5). Returns how many were not in the queue.
+local function add_to_queue(pool, queue, scored)
   local queue_key = pool .. ':queue:' .. queue
   local was_empty = redis.call('EXISTS', queue_key) == 0
-  redis.call('ZADD', queue_key, unpack(scored))
+  local added = redis.call('ZADD', queue_key, unpack(scored))
   if was_empty then
     redis.call('SADD', pool .. ':queues', queue)
     notify_supervisor(pool, 'queue:' .. queue)
+  end
+  return added
+end
+
+-- Adds ready tasks to the place of `ready_place`: a queue, or behind a `=` the flow of a key. `scored` as above.
+local function put_ready(pool, place, scored)
+  -- 61 is '='.
+  if string.byte(place) == 61 then
+    join_flow(pool, string.sub(place, 2), scored)
+  else
+    add_to_queue(pool, place, scored)
   end
 end
 
@@ -69,8 +81,9 @@ local function notify_of_kept_slots(pool, queue)
 end
 
 -- Removes one ready task from its queue, from the suspects of the queue, from the parked tasks of its agent, or from the
--- tasks that are held back.
-local function leave_queue(pool, queue, id)
+-- tasks that are held back. `flow` is that of a task with a key.
+local function leave_queue(pool, queue, id, flow)
+  if flow and leave_flow(pool, flow, id) then return end
   remove_from_queue(pool, queue, {id})
   if redis.call('EXISTS', pool .. ':suspects') == 1 and remove_suspects(pool, queue, {id}) > 0 then
     notify_of_kept_slots(pool, queue)
@@ -104,4 +117,5 @@ local function flush_waiting(pool, waiting)
   if #waiting.asking > 0 then put_due(pool, 'asking', waiting.asking) end
   if #waiting.expiring > 0 then put_due(pool, 'expiring', waiting.expiring) end
   if next(waiting.bytes) then add_bytes(pool, waiting.bytes) end
+  if waiting.freed then wake_flows(pool, waiting.freed) end
 end

@@ -8,6 +8,7 @@
 --@include queue: enqueue
 --@include ending: end_task, index_dead
 --@include held_bytes: collect_bytes
+--@include share: ready_place, free_place
 
 -- Names other tasks of a worker that died: of `ids` those that the same worker held (`from`, or all when it is nil).
 -- Any of them may have killed the worker (protocol rule 8).
@@ -126,7 +127,7 @@ end
 local function reclaim_task(pool, ending, agent, entry, id, crew, witnessed, max_deaths, dead_ttl_s, evidence)
   local task_key = pool .. ':task:' .. id
   local found = read_task(task_key, 'state', 'gen', 'at', 'queue', 'ttl', 'idem', 'fails', 'deaths', 'by',
-    'cancel', 'env', 'skill', 'out', 'begun', 'requeued', 'lane', 'blamed', 'group', 'ran', 'session')
+    'cancel', 'env', 'skill', 'out', 'begun', 'requeued', 'lane', 'blamed', 'group', 'ran', 'session', 'fair', 'rank')
   local held_agent, held_entry, score
   if found.at then held_agent, held_entry, score = string.match(found.at, '^(%S+) (%S+) (%S+)$') end
   if found.state ~= 'assigned' or held_agent ~= agent or held_entry ~= entry then return nil end
@@ -141,7 +142,7 @@ local function reclaim_task(pool, ending, agent, entry, id, crew, witnessed, max
   local task = {gen = found.gen, queue = found.queue or skill_queue(found.env), score = score, idem = found.idem, by = found.by,
     fails = tonumber(found.fails or 0), deaths = tonumber(found.deaths or 0), env = found.env, skill = found.skill,
     out = found.out, died = died, lane = found.lane, forgiven = fails_forgiven, blamed = tonumber(found.blamed or 0),
-    group = tonumber(found.group), session = found.session}
+    group = tonumber(found.group), session = found.session, fair = found.fair, rank = found.rank}
   task.recent = task.deaths - deaths_forgiven
   local now_ms = math.floor(ending.now / 1000)
   local skill = found.skill or string.match(task.queue, '^skill:(.*)$')
@@ -182,6 +183,7 @@ end
 -- it by 1 s, 2 s, 4 s ... 5 min with full jitter, so that it does not kill worker after worker. `why` goes to followers,
 -- unless the task died.
 local function requeue_task(pool, waiting, id, task, generation, now, why)
+  if task.fair then free_place(pool, waiting, task.fair, id) end
   local state, due = 'ready', nil
   if task.died and task.blamed >= 2 then
     state = 'scheduled'
@@ -193,7 +195,7 @@ local function requeue_task(pool, waiting, id, task, generation, now, why)
     scheduled[#scheduled + 1] = due
     scheduled[#scheduled + 1] = id
   else
-    enqueue(waiting.ready, task.queue, task.score, id)
+    enqueue(waiting.ready, ready_place(task.queue, task.fair, task.rank), task.score, id)
   end
   if task.by then
     waiting.expiring[#waiting.expiring + 1] = task.by

@@ -28,8 +28,9 @@ local now_arg    = ARGV[9]                   -- time: test override, microsecond
 --@include ending: start_endings, flush_endings
 --@include envelope: depth_of
 --@include reclaim: co_running, count_crew, reclaim_task, requeue_task
+--@include share: take_place
 --@rare: stored_size, collect_bytes, add_bytes
---@rare: consider, remove_entries, put_ready, put_due, flush_turns, note_activity
+--@rare: consider, take_place, join_flow, wake_flows, remove_entries, put_ready, put_due, flush_turns, note_activity
 
 local inline_bytes, call_bytes = 16384, 1048576
 local now = now_us(now_arg)
@@ -133,6 +134,8 @@ local function consider(i)
     return
   end
   redis.call('HSET', pool .. ':task:' .. id, 'gen', generation)
+  -- An attempt that waited for its children had lent its place.
+  if task.fair then take_place(pool, task.fair, id) end
   if limits ~= '' then take_slots(pool, limits, now, {id .. ':' .. generation}) end
   if task.out and died then append_event(pool, id, generation, task.fails + task.deaths + 1, 'assigned', agent) end
   claim[#claim + 1] = entry

@@ -18,13 +18,14 @@ local now_arg    = ARGV[6]             -- time: test override, microseconds
 --@include record: read_task, rank_of, attempt_number
 --@include output: append_event
 --@include queue: put_ready
+--@include share: ready_place
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local task_key = pool .. ':task:' .. id
 local ask, answer, note = 'ask:' .. integer(number), 'answer:' .. integer(number), 'answered:' .. integer(number)
 local task = read_task(task_key, 'state', 'asks', ask, answer, note, 'queue', 'rank', 'env', 'at', 'idem',
-  'out', 'gen', 'fails', 'deaths')
+  'out', 'gen', 'fails', 'deaths', 'fair')
 local state, question, given, answered = task.state, task.ask, task.answer, task.note
 if not state then return {'unknown'} end
 if given == value then return {'already', answered} end
@@ -49,7 +50,7 @@ local score = string.match(task.at or '', ' (%d+)$') or integer(rank_of(task.ran
 redis.call('HSET', task_key, 'state', 'ready', answer, value, note, integer(now_ms) .. ' ' .. actor)
 redis.call('EXPIRE', task_key, max_wait_s)
 if task.idem then redis.call('EXPIRE', pool .. ':idem:' .. task.idem, max_wait_s) end
-put_ready(pool, queue, {score, id})
+put_ready(pool, ready_place(queue, task.fair, task.rank), {score, id})
 redis.call('ZREM', pool .. ':asking', id)
 if task.out then
   -- JSON text contains no line end.

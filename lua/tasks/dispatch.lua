@@ -16,6 +16,7 @@ local now_arg = ARGV[4]             -- time: test override, microseconds
 --@include desired: is_active
 --@include assigning: start_assigning, is_spent, look_at_agents, is_closed, open_place, count_left, read_agent, filled_places, fill_inbox, mark_agent, flush_assigning
 --@rare: stored_size, collect_bytes, add_bytes, stop_waiting
+--@rare: choose_task, end_turn, reopen_place, parse_flow, flow_of, free_place, wake_flows
 --@rare: is_active, agent_blocked, any_session_stopped, stopped_scope, live_workers, live_versions, any_refuses
 --@rare: refusing_scope, parse_version_scope, list_version_scope, unlist_scope, hold_tasks, awaited_tasks, close_queues
 --@rare: mark_awaited, limited_room
@@ -33,6 +34,10 @@ if waiting == 0 then
   -- Tasks that versions refused: an agent that gets other tasks takes them too, so only these are worth a search.
   local scopes = run.scopes[queue] or {}
   for i = 1, #scopes, 2 do held_places[#held_places + 1] = 'held:' .. scopes[i] end
+end
+if waiting > 0 and run.any_waits then
+  -- Of the tasks of a key only the first one stands in the queue.
+  waiting = waiting + tonumber(redis.call('ZSCORE', pool .. ':share:queues', queue) or 0)
 end
 local listed = redis.call('ZCARD', room_key)
 local closed = run.any_active and (is_active(pool, 'stop:all') or is_closed(pool, run, queue))

@@ -35,10 +35,11 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include limit: return_slots
 --@include inbox: remove_from_inboxes
 --@include ending: start_endings, end_task, flush_endings, index_dead
+--@include share: ready_place, free_place
 --@include held_bytes: collect_bytes
 --@rare: add_error, stored_size, collect_bytes, add_bytes
 --@rare: leave_attempt, note_refusal, note_attempt, return_slots, index_dead, append_event, pass_lane, put_ready, put_due
---@rare: flush_turns, drop_result, notify_of_rooms
+--@rare: flush_turns, drop_result, notify_of_rooms, join_flow, free_place, wake_flows
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -65,16 +66,18 @@ local function read(task_key, has_result, rewrite)
   end
   if fields == 4 then return read_task(task_key, 'state', 'gen'), {} end
   if fields == 5 then
-    local found = read_task(task_key, 'state', 'gen', 'lane', 'session')
-    if found.lane or found.session then return found, {lane = found.lane, session = found.session} end
+    local found = read_task(task_key, 'state', 'gen', 'lane', 'session', 'fair')
+    if found.lane or found.session or found.fair then
+      return found, {lane = found.lane, session = found.session, fair = found.fair}
+    end
     if redis.call('HEXISTS', task_key, 'args') == 1 then return found, {ran = false} end
   end
   local found = read_task(task_key, 'state', 'gen', 'queue', 'rank', 'ttl', 'idem', 'fails', 'deaths', 'by',
-    'cancel', 'out', 'lane', 'refused', 'skill', 'woken', 'ran', 'session', 'due', 'was', 'asks', 'snoozes')
+    'cancel', 'out', 'lane', 'refused', 'skill', 'woken', 'ran', 'session', 'due', 'was', 'asks', 'snoozes', 'fair')
   return found, {refused = found.refused, skill = found.skill, queue = found.queue, rank = found.rank, ttl = found.ttl,
     idem = found.idem, fails = found.fails, deaths = found.deaths, by = found.by, cancel = found.cancel,
     out = found.out, lane = found.lane, woken = found.woken, ran = found.ran,
-    session = found.session, snoozes = found.snoozes, ready_ms = found.asks and '0' or found.due or (found.was and '0')}
+    session = found.session, snoozes = found.snoozes, fair = found.fair, ready_ms = found.asks and '0' or found.due or (found.was and '0')}
 end
 
 -- Adds the version of a skill that refused the arguments of a task to its others. Returns whether the task waits for
@@ -101,6 +104,7 @@ local function leave_attempt(task_key, row, task)
   local generation = integer(next_generation(row.generation, now_ms))
   local delay_ms, at_ms, reason = row.delay_ms or 0, row.at_ms or 0, row.reason or ''
   local due = 0
+  if task.fair then free_place(pool, ending, task.fair, id) end
   if verdict == 'await_lock' and task.woken == row.generation then delay_ms = 0 end
   if delay_ms > 0 then due = now_ms + delay_ms end
   if at_ms > due then due = at_ms end
@@ -148,7 +152,7 @@ local function leave_attempt(task_key, row, task)
     local score = integer(rank_of(task.rank) + now_ms)
     -- A requeued task returns to its original place.
     if verdict == 'requeue' or unstarted[verdict] then score = original_score(task_key) end
-    enqueue(waiting.ready, task.queue or skill_queue(envelope), score, id)
+    enqueue(waiting.ready, ready_place(task.queue or skill_queue(envelope), task.fair, task.rank), score, id)
   end
   collect_bytes(pool, waiting.bytes, id, task.queue, envelope, 1)
   counts[again[verdict]] = (counts[again[verdict]] or 0) + 1

@@ -15,11 +15,12 @@ local agents  = cmsgpack.unpack(ARGV[3])  -- rows: agent counts
 --@include record: read_task, has_ended
 --@include notify: notify_supervisor, notify_worker
 --@include lent: state_lent
+--@include share: take_place, free_place, wake_flows
 
 -- All rows of a call share this number, so that no call blocks Redis for more than a few ms.
 local look_at, keep_s = 500, 60
 local answers, looked = {}, 0
-local indexed, wanted = {}, {}
+local indexed, wanted, lent = {}, {}, {}
 
 -- Returns the tasks that a task waits for: what its attempt has recorded, or the task that has the turn in its lane.
 local function waits_for(task)
@@ -94,14 +95,18 @@ end
 
 local function judge(row)
   local task_key = pool .. ':task:' .. row.task
-  local parent = read_task(task_key, 'state', 'gen', 'env', 'depth')
+  local parent = read_task(task_key, 'state', 'gen', 'env', 'depth', 'fair')
   if parent.state ~= 'assigned' or parent.gen ~= row.generation then return {'stale'} end
   local depth = math.max(depth_of(parent.env), tonumber(parent.depth) or 0)
   if row.awaited == '' then
     redis.call('HDEL', task_key, 'awaits')
+    -- It goes on, even if others run in its place.
+    if parent.fair then take_place(pool, parent.fair, row.task) end
     return {'ok', depth, 0, 0}
   end
   if row.awaited ~= '=' then redis.call('HSET', task_key, 'awaits', row.generation .. ' ' .. row.awaited) end
+  -- Its children may have the same key.
+  if parent.fair then free_place(pool, lent, parent.fair, row.task) end
   local seen = 0
   for id in string.gmatch(row.look, '%S+') do
     if looked >= look_at then break end
@@ -110,6 +115,7 @@ local function judge(row)
     if path then
       path[#path + 1] = row.task
       redis.call('HDEL', task_key, 'awaits')
+      if parent.fair then take_place(pool, parent.fair, row.task) end
       return {'cycle', unpack(path)}
     end
   end
@@ -117,6 +123,7 @@ local function judge(row)
 end
 
 for i = 1, #rows do answers[i] = judge(rows[i]) end
+if lent.freed then wake_flows(pool, lent.freed) end
 
 for queue, scored in pairs(indexed) do
   local awaited_key = pool .. ':awaited:' .. queue

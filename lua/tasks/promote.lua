@@ -13,6 +13,7 @@ local now_arg = ARGV[2]             -- time: test override, microseconds
 --@include output: append_event
 --@include queue: put_ready, enqueue
 --@include lane: join_lane, leave_ready
+--@include share: flow_of, ready_place
 --@include ending: start_endings, end_task, stop_waiting, flush_endings
 
 local now = now_us(now_arg)
@@ -25,13 +26,14 @@ local late = redis.call('ZRANGE', expiring_key, '-inf', now_text, 'BYSCORE', 'LI
 for i = 1, #late do
   local id = late[i]
   local task = read_task(pool .. ':task:' .. id, 'state', 'queue', 'ttl', 'idem', 'env', 'out', 'gen', 'fails',
-      'deaths', 'lane', 'session')
+      'deaths', 'lane', 'session', 'fair', 'rank')
   if task.state == 'ready' or task.state == 'scheduled' or task.state == 'waiting' then
-    local ended = {idem = task.idem, lane = task.lane, session = task.session, out = task.out, gen = task.gen, fails = task.fails, deaths = task.deaths}
+    local ended = {idem = task.idem, lane = task.lane, fair = task.fair, session = task.session, out = task.out, gen = task.gen, fails = task.fails, deaths = task.deaths}
     end_task(pool, ending, id, ended, 'expired', lifetime(task.ttl, nil, task.idem), {'reason', 'did not start in time'})
     stop_waiting(pool, ending, id, task.queue, task.env)
     if task.state == 'ready' then
-      leave_ready(pool, ending, task.queue or skill_queue(task.env), id)
+      local queue = task.queue or skill_queue(task.env)
+      leave_ready(pool, ending, queue, id, task.fair and flow_of(queue, task.fair, task.rank))
     elseif task.state == 'scheduled' then
       redis.call('ZREM', scheduled_key, id)
     end
@@ -45,7 +47,7 @@ local ids, ready, promoted = {}, {}, 0
 for i = 1, #due, 2 do
   local id, due_ms = due[i], tonumber(due[i + 1])
   ids[#ids + 1] = id
-  local task = read_task(pool .. ':task:' .. id, 'state', 'queue', 'rank', 'env', 'lane', 'left')
+  local task = read_task(pool .. ':task:' .. id, 'state', 'queue', 'rank', 'env', 'lane', 'left', 'fair')
   if task.state == 'scheduled' then
     if task.lane and not join_lane(pool, task.lane, id, now) then
       redis.call('HSET', pool .. ':task:' .. id, 'state', 'waiting')
@@ -54,7 +56,7 @@ for i = 1, #due, 2 do
       local score = integer(rank_of(task.rank) + due_ms)
       -- A task that asks again for its lock keeps its place.
       if task.left == 'await_lock' then score = original_score(pool .. ':task:' .. id) end
-      enqueue(ready, task.queue or skill_queue(task.env), score, id)
+      enqueue(ready, ready_place(task.queue or skill_queue(task.env), task.fair, task.rank), score, id)
     end
     promoted = promoted + 1
   end
@@ -63,11 +65,12 @@ local overdue = redis.call('ZRANGE', asking_key, '-inf', now_text, 'BYSCORE', 'L
 for i = 1, #overdue do
   local id = overdue[i]
   local task_key = pool .. ':task:' .. id
-  local task = read_task(task_key, 'state', 'queue', 'env', 'at', 'asks', 'out', 'gen', 'fails', 'deaths')
+  local task = read_task(task_key, 'state', 'queue', 'env', 'at', 'asks', 'out', 'gen', 'fails', 'deaths',
+    'fair', 'rank')
   if task.state == 'awaiting_input' then
     local number, score = task.asks or '0', string.match(task.at or '', ' (%d+)$') or now_text
     redis.call('HSET', task_key, 'state', 'ready', 'answered:' .. number, now_text)
-    enqueue(ready, task.queue or skill_queue(task.env), score, id)
+    enqueue(ready, ready_place(task.queue or skill_queue(task.env), task.fair, task.rank), score, id)
     ending.counts.unanswered = (ending.counts.unanswered or 0) + 1
     promoted = promoted + 1
     if task.out then
@@ -75,7 +78,7 @@ for i = 1, #overdue do
     end
   end
 end
-for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
+for place, scored in pairs(ready) do put_ready(pool, place, scored) end
 if #overdue > 0 then redis.call('ZREM', asking_key, unpack(overdue)) end
 if #ids > 0 then redis.call('ZREM', scheduled_key, unpack(ids)) end
 flush_endings(pool, ending)

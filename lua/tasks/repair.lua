@@ -2,10 +2,11 @@
 -- Checks that tasks are indexed where their records say, and nowhere else; with `repair` corrects the indexes, because
 -- the record decides. Judges up to 500 rows, fewer when records are large.
 -- rows: id and '' (the record) | id and an index that lists it (queue:…, scheduled, asking, expiring, parked:…, held:…,
---       suspects:…, lane:…, tag:…, dead) | id and `out` (its output stream) | '' and idem:… (an idempotency key) | '' and queue:…,
---       held:… or suspects:… (whether it is listed) | '' and lane:…, or id and `lane` (whether a task has the turn of this lane, or
+--       suspects:…, lane:…, share:wait:…, share:taken:…, tag:…, dead) | id and `out` (its output stream) | '' and idem:… (an idempotency key) | '' and queue:…,
+--       held:… or suspects:… (whether it is listed) | '' and share:wait:… (whether a task of it stands in the queue) | '' and lane:…, or id and `lane` (whether a task has the turn of this lane, or
 --       of the task's lane; sent after all tasks were judged)
--- codes: lost-ready lost-scheduled lost-asking lost-entry lost-deadline lost-lane lost-letter lost-tag (an index misses a task)
+-- codes: lost-ready lost-scheduled lost-asking lost-entry lost-deadline lost-lane lost-letter lost-tag lost-place (an index
+--        misses a task) | lost-stand (no task of a key stands in the queue)
 --        | lost-turn (no task of a lane has the turn) | out-of-turn (another task of the lane has the turn)
 --        | misplaced (an index lists it wrongly) | gone (an index lists a task without record)
 --        | damaged (a corrupt record) | unreadable (the key of a record has another type)
@@ -28,16 +29,17 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include version: parse_version_scope, list_version_scope
 --@include queue: remove_from_queue, remove_suspects, notify_of_kept_slots, enqueue, leave_queue, start_waiting, flush_waiting
 --@include inbox: is_reachable, remove_entries
+--@include share: flow_of, ready_place, parse_flow, share_of, may_start, stand, leave_flow, take_place, free_place
 --@include ending: waiting_client, start_endings, end_task, stop_waiting, flush_endings, index_dead
 --@include reclaim: reclaim_task, requeue_task
 
 local call_bytes, orphan_s = 1048576, 300
 local record_fields = {'state', 'gen', 'at', 'queue', 'rank', 'by', 'ttl', 'idem', 'out', 'fails', 'deaths', 'due', 'ended',
-  'deleted', 'lane', 'left', 'blamed', 'group', 'alone', 'session'}
+  'deleted', 'lane', 'left', 'blamed', 'group', 'alone', 'session', 'fair', 'awaits'}
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local ending, waiting = start_endings(now), start_waiting()
-local types, inboxes, tasks, leave, misplaced, lanes = {}, {}, {}, {}, {}, {}
+local types, inboxes, tasks, leave, misplaced, lanes, flows = {}, {}, {}, {}, {}, {}, {}
 local answers, bytes, repaired, cleaned = {0}, 0, 0, 0
 local held_key, suspects_key = pool .. ':held', pool .. ':suspects'
 local queues_key, scheduled_key, asking_key, expiring_key, dead_key =
@@ -61,6 +63,10 @@ end
 
 local function score_in(key, id)
   return has_type(types, key, 'zset') and types[key] ~= 'none' and redis.call('ZSCORE', key, id)
+end
+
+local function is_member(key, id)
+  return types[key] == 'set' and redis.call('SISMEMBER', key, id) == 1
 end
 
 local function number(text)
@@ -118,7 +124,7 @@ local function check_lane(row, id, task)
     if done then
       redis.call('HSET', pool .. ':task:' .. id, 'state', 'waiting')
       task.state = 'waiting'
-      leave_queue(pool, task.queue, id)
+      leave_queue(pool, task.queue, id, task.fair and flow_of(task.queue, task.fair, task.rank))
     end
     note(row, 'out-of-turn', done)
   end
@@ -129,13 +135,13 @@ local function check_turn(row, lane)
   local lane_key = pool .. ':lane:' .. lane
   local id = has_type(types, lane_key, 'zset') and redis.call('ZRANGE', lane_key, 0, 0)[1]
   if not id or not has_type(types, pool .. ':task:' .. id, 'hash') then return end
-  local task = read_task(pool .. ':task:' .. id, 'state', 'queue', 'rank', 'env')
+  local task = read_task(pool .. ':task:' .. id, 'state', 'queue', 'rank', 'env', 'fair')
   if task.state ~= 'waiting' or not task.env then return end
   local queue = task.queue or skill_queue(task.env)
   local done = may_repair and has_type(types, pool .. ':queue:' .. queue, 'zset')
   if done then
     redis.call('HSET', pool .. ':task:' .. id, 'state', 'ready')
-    ending.turns[id] = {queue = queue, score = integer(rank_of(task.rank) + now_ms)}
+    ending.turns[id] = {place = ready_place(queue, task.fair, task.rank), score = integer(rank_of(task.rank) + now_ms)}
   end
   note(row, 'lost-turn', done)
 end
@@ -151,6 +157,40 @@ local function is_held(id, task)
   return false
 end
 
+-- Returns whether a task waits among those of its key.
+local function in_flow(id, task)
+  return task.fair and score_in(pool .. ':share:wait:' .. flow_of(task.queue, task.fair, task.rank), id)
+end
+
+-- Lets a task of a key take its place again, unless it lends it while it waits for its children.
+local function check_share(row, id, task)
+  local taken_key = pool .. ':share:taken:' .. task.fair
+  local lends = string.match(task.awaits or '', '^%d+') == task.gen
+  if lends or not has_type(types, taken_key, 'set') or redis.call('SISMEMBER', taken_key, id) == 1 then return end
+  if may_repair then take_place(pool, task.fair, id) end
+  note(row, 'lost-place', may_repair)
+end
+
+-- Lets a flow stand in its queue again, unless it rests.
+local function check_stand(row, flow)
+  local wait_key = pool .. ':share:wait:' .. flow
+  local _, key, queue = parse_flow(flow)
+  local queue_key = pool .. ':queue:' .. (queue or '')
+  if not queue or not has_type(types, wait_key, 'zset') or not has_type(types, queue_key, 'zset') then return end
+  local first = redis.call('ZRANGE', wait_key, 0, 99)
+  for i = 1, #first do
+    if redis.call('ZSCORE', queue_key, first[i]) then return end
+  end
+  local rests = redis.call('SISMEMBER', pool .. ':share:rest:' .. key, flow) == 1
+  local _, at_most = share_of(pool, key)
+  if #first == 0 or (rests and not may_start(pool, key, at_most)) then return end
+  if may_repair then
+    redis.call('SADD', pool .. ':share:flows', flow)
+    stand(pool, flow)
+  end
+  note(row, 'lost-stand', may_repair)
+end
+
 local function check_waiting(row, id, task)
   if task.state == 'waiting' then
     -- `check_lane` has judged its place.
@@ -158,13 +198,14 @@ local function check_waiting(row, id, task)
     local queue_key = pool .. ':queue:' .. task.queue
     local addressed = string.match(task.queue, '^agent:(.*)$')
     if not score_in(queue_key, id) and not score_in(pool .. ':suspects:' .. task.queue, id)
-      and not (addressed and score_in(pool .. ':parked:' .. addressed, id)) and not is_held(id, task) then
+      and not (addressed and score_in(pool .. ':parked:' .. addressed, id)) and not in_flow(id, task)
+      and not is_held(id, task) then
       local done = can_repair(id, task) and has_type(types, queue_key, 'zset')
       if done then
         -- The original place, if the task was assigned before.
         local score = string.match(task.at or '', ' (%d+)$')
         local since = math.max(number(task.gen), number(task.due) or 0)
-        enqueue(waiting.ready, task.queue, score or integer(rank_of(task.rank) + since), id)
+        enqueue(waiting.ready, ready_place(task.queue, task.fair, task.rank), score or integer(rank_of(task.rank) + since), id)
       end
       note(row, 'lost-ready', done)
     end
@@ -198,7 +239,10 @@ local function check_assigned(row, id, task)
   local agent, entry, score = string.match(task.at or '', '^(%S+) (%d+%-%d+) (%d+)$')
   local fine, lies = false, false
   if agent then fine, lies = is_reachable(pool, types, inboxes, agent, entry, id) end
-  if fine then return end
+  if fine then
+    if task.fair then check_share(row, id, task) end
+    return
+  end
   local queue_key = pool .. ':queue:' .. task.queue
   local done = can_repair(id, task) and has_type(types, queue_key, 'zset')
   if done and agent then done = has_type(types, pool .. ':agent:' .. agent, 'hash') end
@@ -241,7 +285,7 @@ end
 
 local function end_damaged(id, task, field)
   local kept = {idem = task.idem, session = task.session, out = task.out, gen = number(task.gen) and task.gen or '0',
-    fails = number(task.fails), deaths = number(task.deaths), lane = task.lane}
+    fails = number(task.fails), deaths = number(task.deaths), lane = task.lane, fair = task.fair}
   local reason = 'its record is damaged: ' .. field
   end_task(pool, ending, id, kept, 'dead', lifetime(task.ttl, dead_ttl_s), {'reason', reason})
   index_dead(pool, id, now_ms, dead_ttl_s)
@@ -328,7 +372,11 @@ local function belongs(id, task, place)
   if place == 'expiring' then return waits[task.state] and task.by end
   local lane = string.match(place, '^lane:(.*)$')
   if lane then return task.lane == lane and in_lane(task) end
+  local taken = string.match(place, '^share:taken:(.*)$')
+  if taken then return task.state == 'assigned' and task.fair == taken end
   if task.state ~= 'ready' then return false end
+  local flow = string.match(place, '^share:wait:(.*)$')
+  if flow then return task.fair and flow == flow_of(task.queue, task.fair, task.rank) end
   local parked = string.match(place, '^parked:(.*)$')
   if parked then return task.queue == 'agent:' .. parked and not score_in(pool .. ':queue:agent:' .. parked, id) end
   local suspects = string.match(place, '^suspects:(.*)$')
@@ -347,7 +395,7 @@ local function check_place(row, id, place)
   elseif not belongs(id, task, place) then
     code = 'misplaced'
   end
-  if not code or not score_in(pool .. ':' .. place, id) then return end
+  if not code or not (score_in(pool .. ':' .. place, id) or is_member(pool .. ':' .. place, id)) then return end
   -- A record expires without a script, so that its entry for a tag is no damage.
   local expired = code == 'gone' and string.match(place, '^tag:')
   if may_repair then
@@ -418,7 +466,7 @@ for i = 1, #rows do
   local id, place = rows[i].id, rows[i].place
   local idem, queue = string.match(place, '^idem:(.*)$'), string.match(place, '^queue:(.*)$')
   local lane, scope = string.match(place, '^lane:(.*)$'), string.match(place, '^held:(.*)$')
-  local suspects = string.match(place, '^suspects:(.*)$')
+  local suspects, flow = string.match(place, '^suspects:(.*)$'), string.match(place, '^share:wait:(.*)$')
   if idem then
     check_key(i, idem)
   elseif id == '' and queue then
@@ -427,6 +475,8 @@ for i = 1, #rows do
     check_listed(i, held_key, ':held:', scope)
   elseif id == '' and suspects then
     check_listed(i, suspects_key, ':suspects:', suspects)
+  elseif id == '' and flow then
+    flows[i] = flow
   elseif id == '' and lane then
     lanes[i] = lane
   elseif place == 'lane' then
@@ -445,7 +495,12 @@ end
 flush_waiting(pool, waiting)
 for place, ids in pairs(misplaced) do
   local queue, suspects = string.match(place, '^queue:(.*)$'), string.match(place, '^suspects:(.*)$')
-  if queue then
+  local flow, taken = string.match(place, '^share:wait:(.*)$'), string.match(place, '^share:taken:(.*)$')
+  if flow then
+    for i = 1, #ids do leave_flow(pool, flow, ids[i]) end
+  elseif taken then
+    for i = 1, #ids do free_place(pool, ending, taken, ids[i]) end
+  elseif queue then
     remove_from_queue(pool, queue, ids)
   elseif suspects then
     remove_suspects(pool, suspects, ids)
@@ -457,6 +512,7 @@ end
 for agent, entries in pairs(leave) do remove_entries(pool, agent, entries) end
 for i = 1, #rows do
   if lanes[i] then check_turn(i, lanes[i]) end
+  if flows[i] then check_stand(i, flows[i]) end
 end
 if repaired > 0 then ending.counts.repaired = repaired end
 if cleaned > 0 then ending.counts.cleaned = cleaned end

@@ -17,6 +17,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include queue: enqueue, start_waiting, flush_waiting
 --@include lane: join_lane
 --@include held_bytes: collect_bytes
+--@include share: ready_place
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -27,7 +28,7 @@ local may_go_on = {dead = true, cancelled = true, expired = true}
 local function retry(id)
   local task_key = pool .. ':task:' .. id
   local found = read_task(task_key, 'state', 'gen', 'queue', 'rank', 'env', 'idem', 'fails', 'deaths', 'out',
-    'requeued', 'lane', 'asks')
+    'requeued', 'lane', 'asks', 'fair')
   local state = found.state
   if not state then return 'unknown', '' end
   local task = {state = state, gen = found.gen, queue = found.queue, env = found.env, fails = found.fails,
@@ -55,7 +56,7 @@ local function retry(id)
   -- The key may have expired, and a later task may own it.
   if holder and string.match(holder, '^%S+') == id then redis.call('EXPIRE', idem_key, max_wait_s) end
   if state_now == 'ready' then
-    enqueue(waiting.ready, task.queue or skill_queue(task.env), integer(rank_of(found.rank) + now_ms), id)
+    enqueue(waiting.ready, ready_place(task.queue or skill_queue(task.env), found.fair, found.rank), integer(rank_of(found.rank) + now_ms), id)
   end
   if found.out then append_event(pool, id, generation, fails + deaths + 1, 'requeued', said) end
   collect_bytes(pool, waiting.bytes, id, task.queue, task.env, 1)

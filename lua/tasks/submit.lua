@@ -7,7 +7,7 @@
 -- returns: for each row that was not created its number, its status, and the value named above
 -- repeat: returns duplicate and the row's own id for a task that exists; changes nothing
 local pool        = KEYS[1]                   -- key: root of the pool's slot
-local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s queue skill delay_ms at_ms start_by_ms idem digest parent parent_generation lane on_busy fire session apart tags
+local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s queue skill delay_ms at_ms start_by_ms idem digest parent parent_generation lane on_busy fire session apart tags fair
 local max_tasks   = tonumber(ARGV[2])         -- int: cap of one queue
 local max_wait_s  = tonumber(ARGV[3])         -- int: lifetime of a task that waits
 local caps        = ARGV[4]                   -- str: bytes of a queue, bytes of the pool, number of queues
@@ -20,6 +20,7 @@ local now_arg     = ARGV[5]                   -- time: test override, microsecon
 --@include version: parse_version_scope
 --@include queue: put_ready, put_due
 --@include lane: pass_lane, flush_turns
+--@include share: ready_place
 --@include family: collect_member, flush_children, flush_sessions
 --@include tag: collect_tags, flush_tags
 --@include ending: start_endings, flush_endings
@@ -31,6 +32,7 @@ local now_arg     = ARGV[5]                   -- time: test override, microsecon
 --@rare: pass_lane, fire_is_stale, record_fire, parse_version_scope, put_due, append_event, has_begun, cancel_task, flush_cancelling
 --@rare: flush_turns, flush_children, session_of, note_activity, drop_arguments, reason_below, note_children, collect_tags, flush_tags
 --@rare: exceeded_cap, read_bytes, count_queues, is_full, mark_cap, unmark_caps, add_bytes, stored_size, collect_bytes
+--@rare: join_flow, wake_flows, ready_place, flow_length
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -92,6 +94,13 @@ local function length_of(place)
   return lengths[place]
 end
 
+-- Returns how many tasks with a key wait in a queue beside those that stand in it.
+local function flow_length(queue)
+  local place = 'share:' .. queue
+  lengths[place] = lengths[place] or tonumber(redis.call('ZSCORE', pool .. ':share:queues', queue) or 0)
+  return lengths[place]
+end
+
 -- Returns how many tasks the stop of a scope holds back.
 local function held_by(scope)
   local place = 'held:' .. scope
@@ -100,9 +109,11 @@ local function held_by(scope)
 end
 
 -- Returns what leaves no room for a task in a queue, or nil: the queue, or the slot of a stop that holds tasks of the
--- same session or skill back. They would stand in the queue without the stop (protocol rule 7).
-local function full_place(queue, skill, envelope)
+-- same session or skill back. They would stand in the queue without the stop (protocol rule 7). Only tasks with a key wait
+-- behind others with a key.
+local function full_place(queue, skill, envelope, fair)
   local length = length_of(queue)
+  if fair then length = length + flow_length(queue) end
   if length >= max_tasks then return queue end
   if not any_held then return nil end
   -- Tasks of a skill's own queue, whose rows name no skill, stay there while their skill is stopped.
@@ -274,19 +285,24 @@ local function judge(i, row)
     local place = 'lane:' .. lane
     if length_of(place) > 0 then
       waits_in = place
-    elseif not full_place(queue, row.skill, row.envelope) then
+    elseif not full_place(queue, row.skill, row.envelope, row.fair) then
       lengths[place] = 1
     end
   end
   local full
   if waits_in == queue then
-    full = full_place(queue, row.skill, row.envelope)
+    full = full_place(queue, row.skill, row.envelope, row.fair)
   elseif length_of(waits_in) >= max_tasks then
     full = waits_in
   end
   if full then return 'full', full end
   local length = length_of(waits_in)
-  lengths[waits_in] = length + 1
+  if row.fair and waits_in == queue then
+    length = length + flow_length(queue)
+    lengths['share:' .. queue] = flow_length(queue) + 1
+  else
+    lengths[waits_in] = length + 1
+  end
   if length == 0 and waits_in == queue then new_queues = new_queues + 1 end
   if weight > 0 then bytes_added[queue], pool_added = (bytes_added[queue] or 0) + weight, pool_added + weight end
   seen_ids[id] = true
@@ -305,7 +321,7 @@ local parents, sessions, indices, interrupted = {}, {}, {}, {}
 
 -- Stores the places of the tasks accepted so far.
 local function settle()
-  for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
+  for place, scored in pairs(ready) do put_ready(pool, place, scored) end
   if next(ending.turns) then flush_turns(pool, ending) end
   if #scheduled > 0 then put_due(pool, 'scheduled', scheduled) end
   if #expiring > 0 then put_due(pool, 'expiring', expiring) end
@@ -388,10 +404,12 @@ for n = 1, #accepted do
     if not free then state, in_the_way = 'waiting', others end
   end
   if state == 'ready' then
-    local scored = ready[queue]
+    local place = queue
+    if row.fair then place = ready_place(queue, row.fair, rank) end
+    local scored = ready[place]
     if not scored then
       scored = {}
-      ready[queue] = scored
+      ready[place] = scored
     end
     local at = #scored
     scored[at + 1], scored[at + 2] = score, id
@@ -399,7 +417,7 @@ for n = 1, #accepted do
   if row.parent then collect_member(parents, row.parent, id, keep_s + lifetime(ttl_s)) end
   if row.session then collect_member(sessions, row.session, id, keep_s + lifetime(ttl_s)) end
   if row.tags then collect_tags(indices, row.tags, id) end
-  if rank or ttl_s or row.queue or start_by or idem or due or row.lane or row.session then
+  if rank or ttl_s or row.queue or start_by or idem or due or row.lane or row.session or row.fair then
     local fields = {}
     -- Defaults are not stored: they would be a third of a small record.
     if row.queue and queue ~= skill_queue(row.envelope) then fields[#fields + 1], fields[#fields + 2] = 'queue', queue end
@@ -414,6 +432,7 @@ for n = 1, #accepted do
     if due then fields[#fields + 1], fields[#fields + 2] = 'due', integer(due) end
     if row.lane then fields[#fields + 1], fields[#fields + 2] = 'lane', row.lane end
     if row.session then fields[#fields + 1], fields[#fields + 2] = 'session', row.session end
+    if row.fair then fields[#fields + 1], fields[#fields + 2] = 'fair', row.fair end
     if idem then
       fields[#fields + 1], fields[#fields + 2] = 'idem', idem
       redis.call('SET', pool .. ':idem:' .. idem, id .. ' ' .. row.digest, 'EX', keep_s)

@@ -20,6 +20,7 @@ local now_arg = ARGV[6]                   -- time: test override, microseconds
 --@include inbox: put_entry
 --@include version: any_refuses, live_versions
 --@include ending: start_endings, stop_waiting, flush_endings
+--@include share: ready_place, share_of, may_start, take_place
 
 local look_at, patience_ms, call_bytes = 200, 60000, 1048576
 local now = now_us(now_arg)
@@ -60,7 +61,7 @@ local want = limits == '' and limit or limit_room(pool, limits, now, limit)
 for i = 1, #found do
   local one = found[i]
   local task = read_task(pool .. ':task:' .. one.id, 'state', 'gen', 'env', 'fails', 'deaths', 'skill', 'out', 'requeued',
-    'group', 'alone', 'blamed', 'refused')
+    'group', 'alone', 'blamed', 'refused', 'fair', 'rank')
   one.task, one.order = task, tonumber(one.score)
   one.group, one.blamed = tonumber(task.group) or 0, tonumber(task.blamed) or 0
 end
@@ -100,7 +101,7 @@ local ending = start_endings(now)
 for i = 1, #found do
   if #taken >= want or bytes >= call_bytes then break end
   local id, score, queue = found[i].id, found[i].score, found[i].queue
-  --@row record: state gen env fails deaths skill out requeued group alone blamed refused
+  --@row record: state gen env fails deaths skill out requeued group alone blamed refused fair rank
   local record = found[i].task
   local scope = record.state == 'ready' and any_active and stopped_scope(pool, sessions, record.skill, record.env)
   if record.state ~= 'ready' then
@@ -108,10 +109,12 @@ for i = 1, #found do
     collect(removed, queue, id)
   elseif scope or not record.group or (record.skill and not skilled[record.skill]) then
     -- `assign` finds the right place.
-    collect(ready, queue, score, id)
+    collect(ready, ready_place(queue, record.fair, record.rank), score, id)
     collect(removed, queue, id)
   elseif record.refused and any_refuses(record.refused, live_versions(pool, agent)) then
     -- Another agent with the skill takes it (protocol rule 28).
+  elseif record.fair and not may_start(pool, record.fair, (select(2, share_of(pool, record.fair)))) then
+    -- Its key has as many tasks running as it may.
   else
     local depth, most, alone = depth_of(record.env), tonumber(record.group) or 1, false
     if most == 0 and idle == '1' and #running == 0 then
@@ -128,13 +131,14 @@ for i = 1, #found do
       running[#running + 1] = {depth, most}
       taken[#taken + 1] = {most, depth}
       collect(removed, queue, id)
+      if record.fair then take_place(pool, record.fair, id) end
       if limits ~= '' then grants[#grants + 1] = id .. ':' .. generation end
       if alone then break end
     end
   end
 end
 if #grants > 0 then take_slots(pool, limits, now, grants) end
-for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
+for place, scored in pairs(ready) do put_ready(pool, place, scored) end
 for queue, ids in pairs(removed) do
   remove_suspects(pool, queue, ids)
   notify_of_kept_slots(pool, queue)

@@ -7,7 +7,8 @@
 --         refused (1) missing (of an attempt that waits for tasks: how many have not ended, and up to ten of them),
 --   place: scheduled: due_ms, envelope of a retry | awaiting_input: due_ms, number, question
 --          | ready: rank in its queue, parked (1), held by a stop or by versions of its skill (1), -1 or, of a suspect,
---            its group (0: alone)
+--            its group (0: alone), then of a task that waits behind others of its key: the key, rank among them, tasks of
+--            the key that run, how many may (0: any number)
 --          | waiting: rank in its lane, the task that has the turn, its state, lane
 --          | assigned: in the inbox (1), worker, idle_ms, seen_ms, host, pid, registered (1),
 --   agents, each: name seen_ms slots backlog lease_ms grace_ms skilled (1) workers inbox terms limits offers
@@ -26,10 +27,11 @@ local now_arg = ARGV[3]            -- time: test override, microseconds
 --@include record: read_task, forgiven_failures, has_ended
 --@include desired: is_active, held_until, stopped_scope
 --@include limit: next_start
+--@include share: flow_of, share_of
 
 local task_key = pool .. ':task:' .. id
 local task = read_task(task_key, 'state', 'gen', 'at', 'cancel', 'reason', 'fails', 'deaths', 'left', 'ended',
-  'skill', 'queue', 'env', 'progress', 'lane', 'requeued', 'refused', 'awaits')
+  'skill', 'queue', 'env', 'progress', 'lane', 'requeued', 'refused', 'awaits', 'fair', 'rank')
 local state, at, env = task.state, task.at, task.env
 if not state then return {} end
 local now = now_us(now_arg)
@@ -156,7 +158,7 @@ end
 if state == 'ready' then
   local rank = redis.call('ZRANK', pool .. ':queue:' .. queue, id)
   local addressed = string.match(queue, '^agent:(.*)$')
-  --@row place: rank parked held group
+  --@row place: rank parked held group key behind taken at_most
   place.rank = rank
   place.parked = addressed and redis.call('ZSCORE', pool .. ':parked:' .. addressed, id) and 1 or 0
   local scope = any_active and stopped_scope(pool, true, skill, env)
@@ -164,6 +166,13 @@ if state == 'ready' then
   if task.refused and redis.call('ZSCORE', pool .. ':held:' .. version_scope(task.refused, queue), id) then place.held = 1 end
   local suspected = redis.call('ZSCORE', pool .. ':suspects:' .. queue, id)
   place.group = suspected and tonumber(redis.call('HGET', task_key, 'group') or 1) or -1
+  local behind = task.fair and not rank
+    and redis.call('ZRANK', pool .. ':share:wait:' .. flow_of(queue, task.fair, task.rank), id)
+  if behind then
+    place.key, place.behind = task.fair, behind
+    place.taken = redis.call('SCARD', pool .. ':share:taken:' .. task.fair)
+    place.at_most = select(2, share_of(pool, task.fair)) or 0
+  end
   look_for_agents(rank or 0)
 elseif state == 'waiting' then
   local lane_key = pool .. ':lane:' .. task.lane

@@ -33,6 +33,7 @@ _COMMANDS = (
     ("skills", "List skills; show their arguments and results."),
     ("stats", "Show attempts, waiting and running times per agent and skill."),
     ("limits", "List rate limits; change their rates."),
+    ("shares", "List how keys share the slots; set their weights and caps."),
     ("workers", "List worker processes; drain and stop them."),
     ("queues", "List queues; pause, drain, resume and purge them."),
     ("schedules", "Submit tasks at calendar times or at intervals."),

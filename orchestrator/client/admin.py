@@ -217,6 +217,26 @@ class Admin:
         """Reset a limit to the rate that agents or settings define."""
         return await self._give("reset-limit", {"limit": limit}, reason, actor)
 
+    async def set_share(
+        self, key: str, *, weight: float = 1.0, at_most: int | None = None, reason: str = "", actor: str | None = None
+    ) -> Sent:
+        """Set the share of a key (`submit(..., fair=KEY)`) until it is deleted.
+
+        Each key with waiting tasks gets starts in proportion to its weight, which is 1 for a key without a share.
+
+        Args:
+            key: the key, as `fair=` of a submit has it.
+            weight: starts in proportion to those of other keys.
+            at_most: tasks of the key that run at a time.
+            reason: kept with the command.
+            actor: user and host of this process by default.
+        """
+        return await self._give("set-share", {"key": key, "weight": weight, "at_most": at_most}, reason, actor)
+
+    async def delete_share(self, key: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Delete the share of a key: its weight is 1 again, and any number of its tasks may run."""
+        return await self._give("delete-share", {"key": key}, reason, actor)
+
     async def drain_worker(self, worker: str, *, reason: str = "", actor: str | None = None) -> Sent:
         """Stop giving tasks to a worker until it is resumed. It finishes the tasks that it has, and stays."""
         return await self._give("drain-worker", {"worker": worker}, reason, actor)

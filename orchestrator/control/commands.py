@@ -20,6 +20,7 @@ from orchestrator.core.ids import check_name, check_task_id, encode_foreign
 from orchestrator.core.payload import decode_json
 from orchestrator.core.queue_name import QueueName
 from orchestrator.core.rates import parse_rate
+from orchestrator.core.slots import share_slot
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -47,6 +48,11 @@ def _name(kind: str) -> AfterValidator:
 
 def _check_session(value: str) -> str:
     encode_foreign("session", value)
+    return value
+
+
+def _check_key(value: str) -> str:
+    encode_foreign("key", value)
     return value
 
 
@@ -89,6 +95,9 @@ SessionId: TypeAlias = Annotated[str, AfterValidator(_check_session)]
 QueueText: TypeAlias = Annotated[str, AfterValidator(_check_queue), Field(description="skill:NAME or agent:NAME.")]
 RateText: TypeAlias = Annotated[
     str, AfterValidator(_check_rate), Field(description="Starts per time, as 10/s, 10/min, 10/h or 10/d.")
+]
+ShareKey: TypeAlias = Annotated[
+    str, AfterValidator(_check_key), Field(description="The key, as `fair=` of a submit has it.")
 ]
 TaskId: TypeAlias = Annotated[str, AfterValidator(check_task_id)]
 ConfigKey: TypeAlias = Annotated[str, _name("config key"), Field(description="Name of the value, as routing.model.")]
@@ -159,9 +168,9 @@ class Command(BaseModel):
 
 
 def given_fields(model: type[Command]) -> dict[str, FieldInfo]:
-    """Return the fields of a command that its giver chooses, by name: first its target, then how long."""
+    """Return the fields of a command that its giver chooses, by name: first its target, then how long, then options."""
     fields = {name: field for name, field in model.model_fields.items() if name not in {"kind", *model.filled}}
-    return dict(sorted(fields.items(), key=lambda field: field[0] == "for_s"))
+    return dict(sorted(fields.items(), key=lambda field: (not field[1].is_required(), field[0] == "for_s")))
 
 
 class _Scoped(Command):
@@ -360,6 +369,46 @@ class ResetLimit(Command):
 
     kind: Literal["reset-limit"] = "reset-limit"
     limit: LimitName
+
+
+class SetShare(Command):
+    """Set the share of a key (`submit(..., fair=KEY)`) until it is deleted.
+
+    Each key with waiting tasks gets starts in proportion to its weight, which is 1 for a key without a share.
+    """
+
+    slots = {"share:KEY": "-"}
+    verb = "shares set"
+    examples = ("acme --weight 3", 'acme --weight 3 --at-most 50 --reason "large contract"')
+
+    kind: Literal["set-share"] = "set-share"
+    # Scripts read both numbers in front of the key, so that no text misleads them (`share_of` in `includes/share.lua`).
+    weight: float = Field(
+        default=1.0, ge=0.01, le=1000, allow_inf_nan=False, description="Starts in proportion to those of other keys."
+    )
+    at_most: int | None = Field(default=None, ge=1, le=1_000_000, description="Tasks of the key that run at a time.")
+    key: ShareKey
+
+    @property
+    def changes(self) -> tuple[DesiredChange, ...]:
+        """Fills the slot of its key."""
+        return (DesiredChange(share_slot(encode_foreign("key", self.key)), "-"),)
+
+
+class DeleteShare(Command):
+    """Delete the share of a key: its weight is 1 again, and any number of its tasks may run."""
+
+    slots = {"share:KEY": ""}
+    verb = "shares delete"
+    examples = ("acme",)
+
+    kind: Literal["delete-share"] = "delete-share"
+    key: ShareKey
+
+    @property
+    def changes(self) -> tuple[DesiredChange, ...]:
+        """Clears the slot of its key."""
+        return (DesiredChange(share_slot(encode_foreign("key", self.key)), ""),)
 
 
 class DrainWorker(Command):

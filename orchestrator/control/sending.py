@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.control import scripts
-from orchestrator.control.commands import Command, Job, SetLimit, TimedPause, encode_command
+from orchestrator.control.commands import Command, Job, SetLimit, SetShare, TimedPause, encode_command
 from orchestrator.control.desired import read_number
 from orchestrator.control.scripts import AppendStatus
 from orchestrator.control.signing import signer_of
@@ -87,7 +87,7 @@ async def send(
 
     Raises:
         CommandRefused: Redis did not accept it; nothing changed.
-        UpgradeUnfinished: a pause with an end, while the pool admits programs that do not know it.
+        UpgradeUnfinished: a pause with an end, or a share, while the pool admits programs that do not know it.
         InvalidInput: actor or reason is too long or not valid Unicode.
         StoreError: Redis did not answer.
     """
@@ -98,6 +98,8 @@ async def send(
         command = command.selecting(tasks)
     if isinstance(command, TimedPause):
         await store.require(Feature.TIMED_PAUSES)
+    if isinstance(command, SetShare):
+        await store.require(Feature.FAIR_SHARES)
     issued = await _issue(store, settings, command, actor=actor, reason=reason)
     for at in range(0, len(tasks), SELECT_BATCH):
         batch = tasks[at : at + SELECT_BATCH]

@@ -19,9 +19,9 @@ class Slot(NamedTuple):
     """The parts of a slot.
 
     Attributes:
-        verb: `stop`, `pause`, `hold` (a pause with an end), `drain`, `limit`, `log`, `config` or `do`.
+        verb: `stop`, `pause`, `hold` (a pause with an end), `drain`, `limit`, `share`, `log`, `config` or `do`.
         kind: of a stop, pause, hold or drain: `all`, `agent`, `session`, `skill`, `queue`, `limit` or `worker`.
-        name: of the agent, session, skill, queue, worker, limit, config value or job.
+        name: of the agent, session, skill, queue, worker, limit, key of a share (encoded), config value or job.
     """
 
     verb: str
@@ -66,6 +66,11 @@ def drain_slot(kind: str, name: str) -> str:
 def limit_slot(limit: str) -> str:
     """Return the slot of the rate of a limit."""
     return f"limit:{limit}"
+
+
+def share_slot(encoded_key: str) -> str:
+    """Return the slot of the share of a key, which is encoded as in keys of Redis."""
+    return f"share:{encoded_key}"
 
 
 def config_slot(key: str) -> str:

@@ -91,16 +91,18 @@ class PoolReader:
                 ("SMEMBERS", keys.queues),
                 ("SMEMBERS", keys.suspected_queues),
                 ("SMEMBERS", keys.suspended_scopes),
+                ("ZRANGE", keys.share_queues, 0, -1, "WITHSCORES"),
             ]
         )
         for reply in replies:
             if isinstance(reply, StoreError):
                 raise reply
         server, commands = await store.info_with_commands()
-        flat, queues, suspected, scopes = replies
+        flat, queues, suspected, scopes, behind = replies
+        waiting = {name: int(float(count)) for name, count in zip(behind[::2], behind[1::2], strict=True)}
         attempts = dict(zip(flat[::2], flat[1::2], strict=True))
         places = [
-            *[ReadyPlace.of_queue(read_text(name)) for name in queues],
+            *[ReadyPlace.of_queue(read_text(name)) for name in {*queues, *waiting}],
             *[ReadyPlace("suspect", read_text(name)) for name in suspected],
         ]
         held = sorted(ReadyPlace("held", read_text(name)) for name in scopes)
@@ -111,6 +113,9 @@ class PoolReader:
         queue_calls = [measure_queues(keys, places=chunk) for chunk in _split([*places, *due_held])]
         fresh_agents = {name: one for part in await store.call_all(agent_calls) for name, one in part.items()}
         fresh_queues = {name: one for part in await store.call_all(queue_calls) for name, one in part.items()}
+        for name, count in waiting.items():
+            place = ReadyPlace.of_queue(name.decode())
+            fresh_queues[place] = fresh_queues[place]._replace(tasks=fresh_queues[place].tasks + count)
         self._agents = _merged(agents, self._agents, fresh_agents)
         self._queues = _merged([*places, *held], self._queues, fresh_queues)
         self._next_agent = due_agents[-1] if len(due_agents) < len(agents) else None

@@ -49,6 +49,16 @@ _TABLE: Final = (
         "A task is in its queue although another one of its lane comes before it.",
         "It waits in its lane.",
     ),
+    DamageKind(
+        "lost-stand",
+        "Tasks of a key wait, and none of them stands in its queue.",
+        "The first one stands in it.",
+    ),
+    DamageKind(
+        "lost-place",
+        "A running task does not count for its key.",
+        "It counts; no more than the key may have at a time start.",
+    ),
     DamageKind("lost-letter", "A dead letter is not listed among the dead.", "It is listed."),
     DamageKind("lost-tag", "A task is not listed by one of its tags.", "It is listed.", harmless=True),
     DamageKind("misplaced", "An index lists a task that is elsewhere.", "It is removed from that index."),

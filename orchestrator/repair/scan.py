@@ -45,9 +45,10 @@ _INDEXES: Final = frozenset(
             "parked:A",
             "held:SCOPE",
         ),
-        *("lane:KEY", "tag:T", "dead"),
+        *("lane:KEY", "share:wait:FLOW", "tag:T", "dead"),
     }
 )
+_IN_TURN: Final = frozenset({"lane:KEY", "share:wait:FLOW"})
 _LISTED: Final = frozenset({"queue:agent:A", "queue:skill:S", "suspects:QUEUE", "held:SCOPE"})
 _OF_AGENT: Final = frozenset({"agent:A", "agent:A:workers", "offers:A", "leases:A", "lent:A", "inbox:A"})
 _WITH_TASK: Final = {"task:ID": "", "out:ID": "out"}
@@ -116,6 +117,7 @@ class PoolScan:
         self._scanners: dict[str, Callable[[_Key], AsyncIterator[list[RepairFinding]]]] = {
             **dict.fromkeys(_INDEXES, self._scan_index),
             "queues": self._scan_queues,
+            "share:taken:KEY": self._scan_taken,
             "inbox:A": self._scan_inbox,
             "schedules": self._scan_schedules,
         }
@@ -145,7 +147,7 @@ class PoolScan:
                 )
         if recount:
             await recount.correct()
-        # The turn of a lane is known when all its members are found.
+        # The turn of a lane is known when all its members are found, and so is what stands for a key in its queue.
         async for found in self._check_tasks(list(self._lanes)):
             yield found
 
@@ -162,7 +164,7 @@ class PoolScan:
             yield found
         async for found in self._check_schedules([key.name for key in parsed if key.kind == "schedule:NAME"]):
             yield found
-        self._lanes |= dict.fromkeys((b"", key.suffix) for key in parsed if key.kind == "lane:KEY")
+        self._lanes |= dict.fromkeys((b"", key.suffix) for key in parsed if key.kind in _IN_TURN)
         for key in parsed:
             if scan := self._scanners.get(key.kind):
                 async for found in scan(key):
@@ -243,6 +245,11 @@ class PoolScan:
     async def _scan_queues(self, key: _Key) -> AsyncIterator[list[RepairFinding]]:
         async for names in self._members("SSCAN", key):
             async for found in self._check_tasks([(b"", b"queue:" + name) for name in names]):
+                yield found
+
+    async def _scan_taken(self, key: _Key) -> AsyncIterator[list[RepairFinding]]:
+        async for ids in self._members("SSCAN", key):
+            async for found in self._check_tasks([(id_, key.suffix) for id_ in ids]):
                 yield found
 
     async def _members(self, command: str, key: _Key) -> AsyncIterator[list[bytes]]:

@@ -14,6 +14,7 @@ from orchestrator.control.sending import send
 from orchestrator.core.command_record import check_said
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import CommandRefused, InvalidInput, StoreError
+from orchestrator.core.formats import Feature
 from orchestrator.core.ids import TaskIds, check_name
 from orchestrator.core.log import get_logger
 from orchestrator.core.reading import read_whole
@@ -75,9 +76,10 @@ class Schedules:
             reason: text shown in the command record.
             actor: who makes the change.
             options: `cron` (five fields) with `zone` (UTC), or `every`; `overlap`, `catch_up`; and for its tasks
-                `agent`, `session`, `lane`, `priority`, `tags`, `timeout`, `max_attempts`, `result_ttl`.
+                `agent`, `session`, `lane`, `fair`, `priority`, `tags`, `timeout`, `max_attempts`, `result_ttl`.
 
         Raises:
+            UpgradeUnfinished: it has `fair`, and the pool admits programs that do not know shares.
             ScheduleExists: another schedule has this name, and `replace` is not set.
             NoAgent: `require_agent` is set, and no live agent has the skill.
         """
@@ -85,6 +87,8 @@ class Schedules:
         services = self._services()
         check_name("schedule", name)
         plan = build_plan(_validator(services), skill, args, **options)
+        if "fair" in plan.options:
+            await services.store.require(Feature.FAIR_SHARES)
         absence = await self._absence(services, plan, required=require_agent)
         done = await schedule_store.add(
             services.store,

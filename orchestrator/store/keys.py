@@ -118,6 +118,33 @@ class PoolKeys:
         """Key of the tasks of a lane, with its name encoded."""
         return f"{self.root}:lane:{encode_foreign('lane', lane)}"
 
+    def share_line(self, line: str) -> str:
+        """Key of the keys that take turns in a line: a queue and a rank, joined by a colon."""
+        return f"{self.root}:share:line:{line}"
+
+    def share_flow(self, flow: str) -> str:
+        """Key of the waiting tasks of a flow: queue, rank and encoded key, joined by colons."""
+        return f"{self.root}:share:wait:{flow}"
+
+    def share_taken(self, key: str) -> str:
+        """Key of the running tasks of a key, which is encoded here."""
+        return f"{self.root}:share:taken:{encode_foreign('key', key)}"
+
+    @property
+    def share_keys(self) -> str:
+        """Key of the sums of waiting and running tasks by key."""
+        return f"{self.root}:share:keys"
+
+    @property
+    def share_flows(self) -> str:
+        """Key of the set of flows that hold waiting tasks."""
+        return f"{self.root}:share:flows"
+
+    @property
+    def share_queues(self) -> str:
+        """Key of the sums by queue of tasks that wait behind others of their keys."""
+        return f"{self.root}:share:queues"
+
     def idempotency(self, key: str) -> str:
         """Key of the task with an idempotency key."""
         return f"{self.root}:idem:{encode_foreign('key', key)}"

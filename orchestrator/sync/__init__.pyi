@@ -649,6 +649,24 @@ class Admin:
     def reset_limit(self, limit: str, *, reason: str = "", actor: str | None = None) -> Sent:
         """Reset a limit to the rate that agents or settings define."""
 
+    def set_share(
+        self, key: str, *, weight: float = 1.0, at_most: int | None = None, reason: str = "", actor: str | None = None
+    ) -> Sent:
+        """Set the share of a key (`submit(..., fair=KEY)`) until it is deleted.
+
+        Each key with waiting tasks gets starts in proportion to its weight, which is 1 for a key without a share.
+
+        Args:
+            key: the key, as `fair=` of a submit has it.
+            weight: starts in proportion to those of other keys.
+            at_most: tasks of the key that run at a time.
+            reason: kept with the command.
+            actor: user and host of this process by default.
+        """
+
+    def delete_share(self, key: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Delete the share of a key: its weight is 1 again, and any number of its tasks may run."""
+
     def drain_worker(self, worker: str, *, reason: str = "", actor: str | None = None) -> Sent:
         """Stop giving tasks to a worker until it is resumed. It finishes the tasks that it has, and stays."""
 
@@ -803,9 +821,10 @@ class Schedules:
             reason: text shown in the command record.
             actor: who makes the change.
             options: `cron` (five fields) with `zone` (UTC), or `every`; `overlap`, `catch_up`; and for its tasks
-                `agent`, `session`, `lane`, `priority`, `tags`, `timeout`, `max_attempts`, `result_ttl`.
+                `agent`, `session`, `lane`, `fair`, `priority`, `tags`, `timeout`, `max_attempts`, `result_ttl`.
 
         Raises:
+            UpgradeUnfinished: it has `fair`, and the pool admits programs that do not know shares.
             ScheduleExists: another schedule has this name, and `replace` is not set.
             NoAgent: `require_agent` is set, and no live agent has the skill.
         """

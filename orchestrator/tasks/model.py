@@ -72,6 +72,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
         depth: 0 for a task without parent.
         trace: trace context of the submit (`orchestrator/tracing/header.py`); empty without one.
         root: first task of its family, if that is not its parent.
+        fair: key whose share it counts for.
     """
 
     skill: _Name
@@ -86,6 +87,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
     depth: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     trace: Annotated[str, Meta(max_length=8192)] = ""
     root: _TaskId | None = None
+    fair: _Foreign | None = None
 
 
 decode_envelope = msgpack_reader(Envelope)
@@ -104,11 +106,13 @@ _NO_OPTIONS = msgspec.structs.astuple(Envelope("", b""))[2:]
 def encode_envelope(envelope: Envelope) -> bytes:
     """Pack an envelope."""
     values = msgspec.structs.astuple(envelope)
-    if envelope.root is not None:
+    if envelope.fair is not None:
         return _pack(values)
-    if envelope.trace:
+    if envelope.root is not None:
         return _pack(values[:-1])
-    return _pack(values[:2] if values[2:] == _NO_OPTIONS else values[:-2])
+    if envelope.trace:
+        return _pack(values[:-2])
+    return _pack(values[:2] if values[2:] == _NO_OPTIONS else values[:-3])
 
 
 def root_of(id_: str, envelope: Envelope) -> str | None:

@@ -117,6 +117,16 @@ class RepeatableOptions(TypedDict, total=False):
             "LANE",
         ),
     ]
+    fair: Annotated[
+        str | None,
+        Option(
+            "Key whose share it counts for, as a customer: keys with waiting tasks take turns (`orc shares`); at most "
+            "256 bytes.",
+            _check_foreign,
+            "KEY",
+            envelope="fair",
+        ),
+    ]
     priority: Annotated[
         str | int,
         Option(

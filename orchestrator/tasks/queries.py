@@ -162,11 +162,13 @@ async def _ready_places(store: Store, agents: Sequence[str]) -> list[str]:
     queues = sorted(read_text(name) for name in await store.execute("SMEMBERS", keys.queues))
     stops = [read_text(name) for name in await store.execute("SMEMBERS", keys.suspended_scopes)]
     suspected = [read_text(name) for name in await store.execute("SMEMBERS", keys.suspected_queues)]
+    flows = sorted(read_text(name) for name in await store.execute("SMEMBERS", keys.share_flows))
     return [
         *(keys.queue(queue) for queue in queues),
         *(keys.suspects(queue) for queue in suspected),
         *(keys.parked(agent) for agent in agents),
         *(keys.held(scope) for scope in stops),
+        *(keys.share_flow(flow) for flow in flows),
     ]
 
 
@@ -338,7 +340,8 @@ async def bytes_by_queue(store: Store) -> dict[str, int]:
 async def queue_lengths(store: Store) -> dict[str, int]:
     """Count the tasks in each queue that is not empty, in `scheduled` and in `awaiting_input`.
 
-    The suspects of a queue, and its tasks that wait for another version of their skill, count too.
+    The suspects of a queue count too, and so do its tasks that wait for another version of their skill or behind others
+    of their key.
     """
     keys, scopes = store.keys, await version_scopes(store)
     names = {read_text(name) for name in await store.execute("SUNION", keys.queues, keys.suspected_queues)}
@@ -350,7 +353,15 @@ async def queue_lengths(store: Store) -> dict[str, int]:
     counts = await store.pipeline([("ZCARD", key) for _, key in places])
     for (name, _), count in zip(places, counts, strict=True):
         lengths[name] += readable(count, 0)
+    for queue, count in (await behind_keys(store)).items():
+        lengths[queue] = lengths.get(queue, 0) + count
     return lengths
+
+
+async def behind_keys(store: Store) -> dict[str, int]:
+    """Count the tasks that wait behind others of their keys, by queue."""
+    flat = await store.execute("ZRANGE", store.keys.share_queues, 0, -1, "WITHSCORES")
+    return {name.decode(): int(float(count)) for name, count in zip(flat[::2], flat[1::2], strict=True)}
 
 
 async def version_scopes(store: Store) -> dict[str, str]:

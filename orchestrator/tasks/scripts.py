@@ -82,6 +82,8 @@ class UnusualRow(SubmitRow, frozen=True, array_like=True):
     """1 if the arguments were written into a field of their own (`tasks/values.py`)."""
     tags: tuple[str, ...] | None = None
     """As in keys."""
+    fair: str | None = None
+    """As in keys."""
 
 
 class SubmitAnswer(NamedTuple):

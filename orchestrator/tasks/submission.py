@@ -312,6 +312,7 @@ class SubmissionValidator:
             on_busy=values.get("on_busy"),
             session=None if envelope.session is None else encode_foreign("session", envelope.session),
             tags=tuple(encode_foreign("tag", tag) for tag in envelope.tags) or None,
+            fair=None if envelope.fair is None else encode_foreign("fair", envelope.fair),
         )
 
     def _title(self, skill: str) -> str:

@@ -452,12 +452,15 @@ async def _ready_places(store: Store, queue: str | None) -> list[_TaskPlace]:
     suspected = await _names(store, keys.suspected_queues)
     scopes = await _names(store, keys.suspended_scopes)
     addressed = [agent for name in queues if (agent := QueueName.parse(name).agent)]
+    flows = await _names(store, keys.share_flows)
     if queue is not None:
         queues, suspected = {queue}, suspected & {queue}
+        flows = {flow for flow in flows if flow.startswith(f"{queue}:")}
     places = [keys.held(scope) for scope in scopes]
     places += [keys.parked(agent) for agent in {*agents, *addressed}]
     places += [keys.queue(name) for name in queues]
     places += [keys.suspects(name) for name in suspected]
+    places += [keys.share_flow(flow) for flow in flows]
     return [_Sorted(key.removeprefix(keys.stem), key) for key in sorted(places)]
 
 

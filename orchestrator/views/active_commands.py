@@ -14,6 +14,7 @@ from orchestrator.tasks.queries import server_ms
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from orchestrator.control.commands import SetShare
     from orchestrator.control.desired import ActiveCommand, Desired
     from orchestrator.services import Services
 
@@ -24,12 +25,12 @@ class ActiveCommandView:
 
     Attributes:
         slot: its slot, as `stop:agent:editor`.
-        verb: `stop`, `pause`, `hold` (a pause with an end), `drain`, `limit` or `log`.
+        verb: `stop`, `pause`, `hold` (a pause with an end), `drain`, `limit`, `share` or `log`.
         kind: of a stop, pause, hold or drain: `all`, `agent`, `session`, `skill`, `queue`, `limit` or `worker`.
-        name: of the agent, session, skill, queue, worker or limit.
+        name: of the agent, session, skill, queue, worker or limit, or the encoded key of a share.
         refuses: of a stop: new tasks are refused.
         ends_process: of the drain of a worker: it exits when it has drained.
-        value: the rate of a limit, or the log level.
+        value: the rate of a limit, the log level, or weight and cap of a share.
         until: the end of a pause that has one.
         actor: who gave it.
         reason: of the command.
@@ -74,12 +75,13 @@ def of_slots(found: Desired, *slots: str) -> tuple[ActiveCommandView, ...]:
 
 def view(one: ActiveCommand) -> ActiveCommandView:
     """Return the view of an active command."""
-    from orchestrator.control.commands import SetLimit, SetLogLevel
+    from orchestrator.control.commands import SetLimit, SetLogLevel, SetShare
 
     slot = parse_slot(one.slot)
-    command = one.command if slot.verb in {"limit", "log"} else None
+    command = one.command if slot.verb in {"limit", "log", "share"} else None
     rate = command.rate if isinstance(command, SetLimit) else None
     level = command.level if isinstance(command, SetLogLevel) else None
+    share = _share(command) if isinstance(command, SetShare) else None
     return ActiveCommandView(
         slot=one.slot,
         verb=slot.verb,
@@ -87,10 +89,15 @@ def view(one: ActiveCommand) -> ActiveCommandView:
         name=slot.name,
         refuses=one.mark in {"r", "b"},
         ends_process=one.ends_process,
-        value=rate or level,
+        value=rate or level or share,
         actor=one.issued.actor,
         reason=one.issued.reason,
         since=from_instant_ms(one.issued.issued_ms),
         command=one.issued.id,
         until=None if one.until_ms is None else from_instant_ms(one.until_ms),
     )
+
+
+def _share(command: SetShare) -> str:
+    most = "" if command.at_most is None else f", at most {command.at_most}"
+    return f"weight {command.weight}{most}"

@@ -153,6 +153,20 @@ def _lane(found: Findings) -> Why | None:
     )
 
 
+def _share(found: Findings) -> Why | None:
+    """Return the key that has as many tasks running as it may, or whose other tasks come first."""
+    share = found.share
+    if share is None:
+        return None
+    others = f"{_count(share.ahead, 'task')} of it come{'s' if share.ahead == 1 else ''} first"
+    if share.at_most is not None and share.running >= share.at_most:
+        text = f"waits for its share: key {share.key!r} has {share.running} of {share.at_most} running"
+        text = f"{text}, and {others}" if share.ahead else text
+    else:
+        text = f"waits for its share: of key {share.key!r} {share.running} run, and {others}"
+    return Why(cause=Cause.SHARE, text=text, key=share.key, queue=found.queue, ahead=share.ahead)
+
+
 def _in_no_queue(found: Findings) -> Why | None:
     in_place = found.parked or found.held or found.group is not None or found.rank is not None
     return None if in_place else _lost(found, "stands in no queue")
@@ -338,6 +352,7 @@ _OBSTACLES: Final[Sequence[Callable[[Findings], Why | None]]] = (
     _stopped,
     _no_supervisor,
     _lane,
+    _share,
     _in_no_queue,
     _no_addressee,
     _outdated,

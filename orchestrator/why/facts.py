@@ -164,6 +164,22 @@ class LaneFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareFacts:
+    """The key behind whose other tasks a task waits.
+
+    Attributes:
+        ahead: tasks of the key in front of it in its queue.
+        running: tasks of the key that are with agents.
+        at_most: how many may be, or None for any number.
+    """
+
+    key: str
+    ahead: int
+    running: int
+    at_most: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """Facts about one task at one moment.
 
@@ -181,6 +197,7 @@ class Findings:
         in_inbox: whether that entry exists.
         question: the open question.
         lane: where it waits for its turn, or None if it has the turn or no lane.
+        share: its key, if others of the key come before it or as many run as may.
         held: whether a stop, or versions of its skill, hold it outside its queue.
         group: with how many suspects it may share a process, 0 for a task that must run alone; None if it does not wait
             for a process with room.
@@ -217,6 +234,7 @@ class Findings:
     in_inbox: bool = False
     question: Question | None = None
     lane: LaneFacts | None = None
+    share: ShareFacts | None = None
     worker: WorkerFacts | None = None
     agents: tuple[AgentFacts, ...] = ()
     held: bool = False
@@ -262,6 +280,7 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
         case b"ready":
             facts = {"rank": place[0], "parked": bool(place[1]), "held": bool(place[2])}
             facts["group"] = place[3] if place[3] >= 0 else None
+            facts["share"] = _share(place[4:])
         case b"waiting":
             facts = {"lane": _lane(place)}
         case b"awaiting_input":
@@ -303,6 +322,13 @@ def _lane(place: Sequence[Any]) -> LaneFacts:
     return LaneFacts(
         decode_lane(_text(name)), rank, _text(owner), None if state is None else read_word(TaskState, state)
     )
+
+
+def _share(facts: Sequence[Any]) -> ShareFacts | None:
+    if not facts:
+        return None
+    key, ahead, running, at_most = facts
+    return ShareFacts(decode_lane(_text(key)), ahead, running, at_most or None)
 
 
 def _active_commands(reply: Sequence[bytes]) -> dict[str, ActiveCommandFacts]:

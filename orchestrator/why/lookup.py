@@ -106,6 +106,7 @@ async def info(store: Store, id_: str) -> TaskInfo:
         key=envelope.key,
         parent=envelope.parent,
         lane=record.lane_name,
+        fair=envelope.fair,
         attempts=found.fails + found.deaths + runs,
         snoozes=record.snoozes,
         submitted_at=record.submitted_at,

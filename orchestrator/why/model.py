@@ -26,6 +26,7 @@ class Cause(StrEnum):
     NO_SUPERVISOR = "no_supervisor"
     LOST = "lost"
     LANE = "lane"
+    SHARE = "share"
     AGENT_UNKNOWN = "agent_unknown"
     AGENT_DOWN = "agent_down"
     AGENT_DRAINING = "agent_draining"
@@ -68,6 +69,7 @@ class Why:
         ahead: tasks in front of it in its queue or lane.
         lane: lane in which it waits for its turn.
         task: task that has the turn in that lane.
+        key: key whose share it waits for.
         agent: agent that it is addressed to or assigned to.
         agents: live agents that have its skill.
         slots: slots of these agents.
@@ -101,6 +103,7 @@ class Why:
     ahead: int | None = None
     lane: str | None = None
     task: str | None = None
+    key: str | None = None
     agent: str | None = None
     agents: tuple[str, ...] | None = None
     slots: int | None = None
@@ -170,7 +173,7 @@ class TaskInfo:
         agent: agent that has or had it, or that it is addressed to.
         worker: worker that runs it.
         priority: 0 to 9, lower first.
-        session: as submitted, like `tags`, `key` and `lane`.
+        session: as submitted, like `tags`, `key`, `lane` and `fair`.
         parent: id of the task that submitted it.
         submitted_at: aware time, like `due_at` (only while it is scheduled) and `ended_at`.
         reason: why it is put off now, or ended without a result, in one line; empty while it runs and after a success.
@@ -231,3 +234,4 @@ class TaskInfo:
     stored_result: StoredValue | None = None
     last_retry: str = ""
     snoozes: int = 0
+    fair: str | None = None

@@ -149,6 +149,7 @@ NOT_SAVED = {
         "usage:MS:ops:before",
     ],
     *[
+        *(f"share:{part}" for part in ("wait:FLOW", "line:LINE", "taken:KEY", "rest:KEY", "flows", "keys", "queues")),
         "window:MS",
         "ops",
         "ops:before",

@@ -28,11 +28,11 @@ SOURCES |= {
     [
         ("reads a task's record", r"'HMGET', (task_key|pool \.\. ':task:')", {"record.read_task"}),
         ("ends a task", r"'HSET', [^\n]*'ended'", {"ending.end_task"}),
-        ("puts a task into a queue", r"'ZADD', (queue_key|pool \.\. ':queue:)", {"queue.put_ready"}),
+        ("puts a task into a queue", r"'ZADD', (queue_key|pool \.\. ':queue:)", {"queue.add_to_queue"}),
         (
             "notes a non-empty queue",
             r"'SADD', (list_key|pool \.\. ':queues')",
-            {"queue.put_ready", "tasks/repair.lua"},
+            {"queue.add_to_queue", "tasks/repair.lua"},
         ),
         ("takes an entry out", r"'(XACKDEL|XACK|XDEL)', inbox_key", {"inbox.take_out_entries"}),
         ("gives the turn of a lane on", r"'ZREM', lane_key", {"lane.pass_lane"}),

@@ -100,6 +100,7 @@ class Row:
     depth: int = 0
     session: str = ""
     tags: tuple[str, ...] = ()
+    fair: str = ""
 
     def sent(self) -> task_scripts.SubmitRow:
         """The row as a client sends it: without what is usual."""
@@ -120,6 +121,7 @@ class Row:
             "on_busy": self.on_busy or None,
             "session": self.session or None,
             "tags": self.tags or None,
+            "fair": self.fair or None,
         }
         if set(unusual.values()) == {None}:
             return task_scripts.SubmitRow(self.id, self.envelope)
@@ -646,6 +648,10 @@ class Pool:
     def queue(self, name: str = "skill:sum") -> list[str]:
         """Ids in a queue, best first."""
         return self.members(self.keys.queue(name))
+
+    def taken(self, key: str) -> list[str]:
+        """Ids of the tasks that run for a key."""
+        return sorted(id_.decode() for id_ in self.execute("SMEMBERS", self.keys.share_taken(key)))
 
     def score(self, key: str, member: str) -> int | None:
         """Score of a member."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from orchestrator.agents import scripts as agent_scripts
 from orchestrator.backup import scripts as backup_scripts
 from orchestrator.control import scripts as control_scripts
-from orchestrator.control.commands import ResetLimit, RetryTasks, SetLimit, Start, Stop
+from orchestrator.control.commands import DeleteShare, ResetLimit, RetryTasks, SetLimit, SetShare, Start, Stop
 from orchestrator.core.formats import FORMAT
 from orchestrator.core.ids import encode_foreign
 from orchestrator.core.rates import Rate
@@ -158,6 +158,7 @@ def play_lanes(pool: Pool) -> None:
     (held,) = pool.deliver("w2")
     pool.end(held)
     play_families(pool)
+    play_shares(pool)
 
 
 def play_families(pool: Pool) -> None:
@@ -184,6 +185,17 @@ def play_families(pool: Pool) -> None:
     assert pool.call(task_scripts.measure_bytes(pool.keys, ids=[held.task_id.encode()])) == {}
     before = pool.call(task_scripts.correct_bytes(pool.keys, changes={b"skill:gone": 100}))
     assert pool.call(task_scripts.correct_bytes(pool.keys, changes={b"skill:gone": -100})) == before - 100
+
+
+def play_shares(pool: Pool) -> None:
+    """Of three tasks of a key one may run at a time: the others rest until it has ended."""
+    pool.append(SetShare(key="k x", weight=2, at_most=1))
+    pool.put(*[row(fair="k%20x") for _ in range(3)])
+    for _ in range(3):
+        (held,) = pool.deliver("w2")
+        assert pool.deliver("w2") == []
+        pool.end(held)
+    pool.append(DeleteShare(key="k x"))
 
 
 def play_suspects(pool: Pool) -> None:

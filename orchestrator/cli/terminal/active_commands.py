@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SHOWN = 20
 """How many active commands `orc status` shows, so that it stays one screen."""
 COLUMN = "active_commands"
-_WORDS = {"stop": "stopped", "pause": "paused", "limit": "limited", "log": "log level set"}
+_WORDS = {"stop": "stopped", "pause": "paused", "limit": "limited", "share": "share set", "log": "log level set"}
 
 
 def active_commands(found: Iterable[ActiveCommandView]) -> list[dict[str, Any]]:
@@ -75,6 +75,6 @@ def _state(one: ActiveCommandView) -> str:
         return "to end" if one.ends_process else "draining" if one.kind == "worker" else "drained"
     if one.verb == "hold":
         return f"paused until {one.until:%H:%M:%S} UTC" if one.until else "paused"
-    if one.verb in {"limit", "log"}:
+    if one.verb in {"limit", "share", "log"}:
         return f"{word} to {one.value or '?'}"
     return f"{word}, refuses new tasks" if one.refuses else word

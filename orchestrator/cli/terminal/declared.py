@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager, nullcontext
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from orchestrator.cli.terminal.command_options import USUAL, CommandOptions, send_and_show
 from orchestrator.cli.terminal.confirm import ask
@@ -27,6 +27,7 @@ EXIT_CODES = (
     "Exit code: 0 every process answered or none runs; 5 an answer is missing, the command is active all the same."
 )
 HOW_LONG = "for_s"
+_METAVARS: Final = {"at_most": "N"}
 DURATION_HELP = "How long: 90s, 5m, 2h, or seconds."
 JSON_HELP = "JSON when it parses, otherwise text; @FILE and @- read it from a file or standard input."
 
@@ -100,7 +101,9 @@ def _parameters(model: type[Command]) -> Iterator[Parameter]:
                 yield Parameter(name, Parameter.POSITIONAL_ONLY, annotation=Annotated[str, typed])
     for name, field in fields.items():
         if not field.is_required():
-            yield _flag(name, field.description or "", None if field.annotation is bool else name.upper())
+            yield _flag(
+                name, field.description or "", None if field.annotation is bool else _METAVARS.get(name, name.upper())
+            )
     if reset:
         yield _flag("reset", reset.__doc__ or "")
     if model.drains:
@@ -112,7 +115,7 @@ def _parameters(model: type[Command]) -> Iterator[Parameter]:
 
 
 def _flag(name: str, help_: str, metavar: str | None = None) -> Parameter:
-    described = option(f"--{name}", metavar=metavar, help=help_)
+    described = option(f"--{name.replace('_', '-')}", metavar=metavar, help=help_)
     annotation = Annotated[str | None, described] if metavar else Annotated[bool, described]
     return Parameter(name, Parameter.KEYWORD_ONLY, default=None if metavar else False, annotation=annotation)
 
