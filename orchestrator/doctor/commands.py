@@ -88,6 +88,7 @@ CALLED: Final = (
     "SCARD KEY",
     "SISMEMBER KEY m",
     "SMISMEMBER KEY m",
+    "SPOP KEY 1",
     "SRANDMEMBER KEY 1",
     "SREM KEY m",
     "TTL KEY",
