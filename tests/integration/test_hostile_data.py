@@ -16,7 +16,7 @@ import anyio.to_thread
 import pytest
 
 from orchestrator import Agent, Message, NoAgentWarning, Record, Reject, Submission, TaskContext
-from orchestrator.core.errors import OrchestratorError, TaskFailed
+from orchestrator.core.errors import DamagedData, OrchestratorError, TaskFailed
 from orchestrator.core.payload import decode_json
 from orchestrator.sync import Orchestrator as BlockingOrchestrator
 from orchestrator.tasks.model import TaskState
@@ -29,6 +29,8 @@ from tests.helpers.json_values import alike
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
     from pathlib import Path
+
+    import redis
 
     from orchestrator.client.client import Orchestrator
     from tests.helpers.local_team import LocalTeam
@@ -447,6 +449,40 @@ async def test_the_blocking_client(team: LocalTeam, mark: Path) -> None:
 
     async with watched(mark):
         assert await anyio.to_thread.run_sync(run) == []
+
+
+@pytest.mark.parametrize(
+    "written",
+    [b"[" * 200_000, b"[" * 200_000 + b"]" * 200_000, b"\xff\x00", b"nan,"],
+    ids=["deep", "deep and closed", "no text", "no JSON"],
+)
+async def test_values_that_others_wrote(team: LocalTeam, redis_client: redis.Redis, written: bytes) -> None:
+    """A result, a path, a record and a state that are too deep or no JSON raise an error of ours, by name."""
+    orc, other, keys = team.orc, await team.client(), team.services.keys
+    await team.work(make_agent([]))
+    handle = await orc.submit("echo", {"value": 1})
+    await handle.result(WAIT_S)
+    async with orc.workspace("s").edit() as changed:
+        await changed.set("path", 1)
+    await orc.memory("ada").store(Record(step=1, kind="seen", content=1, id="r"))
+    await orc.agents.set_state("ada", {"f": 1})
+    redis_client.hset(keys.task(handle.id), "result", written)
+    redis_client.hset(keys.scope("session", "s").key("ws:doc"), "path", b"1  " + written)
+    redis_client.hset(keys.scope("agent", "ada").key("stm:rec"), "r", written)
+    redis_client.hset(keys.scope("agent", "ada").key("state"), "f", written)
+    reads: dict[str, Callable[[], Awaitable[Any]]] = {
+        "result": lambda: other.task(handle.id).result(WAIT_S),
+        "path": lambda: orc.workspace("s").get("path"),
+        "record": lambda: orc.memory("ada").get("r"),
+        "state": lambda: orc.agents.state("ada"),
+    }
+    found = {}
+    for what, read in reads.items():
+        try:
+            found[what] = f"read {await read()!r:.80}"
+        except DamagedData as refused:
+            found[what] = complaint(refused)
+    assert found == dict.fromkeys(reads, "")
 
 
 def test_the_hook_sees(mark: Path) -> None:
