@@ -117,6 +117,8 @@ def _changing(tasks: dict[str, str], folder: Path) -> list[tuple[str, ...]]:
         ("stop", "--skill", "other"), ("stop", "--session", SESSION), ("start", "--skill", "other"),
         ("start", "--session", SESSION), ("start", "--agent", "nobody"), ("control", "log-level", "warning"),
         ("control", "log-level", "--reset"), ("agents", "pause", "eve"), ("agents", "hold", "eve", "1m"),
+        ("shares", "set", "acme", "--weight", "3"), ("shares", "set", HOSTILE, "--weight", "3"), ("shares", "list"),
+        ("shares", "delete", "acme"), ("shares", "delete", HOSTILE),
         ("agents", "resume", "eve"), ("agents", "limit", "eve", "9/s"), ("limits", "set", "model", "9/s"),
         ("limits", "hold", "model", "1m"), ("limits", "reset", "model"), ("queues", "pause", "agent:eve"),
         ("queues", "drain", "agent:eve"), ("queues", "resume", "agent:eve"), ("workers", "drain", "nobody"),
