@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator import Agent, Cause, Retry, TaskContext
 from orchestrator.core.errors import UpgradeUnfinished
-from orchestrator.core.formats import Feature
+from orchestrator.core.formats import Feature, Floor
 from orchestrator.tasks import queries
 from orchestrator.tasks.submission import Submission
 from orchestrator.views.shares import list_shares
@@ -132,11 +132,10 @@ async def test_commands(team: LocalTeam, tmp_path: Path) -> None:
     assert (view.key, view.weight, view.at_most, view.waiting) == ("acme corp", 1.0, None, 1)
 
 
-async def test_refused_beside_older_programs(team: LocalTeam) -> None:
+async def test_refused_beside_older_programs(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
     """Older programs would let a flow stand still, so nothing with a key is stored."""
     store = team.orc.services.store
-    await store.execute("SET", store.keys.format, Feature.FAIR_SHARES.floor - 1)
-    store.floor.value = Feature.FAIR_SHARES.floor - 1
+    monkeypatch.setattr(Floor, "admits", lambda _, feature: feature is not Feature.FAIR_SHARES)
     with pytest.raises(UpgradeUnfinished, match="the share of a key"):
         await team.orc.submit("serve", fair="acme")
     with pytest.raises(UpgradeUnfinished, match="the share of a key"):
