@@ -58,8 +58,9 @@ def print_active_commands(rows: Sequence[Mapping[str, Any]], total: int) -> None
         for row in rows[:SHOWN]
     ]
     output.write(output.table(shown, ("slot", "state", "since", "by", "reason")))
-    if total > SHOWN:
-        output.write(f"and {total - SHOWN} more; -o json shows {'all' if len(rows) == total else len(rows)}\n")
+    if total > len(shown):
+        more = f"; -o json shows {'all' if len(rows) == total else len(rows)}" if len(rows) > len(shown) else ""
+        output.write(f"and {total - len(shown)} more{more}\n")
 
 
 def _in_words(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -370,10 +370,13 @@ def test_only_a_maker_that_listens_hears(pool: Pool, digit: str, hears: bool) ->
 
 
 @pytest.mark.parametrize("task_id", ["t", "x" * 24, "f" * 24])
-def test_nobody_hears_of_an_id_that_is_none(pool: Pool, task_id: str) -> None:
-    """A task with a made-up id ends like any other; there is nobody to tell."""
+def test_no_client_hears_of_an_id_that_is_none(pool: Pool, task_id: str) -> None:
+    """A task whose id an older `submit` accepted ends like any other, and no client gets a reply."""
     pool.register()
-    pool.put(row(task_id))
+    (made,) = pool.put()
+    pool.execute("RENAME", pool.keys.task(made), pool.keys.task(task_id))
+    pool.execute("ZREM", pool.keys.queue("skill:sum"), made)
+    pool.execute("ZADD", pool.keys.queue("skill:sum"), 1, task_id)
     pool.end(pool.one(), payload=b"1")
     assert pool.state(task_id) == "succeeded"
     assert [name for name in pool.names() if ":replies:" in name] == []
