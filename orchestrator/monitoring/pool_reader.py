@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from orchestrator.core.errors import StoreError
-from orchestrator.core.reading import read_text
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.monitoring.scripts import (
     AT_ONCE,
     AgentNumbers,
@@ -99,10 +99,10 @@ class PoolReader:
                 raise reply
         server, commands = await store.info_with_commands()
         flat, queues, suspected, scopes, behind = replies
-        waiting = {name: int(float(count)) for name, count in zip(behind[::2], behind[1::2], strict=True)}
+        waiting = {read_text(name): read_whole(count) for name, count in zip(behind[::2], behind[1::2], strict=True)}
         attempts = dict(zip(flat[::2], flat[1::2], strict=True))
         places = [
-            *[ReadyPlace.of_queue(read_text(name)) for name in {*queues, *waiting}],
+            *[ReadyPlace.of_queue(name) for name in {*map(read_text, queues), *waiting}],
             *[ReadyPlace("suspect", read_text(name)) for name in suspected],
         ]
         held = sorted(ReadyPlace("held", read_text(name)) for name in scopes)
@@ -114,8 +114,9 @@ class PoolReader:
         fresh_agents = {name: one for part in await store.call_all(agent_calls) for name, one in part.items()}
         fresh_queues = {name: one for part in await store.call_all(queue_calls) for name, one in part.items()}
         for name, count in waiting.items():
-            place = ReadyPlace.of_queue(name.decode())
-            fresh_queues[place] = fresh_queues[place]._replace(tasks=fresh_queues[place].tasks + count)
+            place = ReadyPlace.of_queue(name)
+            if place in fresh_queues:
+                fresh_queues[place] = fresh_queues[place]._replace(tasks=fresh_queues[place].tasks + count)
         self._agents = _merged(agents, self._agents, fresh_agents)
         self._queues = _merged([*places, *held], self._queues, fresh_queues)
         self._next_agent = due_agents[-1] if len(due_agents) < len(agents) else None

@@ -361,7 +361,7 @@ async def queue_lengths(store: Store) -> dict[str, int]:
 async def behind_keys(store: Store) -> dict[str, int]:
     """Count the tasks that wait behind others of their keys, by queue."""
     flat = await store.execute("ZRANGE", store.keys.share_queues, 0, -1, "WITHSCORES")
-    return {name.decode(): int(float(count)) for name, count in zip(flat[::2], flat[1::2], strict=True)}
+    return {read_text(name): read_whole(count) for name, count in zip(flat[::2], flat[1::2], strict=True)}
 
 
 async def version_scopes(store: Store) -> dict[str, str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.ids import decode_foreign
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.core.slots import parse_slot, share_slot
 from orchestrator.views.active_commands import of_slots, read_desired
 from orchestrator.views.paging import LIMIT
@@ -59,7 +60,7 @@ async def list_shares(services: Services, *, limit: int = LIMIT) -> ShareList:
     store, keys = services.store, services.store.keys
     busy = await store.execute("ZRANGE", keys.share_keys, 0, limit - 1, "REV", "WITHSCORES")
     number = await store.execute("ZCARD", keys.share_keys)
-    sums = {key.decode(): int(float(count)) for key, count in zip(busy[::2], busy[1::2], strict=True)}
+    sums = {read_text(key): read_whole(count) for key, count in zip(busy[::2], busy[1::2], strict=True)}
     defined = sorted(slot.name for slot in map(parse_slot, now.active) if slot.verb == "share")
     scores = await store.pipeline([("ZSCORE", keys.share_keys, key) for key in defined]) if defined else []
     idle = [key for key, score in zip(defined, scores, strict=True) if score is None]
