@@ -217,7 +217,7 @@ async def supervise(
         }
         async with anyio.create_task_group() as group:
             for name, run in loops.items():
-                group.start_soon(keep_running, name, run)
+                group.start_soon(keep_running, name, run, name=f"supervisor {name}")
 
     await leader.run(work)
 

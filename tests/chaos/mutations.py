@@ -35,7 +35,7 @@ MUTATIONS: Final = {
     ),
     "lost": Mutation(
         "includes/reclaim.lua",
-        "enqueue(waiting.ready, task.queue, task.score, id)",
+        "enqueue(waiting.ready, ready_place(task.queue, task.fair, task.rank), task.score, id)",
         "",
         "a task that is taken from a dead worker goes nowhere",
     ),

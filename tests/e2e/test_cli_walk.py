@@ -109,6 +109,11 @@ COMMANDS: Final[dict[str, tuple[str, ...] | None]] = {
     "restore": ("FOLDER/missing.backup",),
     "upgrade status": ("",),
     "upgrade finish": ("--yes",),
+    "upgrade load": ("",),
+    "auth acl": ("", "worker=adam"),
+    "shares set": ("acme --weight 3",),
+    "shares list": ("",),
+    "shares delete": ("acme",),
     "supervisor run": None,
     "worker run": None,
     "redis run": None,
@@ -129,7 +134,8 @@ COMMANDS: Final[dict[str, tuple[str, ...] | None]] = {
 }
 """Arguments with which each command is typed; None: it runs programs, or asks systemd."""
 LOCAL: Final = {
-    "completion", "config diff", "config schema", "config show", "config validate", "redis info", "service print",
+    "auth acl", "completion", "config diff", "config schema", "config show", "config validate", "redis info",
+    "service print",
     "version",
 }  # fmt: skip
 """They need no server."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
     from tests.helpers.local_team import LocalTeam
 
-MOST_COMMANDS = 10
+MOST_COMMANDS = 11
 FROM_SUPERVISORS = {metric.name for metric in METRICS if metric.source != "host"}
 
 
@@ -338,7 +338,7 @@ class TestLargePool:
             assert len(found) < 10_000
 
     async def test_commands(self, settings: Settings, redis_client: redis.Redis) -> None:
-        """A scrape sends at most ten commands, and the requests of one second share it."""
+        """A scrape sends at most eleven commands, and the requests of one second share it."""
         async with large_pool(settings) as services:
             health = SupervisorHealth(settings, "unix:/unused")
             health.connected(services, "s")

@@ -283,7 +283,7 @@ async def test_a_supervisor_gives_way_when_its_lease_is_lost(leaderless: LocalTe
 
 
 def _assigners() -> list[str | None]:
-    return [task.name for task in anyio.get_running_tasks() if "Assigner.run" in (task.name or "")]
+    return [task.name for task in anyio.get_running_tasks() if "assigner" in (task.name or "")]
 
 
 async def test_nothing_is_lost_between_two_that_both_work(team: LocalTeam) -> None:

@@ -200,7 +200,7 @@ async def test_a_user_who_may_not_load_scripts(team: LocalTeam, primary: RedisSe
             source = views.source()
             assert len(await list_tasks(views.services)) == 2
         assert source.replicas == ()
-        assert "no permissions to run the 'script|load' command" in source.problem
+        assert "this user may load none; type `orc upgrade load`" in source.problem
         async with open_views(team.settings, name="test"):
             pass
         async with open_views(settings, name="test") as views:

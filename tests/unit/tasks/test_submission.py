@@ -52,7 +52,7 @@ def test_a_plain_task_has_the_defaults(validator: SubmissionValidator) -> None:
     [
         {"agent": "a"}, {"session": "s"}, {"priority": 3}, {"delay": 1}, {"at": NOON}, {"start_by": NOON}, {"key": "k"},
         {"timeout": 1}, {"max_attempts": 1}, {"tags": ["t"]}, {"result_ttl": 1},
-        {"lane": "l"}, {"on_busy": "reject", "lane": "l"},
+        {"lane": "l"}, {"on_busy": "reject", "lane": "l"}, {"fair": "acme"},
     ],
     ids=lambda option: next(iter(option)),
 )  # fmt: skip
