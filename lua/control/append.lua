@@ -26,7 +26,7 @@ local now_arg      = ARGV[13]                  -- time: test override, microseco
 --@include time: now_us, integer
 --@include key: has_type
 --@include notify: notify_supervisor
---@include desired: is_active, held_until, count_desired, desired_number, raise_seq
+--@include desired: is_active, is_of_envelope, held_until, count_desired, desired_number, raise_seq
 --@include restoring: goes_on
 --@include limit: set_limit
 --@include share: wake_share
@@ -87,7 +87,7 @@ local seq = (#changes > 0 or job == '1') and raise_seq(pool, now_ms)
 for i = 1, #changes do
   local slot, mark = changes[i].slot, changes[i].mark
   local was = is_active(pool, slot)
-  local session = string.sub(slot, 1, 13) == 'stop:session:'
+  local session = is_of_envelope(slot)
   local limit = string.match(slot, '^limit:(.*)$')
   if slot ~= 'epoch' then redis.call('HSET', pool .. ':desired:revisions', slot, seq) end
   if slot == 'epoch' then

@@ -13,7 +13,7 @@ local mark    = ARGV[5]                   -- str: mark of the restore of a backu
 local now_arg = ARGV[6]                   -- time: test override, microseconds
 --@include time: now_us, integer
 --@include notify: notify_supervisor
---@include desired: is_active, count_desired, desired_number, check_revisions, raise_seq
+--@include desired: is_active, is_of_envelope, count_desired, desired_number, check_revisions, raise_seq
 --@include limit: set_limit
 --@include share: wake_share
 --@include restoring: goes_on
@@ -38,7 +38,7 @@ local function restore(row)
     redis.call('HDEL', desired_key, slot, 'verified:' .. slot)
   end
   local is = is_active(pool, slot)
-  if string.sub(slot, 1, 13) == 'stop:session:' and was ~= is then count_desired(pool, 'sessions', is and 1 or -1) end
+  if is_of_envelope(slot) and was ~= is then count_desired(pool, 'sessions', is and 1 or -1) end
   local limit = string.match(slot, '^limit:(.*)$')
   if limit then set_limit(pool, limit, row.starts, row.window_us) end
   wake_share(pool, slot)

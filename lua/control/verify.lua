@@ -10,7 +10,7 @@ local rows     = cmsgpack.unpack(ARGV[1])  -- rows: slot value verdict starts wi
 local seq      = ARGV[2]                   -- str: seq of the state that was read
 local sessions = ARGV[3]                   -- str: correct number of stopped sessions; empty: the stored one is correct
 --@include notify: notify_supervisor
---@include desired: is_active, count_desired, raise_seq
+--@include desired: is_active, is_of_envelope, count_desired, raise_seq
 --@include limit: set_limit
 --@include share: wake_share
 
@@ -27,7 +27,7 @@ local function put_back(slot, true_value, starts, window_us, restored)
     redis.call('HDEL', desired_key, slot, 'verified:' .. slot)
   end
   local is = is_active(pool, slot)
-  if string.sub(slot, 1, 13) == 'stop:session:' and was ~= is then count_desired(pool, 'sessions', is and 1 or -1) end
+  if is_of_envelope(slot) and was ~= is then count_desired(pool, 'sessions', is and 1 or -1) end
   local limit = string.match(slot, '^limit:(.*)$')
   if limit then set_limit(pool, limit, starts, window_us) end
   wake_share(pool, slot)

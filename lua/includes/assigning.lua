@@ -392,7 +392,7 @@ local function fill_inbox(pool, run, agent, most)
     else
       -- A task that a stop or these versions hold back waits with its like, so that it does not block the queue (protocol
       -- rules 7 and 28).
-      scope = run.any_active and stopped_scope(pool, run.sessions, task.skill, found.env) or nil
+      scope = run.any_active and stopped_scope(pool, run.sessions, task.skill, id, found.env) or nil
       if not scope and task.refused then scope = refusing_scope(pool, run, agent, task, found.env) end
       if scope then
         enqueue(held, scope, score, id)

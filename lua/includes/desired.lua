@@ -1,7 +1,7 @@
 -- The desired state: active commands.
 --@include time: integer
 --@include key: has_type, percent_encode
---@include envelope: session_of
+--@include envelope: session_of, family_of
 --@include version: version_scope
 
 -- Returns whether a slot of the desired state holds an active command: its first letter is 1.
@@ -23,28 +23,38 @@ local function agent_blocked(pool, agent)
   return is_active(pool, 'stop:all') or is_active(pool, 'stop:agent:' .. agent) or is_active(pool, 'pause:agent:' .. agent)
 end
 
--- Returns whether any session is stopped; without one, envelopes need not be read for their sessions.
+-- Returns whether a slot is the stop of a session or a family, which the envelope of a task names. `desired` counts them
+-- in its field `sessions`.
+local function is_of_envelope(slot)
+  return string.sub(slot, 1, 13) == 'stop:session:' or string.sub(slot, 1, 12) == 'stop:family:'
+end
+
+-- Returns whether any session or family is stopped; without one, envelopes need not be read for theirs.
 local function any_session_stopped(pool)
   return tonumber(redis.call('HGET', pool .. ':desired', 'sessions') or 0) > 0
 end
 
--- Returns the stop that holds one task back, that of its skill or its session, as `skill:S` or `session:S`; nil: none.
--- Needed only when commands are active.
-local function stopped_scope(pool, sessions, skill, envelope)
+-- Returns the stop that holds one task back, that of its skill, session or family, as `skill:S`, `session:S` or
+-- `family:ROOT`; nil: none. Needed only when commands are active; without `sessions`, no session and no family is stopped.
+local function stopped_scope(pool, sessions, skill, id, envelope)
   if skill and is_active(pool, 'stop:skill:' .. skill) then return 'skill:' .. skill end
-  local session = sessions and session_of(envelope)
+  if not sessions then return nil end
+  local session, family = session_of(envelope), family_of(id, envelope)
   if session and is_active(pool, 'stop:session:' .. session) then return 'session:' .. percent_encode(session) end
+  if family and is_active(pool, 'stop:family:' .. family) then return 'family:' .. family end
   return nil
 end
 
--- Returns the scopes that may hold a task back: the stops of its skill and of its session, and the versions of its skill
--- that refused it.
-local function suspended_scopes(queue, skill, envelope, refused)
+-- Returns the scopes that may hold a task back: the stops of its skill, its session and its family, and the versions of its
+-- skill that refused it.
+local function suspended_scopes(queue, skill, id, envelope, refused)
   local scopes = {}
   local named = skill or string.match(queue, '^skill:(.*)$')
   if named then scopes[1] = 'skill:' .. named end
   local session = envelope and session_of(envelope)
   if session then scopes[#scopes + 1] = 'session:' .. percent_encode(session) end
+  local family = envelope and family_of(id, envelope)
+  if family then scopes[#scopes + 1] = 'family:' .. family end
   if refused then scopes[#scopes + 1] = version_scope(refused, queue) end
   return scopes
 end

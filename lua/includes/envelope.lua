@@ -34,6 +34,17 @@ local function session_of(envelope)
   return session or nil
 end
 
+-- Returns the first task of the family of a task: itself without a parent. nil: an older program has submitted it. Parent,
+-- depth and root are the seventh, eighth and tenth option.
+local function family_of(id, envelope)
+  local at = options_at(envelope)
+  if not at then return id end
+  local values = {cmsgpack.unpack_limit(envelope, 10, at - 1)}
+  local depth = tonumber(values[9]) or 0
+  if depth == 0 then return id end
+  return depth == 1 and values[8] or values[11] or nil
+end
+
 -- Returns how many parents a task has above it, the eighth option of its envelope.
 local function depth_of(envelope)
   local at = options_at(envelope)

@@ -92,7 +92,7 @@ local function leave_queue(pool, queue, id, flow)
   if agent then redis.call('ZREM', pool .. ':parked:' .. agent, id) end
   if redis.call('EXISTS', pool .. ':held') == 0 then return end
   local task = read_task(pool .. ':task:' .. id, 'skill', 'env', 'refused')
-  local scopes = suspended_scopes(queue, task.skill, task.env, task.refused)
+  local scopes = suspended_scopes(queue, task.skill, id, task.env, task.refused)
   for i = 1, #scopes do redis.call('ZREM', pool .. ':held:' .. scopes[i], id) end
 end
 

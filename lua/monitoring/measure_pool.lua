@@ -44,7 +44,7 @@ local desired_key = pool .. ':desired'
 local stops, slots = {}, has_type({}, desired_key, 'hash') and redis.call('HKEYS', desired_key) or {}
 for i = 1, #slots do
   local verb, kind = string.match(slots[i], '^(%l+):(%l+)')
-  if (verb == 'pause' or (verb == 'stop' and kind ~= 'session')) and is_active(pool, slots[i]) then
+  if (verb == 'pause' or (verb == 'stop' and kind ~= 'session' and kind ~= 'family')) and is_active(pool, slots[i]) then
     stops[#stops + 1] = slots[i]
   elseif verb == 'hold' and kind == 'agent' and held_until(pool, slots[i], math.floor(now / 1000)) > 0 then
     stops[#stops + 1] = slots[i]

@@ -62,10 +62,10 @@ local blocked = any_active and (agent_blocked(pool, agent) or held_until(pool, '
 local sessions = any_active and any_session_stopped(pool)
 
 -- Returns whether an active command keeps a task from starting.
-local function stopped(task)
+local function stopped(id, task)
   if blocked then return true end
   local skill = task.skill or string.match(task.queue, '^skill:(.*)$')
-  return any_active and stopped_scope(pool, sessions, skill, task.env) ~= nil
+  return any_active and stopped_scope(pool, sessions, skill, id, task.env) ~= nil
 end
 
 --@rows candidates: entry died worker
@@ -123,7 +123,7 @@ local function consider(i)
   died = task.died
   local generation = integer(next_generation(task.gen, now_ms))
   if not died then return_slots(pool, agent, id, task.gen) end
-  if stopped(task) then
+  if stopped(id, task) then
     requeue_task(pool, waiting, id, task, generation, now, 'is stopped')
     leave[#leave + 1] = entry
     return

@@ -150,7 +150,7 @@ end
 local function is_held(id, task)
   if not has_type(types, held_key, 'set') or types[held_key] == 'none' then return false end
   local found = read_task(pool .. ':task:' .. id, 'skill', 'env', 'refused')
-  local scopes = suspended_scopes(task.queue, found.skill, found.env, found.refused)
+  local scopes = suspended_scopes(task.queue, found.skill, id, found.env, found.refused)
   for i = 1, #scopes do
     if score_in(held_key .. ':' .. scopes[i], id) then return true end
   end

@@ -14,7 +14,7 @@ local caps        = ARGV[4]                   -- str: bytes of a queue, bytes of
 local now_arg     = ARGV[5]                   -- time: test override, microseconds
 --@include time: now_us, integer
 --@include key: percent_encode
---@include envelope: skill_queue, session_of
+--@include envelope: skill_queue, session_of, family_of
 --@include record: read_task, has_ended, lifetime, rank_of
 --@include desired: is_active
 --@include version: parse_version_scope
@@ -30,7 +30,7 @@ local now_arg     = ARGV[5]                   -- time: test override, microsecon
 --@include notify: notify_supervisor
 --@rare: is_known, refused_by, held_by, percent_encode, live_member, make_way
 --@rare: pass_lane, fire_is_stale, record_fire, parse_version_scope, put_due, append_event, has_begun, cancel_task, flush_cancelling
---@rare: flush_turns, flush_children, session_of, note_activity, drop_arguments, reason_below, note_children, collect_tags, flush_tags
+--@rare: flush_turns, flush_children, session_of, family_of, note_activity, drop_arguments, reason_below, note_children, collect_tags, flush_tags
 --@rare: exceeded_cap, read_bytes, count_queues, is_full, mark_cap, unmark_caps, add_bytes, stored_size, collect_bytes
 --@rare: join_flow, wake_flows, ready_place, flow_length
 
@@ -52,11 +52,13 @@ local any_full, refusing = marks == 2 or (marks == 1 and not any_active), {}
 local any_held = any_active and redis.call('EXISTS', pool .. ':held') == 1
 
 -- Returns the slot of the first active command that refuses a new task, a stop or a drain of its queue; or nil.
-local function refused_by(queue, skill, envelope)
+local function refused_by(queue, skill, id, envelope)
   local session = session_of(envelope)
   local slots = {'stop:all', 'stop:' .. queue, 'drain:queue:' .. queue}
   if skill then slots[4] = 'stop:skill:' .. skill end
   if session then slots[#slots + 1] = 'stop:session:' .. session end
+  local family = family_of(id, envelope)
+  if family then slots[#slots + 1] = 'stop:family:' .. family end
   for i = 1, #slots do
     local slot = slots[i]
     if refusing[slot] == nil then
@@ -109,9 +111,9 @@ local function held_by(scope)
 end
 
 -- Returns what leaves no room for a task in a queue, or nil: the queue, or the slot of a stop that holds tasks of the
--- same session or skill back. They would stand in the queue without the stop (protocol rule 7). Only tasks with a key wait
+-- same session, family or skill back. They would stand in the queue without the stop (protocol rule 7). Only tasks with a key wait
 -- behind others with a key.
-local function full_place(queue, skill, envelope, fair)
+local function full_place(queue, skill, id, envelope, fair)
   local length = length_of(queue)
   if fair then length = length + flow_length(queue) end
   if length >= max_tasks then return queue end
@@ -122,6 +124,8 @@ local function full_place(queue, skill, envelope, fair)
   if session and length + held_by('session:' .. percent_encode(session)) >= max_tasks then
     return 'stop:session:' .. session
   end
+  local family = family_of(id, envelope)
+  if family and length + held_by('family:' .. family) >= max_tasks then return 'stop:family:' .. family end
   return nil
 end
 
@@ -268,7 +272,7 @@ local function judge(i, row)
   if fire and fire_is_stale(pool, fire) then return 'stale', fire.schedule end
   local due = row.at_ms or 0
   if row.delay_ms and now_ms + row.delay_ms > due then due = now_ms + row.delay_ms end
-  local refusal = any_active and refused_by(queue, row.skill, row.envelope)
+  local refusal = any_active and refused_by(queue, row.skill, row.id, row.envelope)
   if refusal then return 'stopped', refusal end
   local size = #row.envelope + (row.apart and redis.call('HSTRLEN', task_keys[i], 'args') or 0)
   local weight = weigh(id, size)
@@ -285,13 +289,13 @@ local function judge(i, row)
     local place = 'lane:' .. lane
     if length_of(place) > 0 then
       waits_in = place
-    elseif not full_place(queue, row.skill, row.envelope, row.fair) then
+    elseif not full_place(queue, row.skill, row.id, row.envelope, row.fair) then
       lengths[place] = 1
     end
   end
   local full
   if waits_in == queue then
-    full = full_place(queue, row.skill, row.envelope, row.fair)
+    full = full_place(queue, row.skill, row.id, row.envelope, row.fair)
   elseif length_of(waits_in) >= max_tasks then
     full = waits_in
   end

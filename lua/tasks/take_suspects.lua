@@ -103,7 +103,7 @@ for i = 1, #found do
   local id, score, queue = found[i].id, found[i].score, found[i].queue
   --@row record: state gen env fails deaths skill out requeued group alone blamed refused fair rank
   local record = found[i].task
-  local scope = record.state == 'ready' and any_active and stopped_scope(pool, sessions, record.skill, record.env)
+  local scope = record.state == 'ready' and any_active and stopped_scope(pool, sessions, record.skill, id, record.env)
   if record.state ~= 'ready' then
     -- An index entry that an interrupted script left behind; the record decides.
     collect(removed, queue, id)

@@ -22,7 +22,7 @@ local id      = ARGV[1]            -- str: task
 local limit   = tonumber(ARGV[2])  -- int: read at most this many agents
 local now_arg = ARGV[3]            -- time: test override, microseconds
 --@include time: now_us
---@include envelope: skill_queue, session_of
+--@include envelope: skill_queue, session_of, family_of
 --@include version: version_scope, any_refuses
 --@include record: read_task, forgiven_failures, has_ended
 --@include desired: is_active, held_until, stopped_scope
@@ -161,7 +161,7 @@ if state == 'ready' then
   --@row place: rank parked held group key behind taken at_most
   place.rank = rank
   place.parked = addressed and redis.call('ZSCORE', pool .. ':parked:' .. addressed, id) and 1 or 0
-  local scope = any_active and stopped_scope(pool, true, skill, env)
+  local scope = any_active and stopped_scope(pool, true, skill, id, env)
   place.held = scope and redis.call('ZSCORE', pool .. ':held:' .. scope, id) and 1 or 0
   if task.refused and redis.call('ZSCORE', pool .. ':held:' .. version_scope(task.refused, queue), id) then place.held = 1 end
   local suspected = redis.call('ZSCORE', pool .. ':suspects:' .. queue, id)
@@ -211,4 +211,6 @@ note_active('stop:skill:' .. skill)
 note_active('pause:queue:' .. queue)
 local session = any_active and session_of(env)
 if session then note_active('stop:session:' .. session) end
+local family = any_active and family_of(id, env)
+if family then note_active('stop:family:' .. family) end
 return {now, redis.call('GET', pool .. ':leader'), facts, place, agents, active}

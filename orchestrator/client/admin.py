@@ -15,19 +15,28 @@ from orchestrator.control.commands import (
     PurgeQueue,
     RecordUpgrade,
     RetryTasks,
+    Start,
     make_command,
 )
 from orchestrator.control.sending import send, this_actor
 from orchestrator.control.signing import signer_of
 from orchestrator.core.command_record import check_said
 from orchestrator.core.durations import from_instant_ms, to_seconds
-from orchestrator.core.errors import CommandRefused, OrchestratorError, StoreError, UpgradeRefused
+from orchestrator.core.errors import (
+    CommandRefused,
+    InvalidInput,
+    NotFound,
+    OrchestratorError,
+    StoreError,
+    UpgradeRefused,
+)
 from orchestrator.core.formats import FORMAT
 from orchestrator.core.ids import check_task_id
 from orchestrator.core.payload import encode_json
 from orchestrator.core.reading import read_whole
 from orchestrator.tasks.families import to_retry
-from orchestrator.tasks.model import TaskState
+from orchestrator.tasks.model import TaskState, root_of
+from orchestrator.tasks.records import read_record
 from orchestrator.tasks.selecting import DEFAULT_LIMIT, ENDED, OPEN, RETRYABLE, WORDS_CHARS, TaskFilter, select
 
 if TYPE_CHECKING:
@@ -108,12 +117,13 @@ class Admin:
         agent: str | None = None,
         session: str | None = None,
         skill: str | None = None,
+        family: str | None = None,
         now: bool = False,
         refuse: bool = False,
         reason: str = "",
         actor: str | None = None,
     ) -> Sent:
-        """Stop starting tasks until `start`: everywhere, or of one agent, session or skill. Restarts do not end a stop.
+        """Stop starting tasks until `start`: everywhere, or of an agent, session, skill, family. Restarts end no stop.
 
         By default running tasks finish, and new tasks are accepted and wait.
 
@@ -121,13 +131,17 @@ class Admin:
             agent: only this agent.
             session: only tasks of this session.
             skill: only tasks of this skill.
+            family: only the family of this task: the first one above it and all below that.
             now: interrupt running tasks; they return to their queues and no attempt is counted.
             refuse: reject new tasks with the error `Stopped`.
             reason: kept with the command.
             actor: user and host of this process by default.
         """
         return await self._give(
-            "stop", {"agent": agent, "session": session, "skill": skill, "now": now, "refuse": refuse}, reason, actor
+            "stop",
+            {"agent": agent, "session": session, "skill": skill, "family": family, "now": now, "refuse": refuse},
+            reason,
+            actor,
         )
 
     async def start(
@@ -136,6 +150,7 @@ class Admin:
         agent: str | None = None,
         session: str | None = None,
         skill: str | None = None,
+        family: str | None = None,
         limit: str | None = None,
         reason: str = "",
         actor: str | None = None,
@@ -148,12 +163,16 @@ class Admin:
             agent: only this agent.
             session: only tasks of this session.
             skill: only tasks of this skill.
+            family: only the family of this task: the first one above it and all below that.
             limit: end the pause of this limit.
             reason: kept with the command.
             actor: user and host of this process by default.
         """
         return await self._give(
-            "start", {"agent": agent, "session": session, "skill": skill, "limit": limit}, reason, actor
+            "start",
+            {"agent": agent, "session": session, "skill": skill, "family": family, "limit": limit},
+            reason,
+            actor,
         )
 
     async def pause_agent(self, agent: str, *, reason: str = "", actor: str | None = None) -> Sent:
@@ -401,12 +420,28 @@ class Admin:
         max_depth = self._services().settings.queue.max_depth
         return encode_json(name, value, max_bytes=32_768, max_depth=max_depth).decode()
 
+    async def _first_of(self, task: str, *, ends: bool) -> str:
+        """Return the first task of a family; of one that is gone, the task itself, so that its stop can be ended."""
+        record = await read_record(self._services().store, check_task_id(task), "state", "env")
+        if not record.exists:
+            if ends:
+                return task
+            raise NotFound(f"task {task} does not exist, or its retention has passed")
+        first = root_of(task, record.envelope)
+        if first is None:
+            raise InvalidInput(
+                f"an older program has submitted task {task} and stored no first task of its family; name that one"
+            )
+        return first
+
     async def give(
         self, command: Command, *, reason: str = "", actor: str | None = None, tasks: Sequence[str] = ()
     ) -> Sent:
         """Give a command of `orchestrator.control.commands`; `tasks`: the selection of a job."""
         services = self._services()
         retry_for_s = services.settings.redis.command_timeout_s
+        if (task := getattr(command, "family", None)) is not None:
+            command = command.model_copy(update={"family": await self._first_of(task, ends=isinstance(command, Start))})
         accepted = await send(
             services.store, services.settings, command, actor=actor, reason=reason, tasks=tasks, retry_for_s=retry_for_s
         )

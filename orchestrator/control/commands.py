@@ -16,7 +16,7 @@ import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.ids import check_name, check_task_id, encode_foreign
+from orchestrator.core.ids import check_name, check_task_id, check_task_prefix, encode_foreign
 from orchestrator.core.payload import decode_json
 from orchestrator.core.queue_name import QueueName
 from orchestrator.core.rates import parse_rate
@@ -100,6 +100,8 @@ ShareKey: TypeAlias = Annotated[
     str, AfterValidator(_check_key), Field(description="The key, as `fair=` of a submit has it.")
 ]
 TaskId: TypeAlias = Annotated[str, AfterValidator(check_task_id)]
+FamilyTask: TypeAlias = Annotated[str, AfterValidator(check_task_prefix)]
+"""Any task of a family; on the command line the beginning of its id. `Admin.give` sends the first task."""
 ConfigKey: TypeAlias = Annotated[str, _name("config key"), Field(description="Name of the value, as routing.model.")]
 JSON: Final = AfterValidator(_check_json)
 JsonText: TypeAlias = Annotated[str, JSON, Field(max_length=8192, description="JSON value, at most 8192 characters.")]
@@ -179,24 +181,27 @@ class _Scoped(Command):
     agent: AgentName | None = Field(default=None, description="Only this agent.")
     session: SessionId | None = Field(default=None, description="Only tasks of this session.")
     skill: SkillName | None = Field(default=None, description="Only tasks of this skill.")
+    family: FamilyTask | None = Field(
+        default=None, description="Only the family of this task: the first one above it and all below that."
+    )
 
     @model_validator(mode="after")
     def _one_scope(self) -> _Scoped:
-        if sum(part is not None for part in (self.agent, self.session, self.skill)) > 1:
-            raise ValueError("name one of agent, session and skill, or none of them for everything")
+        if sum(part is not None for part in (self.agent, self.session, self.skill, self.family)) > 1:
+            raise ValueError("name one of agent, session, skill and family, or none of them for everything")
         return self
 
     @property
     def scope(self) -> str:
-        """The scope as slots spell it: `all`, `agent:A`, `session:S` or `skill:S`."""
-        for kind in ("agent", "session", "skill"):
+        """The scope as slots spell it: `all`, `agent:A`, `session:S`, `skill:S` or `family:ID`."""
+        for kind in ("agent", "session", "skill", "family"):
             if (name := getattr(self, kind)) is not None:
                 return f"{kind}:{name}"
         return "all"
 
 
 class Stop(_Scoped):
-    """Stop starting tasks until `start`: everywhere, or of one agent, session or skill. Restarts do not end a stop.
+    """Stop starting tasks until `start`: everywhere, or of an agent, session, skill, family. Restarts end no stop.
 
     By default running tasks finish, and new tasks are accepted and wait.
     """
@@ -240,7 +245,7 @@ class Start(_Scoped):
     @model_validator(mode="after")
     def _no_other_scope(self) -> Start:
         if self.limit is not None and self.scope != "all":
-            raise ValueError("name one of agent, session, skill and limit, or none of them for everything")
+            raise ValueError("name one of agent, session, skill, family and limit, or none of them for everything")
         return self
 
     @property

@@ -112,7 +112,9 @@ class Desired:
         """The active commands and the configuration values by slot."""
         return {**self.active, **{found.slot: found for found in self.config.values()}}
 
-    def stop_of(self, *, agent: str, skill: str | None = None, session: str | None = None) -> ActiveCommand | None:
+    def stop_of(
+        self, *, agent: str, skill: str | None = None, session: str | None = None, family: str | None = None
+    ) -> ActiveCommand | None:
         """Return the widest stop that applies to such a task, or None if it may start."""
         if not self.active:
             return None
@@ -121,16 +123,24 @@ class Desired:
             stop_slot("agent", agent),
             skill is not None and stop_slot("skill", skill),
             session is not None and stop_slot("session", session),
+            family is not None and stop_slot("family", family),
         ):
             if slot and slot in self.active:
                 return self.active[slot]
         return None
 
-    def interrupts(self, *, agent: str, skill: str, session: str | None) -> ActiveCommand | None:
+    def interrupts(
+        self, *, agent: str, skill: str, session: str | None, family: str | None = None
+    ) -> ActiveCommand | None:
         """Return the stop that interrupts such a task while it runs, or None if it continues."""
         if not self.active:
             return None
-        scoped = (stop_slot("agent", agent), stop_slot("skill", skill), stop_slot("session", session or ""))
+        scoped = (
+            stop_slot("agent", agent),
+            stop_slot("skill", skill),
+            stop_slot("session", session or ""),
+            stop_slot("family", family or ""),
+        )
         for slot in (STOP_ALL, *scoped):
             found = self.active.get(slot)
             if found is not None and found.interrupts:

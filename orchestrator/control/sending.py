@@ -98,6 +98,8 @@ async def send(
         command = command.selecting(tasks)
     if isinstance(command, TimedPause):
         await store.require(Feature.TIMED_PAUSES)
+    if getattr(command, "family", None) is not None:
+        await store.require(Feature.FAMILY_STOPS)
     if isinstance(command, SetShare):
         await store.require(Feature.FAIR_SHARES)
     issued = await _issue(store, settings, command, actor=actor, reason=reason)

@@ -43,7 +43,8 @@ WORKER_COMMAND_MS: Final = 3_600_000
 """A command for an unknown worker is dropped after this time."""
 
 _WORKER_SLOT: Final = "drain:worker:"
-_SESSION_SLOT: Final = "stop:session:"
+_ENVELOPE_SLOTS: Final = ("stop:session:", "stop:family:")
+"""Stops of what the envelope of a task names; `desired` has the number of those that are active."""
 _COUNTERS: Final = frozenset({"seq", "epoch", "sessions"})
 _log = get_logger(__name__)
 
@@ -302,5 +303,5 @@ async def _replies(store: Store, commands: list[tuple[str, ...]]) -> list[Any]:
 
 def _wrong_count(fields: Mapping[str, bytes]) -> int | None:
     """Return the number of stopped sessions, if the stored count differs."""
-    count = sum(value[:1] == b"1" for slot, value in fields.items() if slot.startswith(_SESSION_SLOT))
+    count = sum(value[:1] == b"1" for slot, value in fields.items() if slot.startswith(_ENVELOPE_SLOTS))
     return None if fields.get("sessions", b"0") == str(count).encode() else count

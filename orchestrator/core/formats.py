@@ -40,6 +40,7 @@ class Feature(Enum):
     VALUES_APART = ("a large value in a field of its own", 3)
     TAG_INDEX = ("an index of the tasks with a tag", 3)
     TIMED_PAUSES = ("a pause with an end", 3)
+    FAMILY_STOPS = ("a stop of a family", 3)
     FAIR_SHARES = ("a task that counts for the share of a key, or a share", 3)
     SEVERAL_AGENTS = ("a notification about the room of several agents", 3)
 

@@ -20,8 +20,10 @@ class Slot(NamedTuple):
 
     Attributes:
         verb: `stop`, `pause`, `hold` (a pause with an end), `drain`, `limit`, `share`, `log`, `config` or `do`.
-        kind: of a stop, pause, hold or drain: `all`, `agent`, `session`, `skill`, `queue`, `limit` or `worker`.
-        name: of the agent, session, skill, queue, worker, limit, key of a share (encoded), config value or job.
+        kind: of a stop, pause, hold or drain: `all`, `agent`, `session`, `family`, `skill`,
+            `queue`, `limit` or `worker`.
+        name: of the agent, session, skill, queue, worker, first task of a family, limit, key of a share (encoded),
+            config value or job.
     """
 
     verb: str
@@ -44,7 +46,7 @@ def parse_slot(slot: str) -> Slot:
 
 
 def stop_slot(kind: str, name: str) -> str:
-    """Return the slot of a stop of an agent, session or skill."""
+    """Return the slot of a stop of an agent, session, family or skill."""
     return f"stop:{kind}:{name}"
 
 

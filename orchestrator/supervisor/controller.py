@@ -42,7 +42,7 @@ RELEASE_BATCH: Final = 500
 CATCH_UP: Final = 500
 """How many of the newest commands are checked for missing receipts at the start and after a gap."""
 BLOCK_S: Final = 30.0
-HOLDING: Final = ("stop:session:", "stop:skill:")
+HOLDING: Final = ("stop:session:", "stop:family:", "stop:skill:")
 REFUSALS_A_MINUTE: Final = 1000
 """Refused commands that are recorded; Redis keeps about as many."""
 REFUSED_BYTES: Final = 4096

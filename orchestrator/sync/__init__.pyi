@@ -555,12 +555,13 @@ class Admin:
         agent: str | None = None,
         session: str | None = None,
         skill: str | None = None,
+        family: str | None = None,
         now: bool = False,
         refuse: bool = False,
         reason: str = "",
         actor: str | None = None,
     ) -> Sent:
-        """Stop starting tasks until `start`: everywhere, or of one agent, session or skill. Restarts do not end a stop.
+        """Stop starting tasks until `start`: everywhere, or of an agent, session, skill, family. Restarts end no stop.
 
         By default running tasks finish, and new tasks are accepted and wait.
 
@@ -568,6 +569,7 @@ class Admin:
             agent: only this agent.
             session: only tasks of this session.
             skill: only tasks of this skill.
+            family: only the family of this task: the first one above it and all below that.
             now: interrupt running tasks; they return to their queues and no attempt is counted.
             refuse: reject new tasks with the error `Stopped`.
             reason: kept with the command.
@@ -580,6 +582,7 @@ class Admin:
         agent: str | None = None,
         session: str | None = None,
         skill: str | None = None,
+        family: str | None = None,
         limit: str | None = None,
         reason: str = "",
         actor: str | None = None,
@@ -592,6 +595,7 @@ class Admin:
             agent: only this agent.
             session: only tasks of this session.
             skill: only tasks of this skill.
+            family: only the family of this task: the first one above it and all below that.
             limit: end the pause of this limit.
             reason: kept with the command.
             actor: user and host of this process by default.

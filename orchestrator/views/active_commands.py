@@ -26,7 +26,8 @@ class ActiveCommandView:
     Attributes:
         slot: its slot, as `stop:agent:editor`.
         verb: `stop`, `pause`, `hold` (a pause with an end), `drain`, `limit`, `share` or `log`.
-        kind: of a stop, pause, hold or drain: `all`, `agent`, `session`, `skill`, `queue`, `limit` or `worker`.
+        kind: of a stop, pause, hold or drain: `all`, `agent`, `session`, `family`, `skill`, `queue`, `limit` or
+            `worker`.
         name: of the agent, session, skill, queue, worker or limit, or the encoded key of a share.
         refuses: of a stop: new tasks are refused.
         ends_process: of the drain of a worker: it exits when it has drained.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from orchestrator.agents import queries
 from orchestrator.core.errors import NotFound
 from orchestrator.tasks.queries import queue_lengths
+from orchestrator.views.tasks import find_task
 from orchestrator.views.workers import find_worker
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ async def resolve(services: Services, command: Command) -> tuple[Command, Unknow
     store, unknown = services.store, None
     if agent := getattr(command, "agent", None):
         _, unknown = await find_agent(services, agent)
+    elif family := getattr(command, "family", None):
+        return command.model_copy(update={"family": await find_task(services, family)}), None
     elif queue := getattr(command, "queue", None):
         if queue not in await queries.served(store) and queue not in await queue_lengths(store):
             unknown = UnknownTarget("queue", queue, ())

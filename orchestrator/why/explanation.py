@@ -95,9 +95,10 @@ def _stopped(found: Findings) -> Why | None:
     for slot in (STOP_ALL, stop_slot("skill", found.skill), pause_slot("queue", found.queue)):
         if slot in found.active:
             return _active_command(found.active[slot], found)
-    sessions = [active for slot, active in found.active.items() if parse_slot(slot)[:2] == ("stop", "session")]
-    if sessions:
-        return _active_command(sessions[0], found)
+    own = {("stop", "session"), ("stop", "family")}  # its own ones: no others are among the facts
+    stops = [active for slot, active in found.active.items() if parse_slot(slot)[:2] in own]
+    if stops:
+        return _active_command(stops[0], found)
     agents = _able(found) or found.agents
     blocked = [
         active

@@ -10,8 +10,20 @@ import anyio.to_thread
 import pytest
 
 import orchestrator.sync
-from orchestrator import Agent, ChildFailed, InvalidInput, Submission, SubmitRefused, TaskCancelled, TaskContext
+from orchestrator import (
+    Agent,
+    ChildFailed,
+    InvalidInput,
+    NotFound,
+    Stopped,
+    Submission,
+    SubmitRefused,
+    TaskCancelled,
+    TaskContext,
+    UpgradeUnfinished,
+)
 from orchestrator.core.errors import TaskFailed
+from orchestrator.core.formats import Feature, Floor
 from orchestrator.tasks.model import CancelStatus, RequeueStatus, TaskState
 from orchestrator.testing.waiting import wait_for
 from orchestrator.why.model import Cause
@@ -131,6 +143,91 @@ async def test_only_this(team: LocalTeam, orc: Callable[..., Awaitable[Done]]) -
 
     await wait_for(child_ended, "the child to end")
     await team.orc.cancel(top)
+
+
+@pytest.mark.parametrize("settings", [{}, {"control__secret": "a secret for the tests"}], indirect=True)
+async def test_stop_takes_the_tree(team: LocalTeam) -> None:
+    """A stop named by any task of a family interrupts all of it, holds back what waits, and nothing else."""
+    tree, top = await grown(team)
+    below = [row.id for row in await team.orc.tasks.tree(top) if row.depth == 2 and row.skill == "grow"]
+    other = await team.orc.submit("grow", {"levels": 0})
+    await wait_for(lambda: tree.lowest == 5, "another task to run")
+    stop = await team.orc.admin.stop(family=below[0], now=True, reason="too dear", actor="ann")
+    receipts = await stop.receipts(until_done=True)
+    assert receipts.done
+    found = await states(team, top)
+    assert not {TaskState.RUNNING, TaskState.ASSIGNED} & found.keys(), found
+    assert (await other.status()).state is TaskState.RUNNING
+
+    async def held() -> bool:
+        keys = team.services.keys
+        return bool(await team.services.store.execute("ZCARD", keys.held(f"family:{top}")) == 7)
+
+    await wait_for(held, "the supervisor to hold the tree back")
+    status = await team.orc.task(below[1]).status()
+    assert status.detail.cause is Cause.STOPPED
+    assert f"family '{top}' is stopped" in status.why
+    assert f"`orc start --family {top}` ends that" in status.why
+    assert tree.lowest == 5
+    await team.orc.admin.start(family=below[0])
+    await wait_for(lambda: tree.lowest == 9, "the lowest ones to run again")
+
+
+async def test_a_stopped_family_takes_no_more_tasks(team: LocalTeam, orc: Callable[..., Awaitable[Done]]) -> None:
+    """With `refuse` nothing more is submitted below it; the command line takes the beginning of an id."""
+    agent, asked, refused = Agent("parent", concurrency=3), anyio.Event(), list[str]()
+
+    @agent.skill
+    async def submit_late(ctx: TaskContext) -> str:
+        await asked.wait()
+        try:
+            await ctx.submit("later")
+        except Stopped as stopped:
+            refused.append(stopped.slot)
+            return "refused"
+        return "accepted"
+
+    await team.work(agent)
+    stopped_one, other = await team.orc.submit("submit_late"), await team.orc.submit("submit_late")
+    done = await orc("stop", "--family", stopped_one.id[:-4], "--refuse", "--reason", "a test")
+    assert done.code == 0, done
+    asked.set()
+    assert await stopped_one.result(timeout=TIMEOUT_S) == "refused"
+    assert refused == [f"stop:family:{stopped_one.id}"]
+    assert await other.result(timeout=TIMEOUT_S) == "accepted"
+    assert f"family:{stopped_one.id}" in (await orc("status")).out
+    assert (await orc("start", "--family", stopped_one.id)).code == 0
+    with pytest.raises(NotFound, match="does not exist"):
+        await team.orc.admin.stop(family="01a20b3c-8edb-710f-8780-7ca34f674ff4")
+
+
+async def test_a_family_is_held_before_it_starts(team: LocalTeam) -> None:
+    """A waiting task of a stopped family is not assigned, a large queue behind it is; it expires, and is cancelled."""
+    agent, begun = Agent("one"), list[int]()
+
+    @agent.skill
+    async def note(number: int) -> int:
+        begun.append(number)
+        return number
+
+    first, second = [await team.orc.submit("note", {"number": number}) for number in range(2)]
+    for each in (first, second):
+        await team.orc.admin.stop(family=each.id)
+    await team.work(agent)
+    assert await (await team.orc.submit("note", {"number": 2})).result(timeout=TIMEOUT_S) == 2
+    assert begun == [2]
+    assert await first.cancel() is CancelStatus.ENDED
+    await team.orc.admin.start(family=second.id)
+    assert await second.result(timeout=TIMEOUT_S) == 1
+    assert begun == [2, 1]
+
+
+async def test_older_programs_know_no_stop_of_a_family(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused until they are gone, because they would start its tasks."""
+    handle = await team.orc.submit("later")
+    monkeypatch.setattr(Floor, "admits", lambda _, feature: feature is not Feature.FAMILY_STOPS)
+    with pytest.raises(UpgradeUnfinished, match="a stop of a family"):
+        await team.orc.admin.stop(family=handle.id)
 
 
 async def test_failed_child(team: LocalTeam) -> None:

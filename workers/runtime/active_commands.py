@@ -14,6 +14,7 @@ from orchestrator.control.desired import NOTHING, read_desired
 from orchestrator.control.restoring import Merged, merge
 from orchestrator.control.signing import signer_of
 from orchestrator.core.log import get_logger
+from orchestrator.tasks.model import root_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,9 +51,11 @@ class WorkerCommands:
         """True if this worker may not know of a stop."""
         return time.monotonic() >= self.known_until_s
 
-    def stop_of(self, agent: str, *, skill: str | None = None, session: str | None = None) -> ActiveCommand | None:
+    def stop_of(
+        self, agent: str, *, skill: str | None = None, session: str | None = None, family: str | None = None
+    ) -> ActiveCommand | None:
         """Return the stop command that forbids this start, or None if it may start."""
-        return self.desired.stop_of(agent=agent, skill=skill, session=session)
+        return self.desired.stop_of(agent=agent, skill=skill, session=session, family=family)
 
     def accept(self, stored: Desired) -> Merged:
         """Take over the stored state, except for what Redis has lost; the caller writes that back."""
@@ -100,7 +103,8 @@ def interrupted(desired: Desired, in_flight: InFlight) -> list[tuple[Attempt, Ac
     for attempt in in_flight.all():
         if attempt.running:
             agent, skill, session = attempt.delivery.agent, attempt.envelope.skill, attempt.envelope.session
-            stop = desired.interrupts(agent=agent, skill=skill, session=session)
+            family = root_of(attempt.delivery.task_id, attempt.envelope)
+            stop = desired.interrupts(agent=agent, skill=skill, session=session, family=family)
             if stop is not None:
                 found.append((attempt, stop))
     return found

@@ -36,7 +36,7 @@ from orchestrator.payloads.payloads import result_caps
 from orchestrator.payloads.reference import RESULT, is_reference
 from orchestrator.payloads.sizing import is_small
 from orchestrator.tasks import scripts
-from orchestrator.tasks.model import LeaseStatus, Verdict, VerdictKind, decode_envelope, without_arguments
+from orchestrator.tasks.model import LeaseStatus, Verdict, VerdictKind, decode_envelope, root_of, without_arguments
 from orchestrator.tasks.queries import awaits, envelope_bytes
 from orchestrator.tasks.values import is_apart
 from orchestrator.tracing.active import active
@@ -298,7 +298,10 @@ class Executor:
         if not self._commands.desired.active:
             return False
         envelope = attempt.envelope
-        stop = self._commands.stop_of(attempt.delivery.agent, skill=envelope.skill, session=envelope.session)
+        family = root_of(attempt.delivery.task_id, envelope)
+        stop = self._commands.stop_of(
+            attempt.delivery.agent, skill=envelope.skill, session=envelope.session, family=family
+        )
         # The heartbeat thread knows a drain before the event loop closes the worker to further starts.
         stop = stop or self._commands.desired.drain_of(self._parts.worker)
         if stop is None:
@@ -421,7 +424,10 @@ class Executor:
         if not attempt.stop_requested:
             envelope = attempt.envelope
             stop = self._commands.desired.interrupts(
-                agent=attempt.delivery.agent, skill=envelope.skill, session=envelope.session
+                agent=attempt.delivery.agent,
+                skill=envelope.skill,
+                session=envelope.session,
+                family=root_of(attempt.delivery.task_id, envelope),
             )
             if stop is not None:
                 attempt.stop_by_command(stopped_by(stop))

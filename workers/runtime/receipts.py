@@ -15,6 +15,7 @@ from orchestrator.control.entries import nonces, read_entry, refuse_replays
 from orchestrator.control.refusals import Refusals
 from orchestrator.control.scripts import ReceiptRow
 from orchestrator.core.log import get_logger
+from orchestrator.tasks.model import root_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -149,6 +150,8 @@ class CommandReceipts:
             return [one for one in attempts if one.envelope.skill == command.skill]
         if command.session is not None:
             return [one for one in attempts if one.envelope.session == command.session]
+        if command.family is not None:
+            return [one for one in attempts if root_of(one.delivery.task_id, one.envelope) == command.family]
         return attempts
 
     def _abandoned_handlers(self) -> str:
