@@ -39,7 +39,14 @@ class _PlainSecret:
         return f"{type(self).__name__}({_MASKED!r})"
 
 
-class _PlainRedis(SimpleNamespace):
+class _PlainSection(SimpleNamespace):
+    """A section; like that of the models, it is a key of caches."""
+
+    def __hash__(self) -> int:  # type: ignore[override]  # the base is not hashable
+        return id(self)
+
+
+class _PlainRedis(_PlainSection):
     url: _PlainSecret | None
 
     @property
@@ -51,7 +58,7 @@ class _PlainRedis(SimpleNamespace):
         )
 
 
-class _PlainTree(SimpleNamespace):
+class _PlainTree(_PlainSection):
     redis: _PlainRedis
 
     @property
@@ -152,7 +159,7 @@ def _has_secret_files(folder: str) -> bool:
 
 
 def _make_tree(url: str | None = None, prefix: str | None = None, pool: str | None = None) -> _PlainTree:
-    sections = {name: SimpleNamespace(**values) for name, values in SECTIONS.items()}
+    sections = {name: _PlainSection(**values) for name, values in SECTIONS.items()}
     tree = _PlainTree(**VALUES, **sections)
     tree.redis = _PlainRedis(**SECTIONS["redis"])
     if url is not None:

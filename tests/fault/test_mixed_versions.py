@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +25,7 @@ from tests.docs.following import check_output, steps_of, type_command
 from tests.docs.pages import blocks
 from tests.faultkit.processes import ActorProcess
 from tests.helpers import subprocesses
-from tests.helpers.end_state import find_violations, records
+from tests.helpers.end_state import RULES, find_violations, records
 from tests.helpers.logging_agents import ATTEMPT_LOG_VARIABLE, LEASE_VARIABLE, SLOTS_VARIABLE
 from tests.helpers.server_matrix import NEWEST, SENTINEL, Topology
 from tests.helpers.spans import RecordedSpans
@@ -46,6 +46,7 @@ ROOT: Final = Path(__file__).parents[2]
 OLD_COMMIT: Final = "de2a0c258e28d3af990785abacd4e208275dd32e"
 """The last commit whose programs read the format of a pool at their start only."""
 CONFIGURATION: Final = 78
+MIXED: Final = replace(RULES, counts_bytes=False)
 WAIT_S: Final = 30
 PHASE_S: Final = 0.7
 
@@ -171,8 +172,8 @@ class MixedPool:
         assert submitted <= set(records(self._direct, self.keys))
         # The registration of a killed worker ends after four heartbeats.
         wait_until(
-            lambda: not find_violations(self._direct, self.keys),
-            lambda: str(find_violations(self._direct, self.keys)),
+            lambda: not find_violations(self._direct, self.keys, MIXED),
+            lambda: str(find_violations(self._direct, self.keys, MIXED)),
             10,
         )
 

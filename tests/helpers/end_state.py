@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 RULES = Rules(bounds=Bounds(drained_ms=0, restarted_ms=0))
 
 
-def find_violations(direct: redis.Redis, keys: PoolKeys) -> list[str]:
+def find_violations(direct: redis.Redis, keys: PoolKeys, rules: Rules = RULES) -> list[str]:
     """Everything that is not as it should be in a pool without work: an empty list is what a test wants."""
     final = read_final_state(direct, keys)
-    found = list(check_keys(final, RULES).violations)
+    found = list(check_keys(final, rules).violations)
     found += [f"task {id_} is {final.tasks[id_].state}" for id_ in final.unended]
     endings, trimmed = ended_states(direct, keys), events_are_trimmed(direct, keys)
     for task in final.tasks.values():

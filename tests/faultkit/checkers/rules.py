@@ -66,6 +66,7 @@ class Rules:
     Attributes:
         ranked: skills whose tasks wait only for their turn, so that their order can be checked.
         live: workers per agent at the end.
+        counts_bytes: all programs count the bytes of waiting tasks; older ones leave sums that a scan corrects.
         steered_lanes: name prefix of lanes in which tasks interrupt and replace others, without an order.
     """
 
@@ -75,6 +76,7 @@ class Rules:
     ranked: frozenset[str] = frozenset()
     live: Mapping[str, int] = field(default_factory=dict)
     steered_lanes: tuple[str, ...] = ()
+    counts_bytes: bool = True
 
     def skill(self, name: str) -> SkillRule:
         """Return the rules of a skill."""

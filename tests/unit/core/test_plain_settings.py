@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator.core import plain_settings
+from orchestrator.core.default_settings import SECTIONS
 from orchestrator.core.plain_settings import load_plain
 from orchestrator.core.settings import leaves
 from orchestrator.core.settings_sources import SettingsSources
@@ -55,6 +56,8 @@ def test_plain_settings_are_those_of_the_models(environ: dict[str, str], options
     assert {(row.name, str(row.value), row.source) for row in plain.rows()} == named
     assert plain.settings.model_copy(update={"pool": "other"}).pool == "other"
     assert plain.settings.pool == whole.settings.pool
+    sections = [getattr(plain.settings, name) for name in SECTIONS]
+    assert len({*sections, *sections}) == len(sections) > 5, "keys of caches"
 
 
 @pytest.mark.parametrize(
