@@ -86,6 +86,7 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "generation": LogKey("number", "number of the settings in use; each change raises it"),
     "hash_slot": LogKey("number", "hash slot of a Redis Cluster"),
     "immediately": LogKey("flag", "whether running tasks are given back at once"),
+    "deaths": LogKey("number", "attempts of `task` whose worker died"),
     "deleted": LogKey("number", "number of objects that were deleted"),
     "keys": LogKey("number", "number of Redis keys"),
     "objects": LogKey("number", "number of objects in the payload store"),
@@ -642,11 +643,12 @@ SECTIONS: Final = (
             LogEvent(
                 "task_failed",
                 "error",
-                ("agent", "attempt", "reason", "skill", "task", "where"),
+                ("agent", "attempt", "deaths?", "reason", "skill", "task", "where?"),
                 "The task is a [dead letter](../guides/dead-letters.md) now: its last attempt failed, its arguments "
                 "or its result are invalid or too large, or its handler raised `Reject`. Look at `reason`, at the "
                 "line `where` (of the exception, else of the handler), and at `orc dead show`. The traceback follows, "
-                "unless the attempt before failed in the same lines of code.",
+                "unless the attempt before failed in the same lines of code. With `deaths` its workers died, and the "
+                "line is that of a worker host, another worker or the supervisor.",
             ),
             LogEvent(
                 "task_asked",

@@ -124,6 +124,7 @@ end
 -- continues, else nil: it ended here, or the entry was of no attempt. `crew` has the counts of the worker, nil if it did
 -- not die. `witnessed`: its host saw the worker die; else its lease ran out, most likely together with its whole host.
 -- `died` of the task tells whether this was a death, `recent` counts deaths since the last operator retry.
+-- `dead` of `ending` gets id, skill, attempt and deaths of a task that is a dead letter now, for the log of the caller.
 local function reclaim_task(pool, ending, agent, entry, id, crew, witnessed, max_deaths, dead_ttl_s, evidence)
   local task_key = pool .. ':task:' .. id
   local found = read_task(task_key, 'state', 'gen', 'at', 'queue', 'ttl', 'idem', 'fails', 'deaths', 'by',
@@ -167,6 +168,10 @@ local function reclaim_task(pool, ending, agent, entry, id, crew, witnessed, max
   elseif died and task.blamed >= allowed then
     end_task(pool, ending, id, task, 'dead', lifetime(found.ttl, dead_ttl_s), {'reason', 'deaths'})
     index_dead(pool, id, now_ms, dead_ttl_s)
+    local dead = ending.dead or {}
+    local n = #dead
+    dead[n + 1], dead[n + 2], dead[n + 3], dead[n + 4] = id, skill or '', task.fails + task.deaths, task.deaths
+    ending.dead = dead
   elseif task.by and tonumber(task.by) <= now_ms then
     end_task(pool, ending, id, task, 'expired', lifetime(found.ttl, nil, found.idem), {'reason', 'did not start in time'})
   else

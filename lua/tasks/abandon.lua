@@ -1,6 +1,8 @@
 #!lua flags=allow-oom
 -- Requeues the tasks of a dead worker at the head of their queues and counts one death each.
--- returns: number of removed entries, then per requeued task: id, generation that died
+-- returns: number of removed entries,
+--          dead (a list: id skill attempt deaths of each task that is a dead letter now),
+--          then per requeued task: id, generation that died
 -- repeat: finds only entries that the dead worker's last read delivered since
 local pool       = KEYS[1]                   -- key: root of the pool's slot
 local worker     = ARGV[1]                   -- str: consumer that died
@@ -21,13 +23,13 @@ local now_arg    = ARGV[7]                   -- time: test override, microsecond
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local inbox_key = pool .. ':inbox:' .. agent
-if redis.call('EXISTS', inbox_key) == 0 then return {0} end
+if redis.call('EXISTS', inbox_key) == 0 then return {0, {}} end
 local ending = start_endings(now)
 local deaths_allowed = {}
 for i = 1, #max_deaths do deaths_allowed[max_deaths[i].skill] = max_deaths[i].deaths end
 
 local waiting = start_waiting()
-local answers, leave, ids = {0}, {}, {}
+local answers, leave, ids = {0, {}}, {}, {}
 --@rows pending: entry
 local pending = redis.call('XPENDING', inbox_key, 'workers', '-', '+', limit, worker)
 for i = 1, #pending do
@@ -52,6 +54,7 @@ end
 flush_waiting(pool, waiting)
 if #leave > 0 then remove_entries(pool, agent, leave) end
 answers[1] = #leave
+if ending.dead then answers[2] = ending.dead end
 if #leave > 0 then ending.counts.abandoned = #leave end
 flush_endings(pool, ending)
 return answers

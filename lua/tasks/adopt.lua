@@ -5,6 +5,7 @@
 -- returns: looked (1: the inbox was searched, 0: searched a moment ago, or a grace period runs),
 --          suspects (1: tasks of the pool wait for room beside few suspects: see `take_suspects`),
 --          filled (1: the inbox holds entries),
+--          dead (a list: id skill attempt deaths of each task that is a dead letter now),
 --          then per delivery: entry id generation attempt deaths `forgiven` group (-1: none) depth envelope
 -- repeat: returns the claimed entries as lost ones, because the caller does not list them as held
 local pool       = KEYS[1]                   -- key: root of the pool's slot
@@ -37,7 +38,7 @@ local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local agent_key, inbox_key = pool .. ':agent:' .. agent, pool .. ':inbox:' .. agent
 local entries = redis.call('XLEN', inbox_key)
-if entries == 0 and redis.call('EXISTS', inbox_key) == 0 then return {0, 0, 0} end
+if entries == 0 and redis.call('EXISTS', inbox_key) == 0 then return {0, 0, 0, {}} end
 local ending, waiting = start_endings(now), start_waiting()
 local deaths_allowed = {}
 for i = 1, #max_deaths do deaths_allowed[max_deaths[i].skill] = max_deaths[i].deaths end
@@ -101,7 +102,7 @@ if may_take then
   end
 end
 
-local answers, bytes, leave = {may_take and 1 or 0, redis.call('EXISTS', pool .. ':suspects'), 0}, 0, {}
+local answers, bytes, leave = {may_take and 1 or 0, redis.call('EXISTS', pool .. ':suspects'), 0, {}}, 0, {}
 local crews = {}
 
 local ids, from = {}, {}
@@ -169,4 +170,5 @@ flush_waiting(pool, waiting)
 if #leave > 0 then remove_entries(pool, agent, leave) end
 flush_endings(pool, ending)
 answers[3] = entries > #leave and 1 or 0
+if ending.dead then answers[4] = ending.dead end
 return answers

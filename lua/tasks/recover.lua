@@ -2,7 +2,8 @@
 -- Requeues entries of one inbox that no worker will finish: entries whose lease ran out long ago, because every live
 -- worker must be full; unread entries of an agent without workers, or without a free slot while another agent has the
 -- skill. Ends unread tasks that did not start in time.
--- returns: requeued, left (1: call again), filled (1: the inbox holds entries)
+-- returns: requeued, left (1: call again), filled (1: the inbox holds entries),
+--          dead (a list: id skill attempt deaths of each task that is a dead letter now)
 -- repeat: finds only entries that ran out since
 local pool       = KEYS[1]             -- key: root of the pool's slot
 local agent      = ARGV[1]             -- str: agent
@@ -25,7 +26,7 @@ local now_arg    = ARGV[7]             -- time: test override, microseconds
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local agent_key, inbox_key = pool .. ':agent:' .. agent, pool .. ':inbox:' .. agent
-if redis.call('EXISTS', inbox_key) == 0 then return {0, 0, 0} end
+if redis.call('EXISTS', inbox_key) == 0 then return {0, 0, 0, {}} end
 local group = redis.call('XINFO', 'GROUPS', inbox_key)[1]
 -- A stream that was restored without its group gets a group that reads from the beginning (protocol rule 27).
 if not group then redis.call('XGROUP', 'CREATE', inbox_key, 'workers', '0') end
@@ -125,4 +126,4 @@ if clean == '1' or #leave > 0 then
     end
   end
 end
-return {given_back, left, redis.call('XLEN', inbox_key) > 0 and 1 or 0}
+return {given_back, left, redis.call('XLEN', inbox_key) > 0 and 1 or 0, ending.dead or {}}

@@ -14,6 +14,7 @@ from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
 from orchestrator.tasks import scripts
+from orchestrator.tasks.death_log import log_dead
 from orchestrator.tasks.inbox import find_filled
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class Recoverer:
             )
             done = await self._services.store.call(call)
             total += done.requeued
+            log_dead(agent, done.dead)
             left, filled = done.left and done.requeued > 0, done.filled
         if total:
             _log.warning("entries_recovered", agent=agent, count=total)

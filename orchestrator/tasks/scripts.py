@@ -521,17 +521,33 @@ def return_unseen(
     return Call("tasks/return_unseen", args, lambda reply: [read_text(entry) for entry in reply])
 
 
+class DeadByDeaths(NamedTuple):
+    """A task that became a dead letter because its workers died."""
+
+    id: str
+    skill: str
+    attempt: int
+    deaths: int
+
+
+def _dead(reply: list[Any]) -> list[DeadByDeaths]:
+    rows = zip(*[iter(reply)] * 4, strict=True)
+    return [DeadByDeaths(read_text(id_), read_text(skill), attempt, deaths) for id_, skill, attempt, deaths in rows]
+
+
 class Adopted(NamedTuple):
     """Reply of `adopt`.
 
     Attributes:
         suspects: whether suspects wait in the pool.
         filled: whether the inbox holds entries.
+        dead: tasks that are dead letters now.
         deliveries: the adopted entries.
     """
 
     suspects: bool
     filled: bool
+    dead: list[DeadByDeaths]
     deliveries: list[Delivery]
 
 
@@ -551,10 +567,11 @@ def adopt(
     """Claim entries of one inbox whose lease has expired; with `own` also those that this worker lost on its way."""
 
     def parse(reply: list[Any]) -> Adopted:
-        rows = zip(*[iter(reply[3:])] * 9, strict=True)
+        rows = zip(*[iter(reply[4:])] * 9, strict=True)
         return Adopted(
             bool(reply[1]),
             bool(reply[2]),
+            _dead(reply[3]),
             [
                 Delivery(
                     agent,
@@ -696,6 +713,20 @@ def lend(keys: PoolKeys, *, worker: str, rows: Sequence[WaitRow], agents: Sequen
     return Call("tasks/lend", args, parse)
 
 
+class Abandoned(NamedTuple):
+    """Reply of `abandon`.
+
+    Attributes:
+        count: number of removed entries.
+        dead: tasks that are dead letters now.
+        died: id and generation of the tasks that continue.
+    """
+
+    count: int
+    dead: list[DeadByDeaths]
+    died: list[tuple[str, str]]
+
+
 def abandon(
     keys: PoolKeys,
     *,
@@ -706,12 +737,12 @@ def abandon(
     reason: str,
     dead_ttl_s: int,
     now_us: str = "",
-) -> Call[tuple[int, list[tuple[str, str]]]]:
-    """Requeue the entries of a dead worker; return their number, and (task id, generation) of tasks that continue."""
+) -> Call[Abandoned]:
+    """Requeue the entries of a dead worker."""
 
-    def parse(reply: list[Any]) -> tuple[int, list[tuple[str, str]]]:
-        texts = [read_text(part) for part in reply[1:]]
-        return reply[0], list(zip(texts[::2], texts[1::2], strict=True))
+    def parse(reply: list[Any]) -> Abandoned:
+        texts = [read_text(part) for part in reply[2:]]
+        return Abandoned(reply[0], _dead(reply[1]), list(zip(texts[::2], texts[1::2], strict=True)))
 
     args: Arguments = {
         "pool": keys.root,
@@ -733,11 +764,13 @@ class Recovered(NamedTuple):
         requeued: number of requeued entries.
         left: whether there may be more.
         filled: whether the inbox holds entries.
+        dead: tasks that are dead letters now.
     """
 
     requeued: int
     left: bool
     filled: bool
+    dead: list[DeadByDeaths]
 
 
 def recover(
@@ -762,7 +795,11 @@ def recover(
         "clean": "1" if clean else "0",
         "now_arg": now_us,
     }
-    return Call("tasks/recover", args, lambda reply: Recovered(reply[0], bool(reply[1]), bool(reply[2])))
+
+    def parse(reply: list[Any]) -> Recovered:
+        return Recovered(reply[0], bool(reply[1]), bool(reply[2]), _dead(reply[3]))
+
+    return Call("tasks/recover", args, parse)
 
 
 def trim_events(keys: PoolKeys, *, oldest: str) -> Call[int]:

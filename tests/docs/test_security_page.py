@@ -100,6 +100,7 @@ def test_harden_a_pool(machine: Machine) -> None:
         refused = machine.orc("client", "stop", "--reason", "an outsider")
         assert refused.code != 0
         assert refused.err.startswith("error: ")
+        assert "see `orc auth acl --help`" in refused.err
         assert "NOPERM" in refused.err or "may not" in refused.err or "refused" in refused.err, refused.err
         assert machine.orc("operator", "stop", "--reason", "an operator", "--no-wait").code == 0
         for user in ROLES:

@@ -54,6 +54,8 @@ def test_ctrl_c_finishes_what_runs(terminal: Terminal) -> None:
         assert up.wait_exit(20) == 0, up.output
         said = up.output
     assert said.index("worker_stopped") < said.index("supervisor_stop_requested") < said.index("the data is kept")
+    # Its workers tell of starts and successes; those of services do so at debug.
+    assert said.index("task_started") < said.index("task_succeeded") < said.index("worker_stopped")
     assert not terminal.processes()
     with terminal.start("redis", "run") as redis:
         redis.wait_output("Ctrl-C stops it")

@@ -304,7 +304,8 @@ async def test_events(team: LocalTeam, orc: Orc) -> None:
     assert rest.out.split() == [one["id"] for one in items[1:]]
     assert (await orc("sessions", "events", "chat-7", "--after", "nonsense")).code == 2
     assert (await orc("sessions", "events", "chat-7", "--follow", "-o", "json")).code == 2
-    assert (await orc("sessions", "events", "nothing")).out == ""
+    nothing = await orc("sessions", "events", "nothing")
+    assert (nothing.out, nothing.code, "session nothing has no events" in nothing.err) == ("", 0, True)
 
 
 async def test_events_that_follow(team: LocalTeam, terminal: Terminal) -> None:

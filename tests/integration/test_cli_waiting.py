@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,3 +39,11 @@ async def test_what_keeps_a_task_from_running_is_said_once(
         assert await handle.result(TIMEOUT_S) == 1
     assert sum("no live agent has the skill" in text for text in said) == looked_at
     assert bool(said) == looked_at
+
+
+async def test_the_log_repeats_no_outage(team: LocalTeam) -> None:
+    """A wait tells of an outage in its own line, so that the client writes none beside it; afterwards it does."""
+    loggers = [logging.getLogger(name) for name in ("orchestrator.client.client", "orchestrator.store.outage")]
+    async with waiting.wait_through_outages(team.orc):
+        assert not any(logger.isEnabledFor(logging.WARNING) for logger in loggers)
+    assert all(logger.isEnabledFor(logging.WARNING) for logger in loggers)

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 
 from orchestrator import Agent, Reject, Retry, Snooze, Submission, TaskContext
 from orchestrator.agents import scripts as registry
 from orchestrator.core.errors import TaskFailed
+from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import set_level
+from orchestrator.core.wakeups import Wakeup
+from orchestrator.services import SyncStore
+from orchestrator.supervisor.recoverer import Recoverer
+from orchestrator.tasks import scripts
 from orchestrator.workers.runtime import task_log
+from orchestrator.workers.runtime.dead_worker import abandon_entries
 from tests.helpers.json_log import Log, json_log, line_of
 from tests.helpers.process_handlers import cruncher
 from tests.helpers.waiting import wait_for
@@ -189,6 +198,65 @@ async def test_each_dead_letter_is_told(
     assert reason in told["reason"]
     assert f"{HERE}:{line_of(make, line)}".endswith(told["where"])
     assert "exception" not in told
+
+
+async def test_a_dead_letter_by_deaths_is_told(team: LocalTeam, log: Log) -> None:
+    """The host of a worker that died tells of the task that killed it, with skill, attempt, deaths and reason."""
+    agent, running = Agent("fatal"), anyio.Event()
+
+    @agent.skill(max_deaths=1)
+    async def work() -> None:
+        running.set()
+        await anyio.sleep_forever()
+
+    worker = await team.work(agent)
+    handle = await team.orc.submit("work")
+    await running.wait()
+    with contextlib.closing(SyncStore(team.services.endpoint, team.services.keys, name="host")) as store:
+        give = partial(abandon_entries, store, agents=[agent], worker=worker.id, how="killed", dead_ttl_s=60)
+        assert await anyio.to_thread.run_sync(give) == 1
+    (line,) = log.lines("task_failed")
+    assert (line["level"], line["task"], line["agent"], line["skill"]) == ("error", handle.id, "fatal", "work")
+    assert (line["attempt"], line["deaths"], "its worker died" in line["reason"]) == (1, 1, True)
+
+
+@pytest.mark.parametrize("script", ["adopt", "recover"])
+async def test_workers_and_supervisors_tell_of_deaths(
+    team: LocalTeam, log: Log, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    """They tell of the dead letters that they find when a whole host is gone."""
+    real, found = getattr(scripts, script), [scripts.DeadByDeaths("t1", "work", 3, 2)]
+
+    def call(*args: Any, **options: Any) -> Any:
+        made = real(*args, **options)
+        return replace(made, parse=lambda reply: made.parse(reply)._replace(dead=[found.pop()] if found else []))
+
+    monkeypatch.setattr(scripts, script, call)
+    agent = Agent("calm")
+
+    @agent.skill
+    async def work() -> None: ...
+
+    await team.work(agent)
+    if script == "recover":
+        with team.services.watch_loop("recoverer", waits_s=sweep_s) as turn:
+            await Recoverer(team.services, repair_requested=Wakeup())._recover("calm", turn, clean=False)
+    (line,) = await _lines(log, 1, "task_failed")
+    assert (line["task"], line["agent"], line["attempt"], line["deaths"]) == ("t1", "calm", 3, 2)
+
+
+async def test_an_expired_question_is_told(team: LocalTeam, log: Log) -> None:
+    """A handler that lets the end of its deadline pass makes a dead letter, which is told with the line of the call."""
+    agent = Agent("patient")
+
+    @agent.skill
+    async def work(ctx: TaskContext) -> None:
+        await ctx.ask("Go on?", deadline=0.01)
+
+    await _run(team, agent, "work")
+    (line,) = await _lines(log, 1, "task_failed")
+    assert (line["skill"], line["level"], "Go on?" in line["reason"]) == ("work", "error", True)
+    assert f"{HERE}:{line_of(test_an_expired_question_is_told, 'await ctx.ask')}".endswith(line["where"])
 
 
 async def test_snooze_and_retry_are_told(team: LocalTeam, log: Log) -> None:

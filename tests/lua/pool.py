@@ -209,11 +209,14 @@ class Pool:
         self.store = SyncStore(Endpoint.at(url), self.keys, name="test")
         self.link = self.store._router
         self.now_us: int | None = START_US
+        self.dead: list[task_scripts.DeadByDeaths] = []
+        """Tasks that calls of abandon, adopt and recover named as dead letters."""
 
     def start_afresh(self) -> None:
         """Check the lifetimes of the pool's keys, remove them and set the clock back."""
         clear(self.link, self.keys.root)
         self.now_us = START_US
+        self.dead = []
 
     @property
     def now_ms(self) -> int:
@@ -404,6 +407,7 @@ class Pool:
                 dead_ttl_s=DEAD_TTL_S,
             )
         )
+        self.dead += found.dead
         self._begin_those_with_deaths(found.deliveries if begin else [])
         return found.deliveries
 
@@ -437,7 +441,7 @@ class Pool:
         self, worker: str, *, agent: str = "ed", limit: int = 500, max_deaths: Mapping[str, int] | None = None
     ) -> tuple[int, list[tuple[str, str]]]:
         """Run abandon."""
-        return self.call(
+        done = self.call(
             task_scripts.abandon(
                 self.keys,
                 worker=worker,
@@ -448,6 +452,8 @@ class Pool:
                 dead_ttl_s=DEAD_TTL_S,
             )
         )
+        self.dead += done.dead
+        return done.count, done.died
 
     def return_unseen(
         self, worker: str, *, held: Iterable[str] = (), idle_ms: int = 0, agent: str = "ed", limit: int = 500
@@ -478,6 +484,7 @@ class Pool:
                 clean=clean,
             )
         )
+        self.dead += done.dead
         return done.requeued, done.left
 
     def repair(self, *rows: str | tuple[str, str], repair: bool = True) -> list[tuple[str, str]]:

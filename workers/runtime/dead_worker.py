@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.agents import scripts as registry
 from orchestrator.locks import scripts as lock_scripts
 from orchestrator.tasks import scripts
+from orchestrator.tasks.death_log import log_dead
 from orchestrator.tasks.records import TaskRecord, read_command
 
 if TYPE_CHECKING:
@@ -48,9 +49,10 @@ def abandon_entries(store: SyncStore, *, agents: Sequence[Agent], worker: str, h
             reason=how,
             dead_ttl_s=round(dead_ttl_s),
         )
-        count, died = store.call(call)
-        abandoned += count
-        free_locks(store, agent.name, died)
+        done = store.call(call)
+        abandoned += done.count
+        log_dead(agent.name, done.dead)
+        free_locks(store, agent.name, done.died)
     # Without this the supervisor would go on assigning tasks to its slots.
     store.call(registry.deregister(store.keys, worker=worker))
     return abandoned

@@ -16,6 +16,7 @@ from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.core.reading import read_whole
 from orchestrator.tasks import scripts
+from orchestrator.tasks.death_log import log_dead
 from orchestrator.tasks.inbox import GroupMissing
 from orchestrator.tasks.model import Delivery, LeaseStatus, Verdict, VerdictKind
 from orchestrator.tasks.queries import server_ms
@@ -170,6 +171,7 @@ class Fetcher:
         )
         adopted = await self._services.store.call(call, retry_for_s=retry_for_s)
         self._filled = adopted.filled
+        log_dead(self.name, adopted.dead)
         if adopted.suspects:
             self.on_suspects()
         return adopted.deliveries

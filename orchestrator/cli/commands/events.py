@@ -80,7 +80,7 @@ def _print(end: EndedTask, common: Globals) -> None:
         case "id":
             output.write(f"{end.id}\n")
         case _:
-            words = [f"{end.ended_at:%H:%M:%S}", end.id, end.outcome.value]
+            words = [output.clock(end.ended_at), end.id, end.outcome.value]
             named = ("skill", "agent", "session")
             words += [f"{name}={output.clean(str(row[name]))}" for name in named if row[name] is not None]
             output.write(" ".join([*words, *([output.clean(end.error)] if end.error else [])]) + "\n")

@@ -92,6 +92,7 @@ async def events(
     from orchestrator.cli.terminal.waiting import wait_through_outages
 
     rows: list[dict[str, Any]] = []
+    shown = False
     async with common.client() as orc, wait_through_outages(orc):
         found = orc.session(session).events(after, block=None if follow else 0)
         async with aclosing(found) as events:
@@ -103,8 +104,12 @@ async def events(
                     output.write(_event_line(row) + "\n")
                 else:
                     output.write(f"{event.id}\n" if common.output == "id" else output.json_text(row))
+                shown = True
     if common.output == "json":
         output.show_list("json", rows, (), key="id", empty="")
+    elif not shown:
+        where = "no events" if after is None else "no events after that place"
+        output.say(f"session {output.clean(session)} has {where}; `orc sessions list` shows the sessions")
 
 
 def _event_row(event: SessionEvent) -> dict[str, Any]:
@@ -119,7 +124,7 @@ def _event_row(event: SessionEvent) -> dict[str, Any]:
 
 
 def _event_line(row: dict[str, Any]) -> str:
-    words = [f"{row['at']:%H:%M:%S}", row["task"] or "workspace", row["kind"]]
+    words = [output.clock(row["at"]), row["task"] or "workspace", row["kind"]]
     words += [f"agent={output.clean(row['agent'])}"] if row["agent"] else []
     if progress := row.get("progress"):
         words.append(f"{progress['done']:g}" + (f"/{progress['total']:g}" if progress["total"] else ""))

@@ -190,9 +190,9 @@ def _event_row(event: WorkspaceEvent) -> dict[str, Any]:
 
 
 def _line(event: WorkspaceEvent) -> str:
-    by = f" by {event.agent}" if event.agent else ""
+    by = f" by {output.clean(event.agent)}" if event.agent else ""
     changed = "; ".join(_changed(event, change) for change in event.changes)
-    return f"{event.at:%H:%M:%S} {event.revision:>5} {event.kind}{by}: {output.clean(changed)}\n"
+    return f"{output.clock(event.at)} {event.revision:>5} {event.kind}{by}: {output.clean(changed)}\n"
 
 
 def _changed(event: WorkspaceEvent, change: Change) -> str:

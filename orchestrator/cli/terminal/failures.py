@@ -6,7 +6,7 @@ import signal
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.cli.terminal.output import OutputClosed, say
-from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.errors import OrchestratorError, ServerRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -77,7 +77,7 @@ def report(failure: BaseException) -> int:
     """Print the error line of a failure and return its exit code."""
     match failure:
         case OrchestratorError():
-            say_error(str(failure))
+            say_error(_advised(failure))
             return failure.exit_code
         case TimeoutError():
             say_error(str(failure) or "timed out")
@@ -88,6 +88,14 @@ def report(failure: BaseException) -> int:
         return INTERRUPTED
     say_error(f"unexpected {name}: {failure}; this is a bug, --debug prints the traceback")
     return FAILED
+
+
+def _advised(failure: OrchestratorError) -> str:
+    """Return the message of a failure; where Redis denied the user something, with what to do."""
+    text = str(failure)
+    if isinstance(failure, ServerRefused) and "no permissions" in text.lower():
+        return f"{text}; log in as a user whose role may do this, see `orc auth acl --help`"
+    return text
 
 
 def say_error(message: str) -> None:

@@ -107,8 +107,7 @@ def _amounts(progress: Progress) -> str:
 
 
 def _line(event: TaskEvent) -> str:
-    at = event.at.astimezone().strftime("%H:%M:%S")
-    return f"{at}  {output.state(event.kind.ljust(10))}  {_detail(event)}".rstrip() + "\n"
+    return f"{output.clock(event.at)}  {output.state(event.kind.ljust(10))}  {_detail(event)}".rstrip() + "\n"
 
 
 def _detail(event: TaskEvent) -> str:

@@ -271,6 +271,11 @@ def ago(moment: datetime | None) -> str:
     return f"in {in_words(-seconds)}" if seconds < -1 else f"{in_words(seconds)} ago"
 
 
+def clock(moment: datetime) -> str:
+    """Format the time of an event that is printed as it happens, in the zone of this machine."""
+    return moment.astimezone().strftime("%H:%M:%S")
+
+
 def priority(level: int) -> str:
     """Return the name of a priority, or its number if it has none."""
     from orchestrator.tasks.options import PRIORITIES

@@ -103,15 +103,17 @@ async def _say_why(handle: TaskHandle[Any], said: set[Cause]) -> None:
 
 @contextmanager
 def _quiet_client() -> Iterator[None]:
-    """Silence the reconnect logs of the client, because `_watch` reports an outage once. --debug keeps them."""
-    logger = logging.getLogger("orchestrator.client")
-    before = logger.level
+    """Silence the logs of the client about outages, because `_watch` reports an outage once. --debug keeps them."""
+    loggers = [logging.getLogger(name) for name in ("orchestrator.client", "orchestrator.store")]
+    before = [logger.level for logger in loggers]
     if logging.getLogger().level > logging.DEBUG:
-        logger.setLevel(logging.ERROR)
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
 async def wait_for_end(handle: TaskHandle[Any], timeout_s: float | None, *, loads: Payloads | None = None) -> Ended:

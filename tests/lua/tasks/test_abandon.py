@@ -111,7 +111,9 @@ def test_deaths(pool: Pool) -> None:
     pool.sleep(1000)
     pool.promote()
     assert pool.one("w3").deaths == 2
+    assert pool.dead == []
     assert pool.abandon("w3") == (1, [])
+    assert pool.dead == [(task_id, "sum", 3, 3)]
     found = pool.task(task_id)
     assert found.items() >= {"state": "dead", "reason": "deaths", "deaths": "3"}.items()
     assert [found[f"death:{i}"].split()[1] for i in (1, 2, 3)] == ["w1", "w2", "w3"]

@@ -306,6 +306,7 @@ class TestDeaths:
         pool.look()
         pool.age(LEASE_MS + 1)
         assert pool.adopt("w2", max_deaths={"sum": 1, "other": 9}) == []
+        assert pool.dead == [(delivery.task_id, "sum", 3, 3)]
         found = pool.task(delivery.task_id)
         assert found.items() >= {"state": "dead", "reason": "deaths", "deaths": "3"}.items()
         assert found["death:3"].endswith("w1 lease ran out")

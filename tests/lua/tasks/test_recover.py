@@ -169,6 +169,7 @@ def test_the_terms_of_the_agent_end_a_task(pool: Pool) -> None:
     look(pool)
     pool.age(OVERDUE_MS + 1)
     assert pool.recover()[0] == 0
+    assert pool.dead == [(id_, "sum", 2, 2)]
     assert pool.queue() == []
     death = f"{pool.now_ms} w1 lease ran out"
     assert pool.task(id_).items() >= {"state": "dead", "reason": "deaths", "death:2": death}.items()
