@@ -242,6 +242,7 @@ class Admin:
         """Set the share of a key (`submit(..., fair=KEY)`) until it is deleted.
 
         Each key with waiting tasks gets starts in proportion to its weight, which is 1 for a key without a share.
+        A share replaces the one that the key had.
 
         Args:
             key: the key, as `fair=` of a submit has it.

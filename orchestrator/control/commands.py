@@ -380,6 +380,7 @@ class SetShare(Command):
     """Set the share of a key (`submit(..., fair=KEY)`) until it is deleted.
 
     Each key with waiting tasks gets starts in proportion to its weight, which is 1 for a key without a share.
+    A share replaces the one that the key had.
     """
 
     slots = {"share:KEY": "-"}

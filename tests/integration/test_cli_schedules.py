@@ -192,3 +192,11 @@ async def test_delete(orc: Orc) -> None:
     assert done.code == 6
     assert (await orc("list")).out == ""
     assert (await orc("delete", "nightly", "--yes")).code == 3
+
+
+@pytest.mark.parametrize("given", ["high", "1"])
+async def test_a_priority_has_its_name(orc: Orc, given: str) -> None:
+    """`show` names the priority of a schedule's tasks, as `orc tasks show` does; JSON has what was given."""
+    assert (await orc("add", "poll", "fetch", "--every", "5m", "--priority", given)).code == 0
+    shown = (await orc("show", "poll")).out
+    assert [line.split() for line in shown.splitlines() if line.startswith("priority")] == [["priority", "high"]]

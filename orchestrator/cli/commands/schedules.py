@@ -64,6 +64,8 @@ async def show(name: Name, /, *, common: Globals = DEFAULTS) -> None:
     row = _row(found, hidden)
     if common.output == "table":
         del row["cron"], row["every"]  # `when` has them in words
+        if isinstance(row["priority"], int):
+            row["priority"] = output.priority(row["priority"])
     optional = [name for name, option in TASK_OPTIONS.items() if not option.default]
     output.show_record(common.output, row, key="name", skip=(*optional, "last_error", "last_error_at"))
 
