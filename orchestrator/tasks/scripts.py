@@ -717,12 +717,12 @@ class Abandoned(NamedTuple):
     """Reply of `abandon`.
 
     Attributes:
-        count: number of removed entries.
+        removed: number of removed entries.
         dead: tasks that are dead letters now.
         died: id and generation of the tasks that continue.
     """
 
-    count: int
+    removed: int
     dead: list[DeadByDeaths]
     died: list[tuple[str, str]]
 

@@ -453,7 +453,7 @@ class Pool:
             )
         )
         self.dead += done.dead
-        return done.count, done.died
+        return done.removed, done.died
 
     def return_unseen(
         self, worker: str, *, held: Iterable[str] = (), idle_ms: int = 0, agent: str = "ed", limit: int = 500

@@ -50,7 +50,7 @@ def abandon_entries(store: SyncStore, *, agents: Sequence[Agent], worker: str, h
             dead_ttl_s=round(dead_ttl_s),
         )
         done = store.call(call)
-        abandoned += done.count
+        abandoned += done.removed
         log_dead(agent.name, done.dead)
         free_locks(store, agent.name, done.died)
     # Without this the supervisor would go on assigning tasks to its slots.
