@@ -25,6 +25,10 @@ INTERRUPTED: Final = 128 + signal.SIGINT
 OUTPUT_CLOSED: Final = 128 + signal.SIGPIPE
 
 
+_DENIED: Final = ("NOPERM", "The user executing the script can't")
+"""What Redis says when the rights of a user do not suffice, outside and inside of scripts."""
+
+
 class TryAgain(OrchestratorError):
     """The command may succeed later."""
 
@@ -93,7 +97,7 @@ def report(failure: BaseException) -> int:
 def _advised(failure: OrchestratorError) -> str:
     """Return the message of a failure; where Redis denied the user something, with what to do."""
     text = str(failure)
-    if isinstance(failure, ServerRefused) and "no permissions" in text.lower():
+    if isinstance(failure, ServerRefused) and any(words in text for words in _DENIED):
         return f"{text}; log in as a user whose role may do this, see `orc auth acl --help`"
     return text
 
