@@ -55,7 +55,7 @@ def test_ctrl_c_finishes_what_runs(terminal: Terminal) -> None:
         said = up.output
     assert said.index("worker_stopped") < said.index("supervisor_stop_requested") < said.index("the data is kept")
     # Its workers tell of starts and successes; those of services do so at debug.
-    assert said.index("task_started") < said.index("task_succeeded") < said.index("worker_stopped")
+    assert said.index("task_started") < said.index("task_succeeded") < said.index("the data is kept")
     assert not terminal.processes()
     with terminal.start("redis", "run") as redis:
         redis.wait_output("Ctrl-C stops it")
