@@ -104,7 +104,7 @@ def decode_json(data: bytes) -> Any:
     """
     try:
         return _decode_plain(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     except RecursionError:
         raise UnreadableValue("a stored value is nested too deep to be read") from None
