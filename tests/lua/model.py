@@ -926,7 +926,7 @@ class Model:
     def change_skills(self, name: str, skills: frozenset[str]) -> None:
         """All workers of an agent leave and come back with other skills: `assign` examines what was parked."""
         self.agents[name].skills = skills
-        self.agents[name].unparking = True
+        self.agents[name].unparking |= bool(self.parked(name))
 
     # Shared steps -----------------------------------------------------------------------------------------------------
 
