@@ -6,8 +6,8 @@
 --@include record: rank_of
 --@include queue: add_to_queue, remove_from_queue
 
--- Flows without a task, or at rest, that one choice passes over.
-local most_passed = 100
+-- Flows without a task, or at rest, that the choices of this call may still pass over.
+local passes_left = 300
 
 -- Flows of a key that the end of one task wakes.
 local most_woken = 500
@@ -22,10 +22,10 @@ local function ready_place(queue, key, rank)
   return key and '=' .. flow_of(queue, key, rank) or queue
 end
 
--- Returns line, key and queue of a flow.
+-- Returns line, key and queue of a flow; no queue for a name that is none of a flow.
 local function parse_flow(flow)
   local line, key = string.match(flow, '^(.*):([^:]*)$')
-  return line, key, string.match(line, '^(.*):%d+$')
+  return line, key, string.match(line or '', '^(.*):%-?%d+$')
 end
 
 -- Returns the weight of a key, and how many of its tasks may run at a time (nil: any number). The numbers come first in the
@@ -136,15 +136,16 @@ end
 -- Flows without tasks leave the line: their tag is the least, so it is what they would get again.
 local function next_flow(pool, run, line)
   local line_key = pool .. ':share:line:' .. line
-  for _ = 1, most_passed do
+  while true do
     local key = redis.call('ZRANGE', line_key, 0, 0)[1]
     if not key then return nil end
     local first = redis.call('ZRANGE', pool .. ':share:wait:' .. line .. ':' .. key, 0, 0, 'WITHSCORES')
     if first[1] and may_start(pool, key, known_share(pool, run, key)[2]) then return key, first[1], first[2] end
+    if passes_left == 0 then return nil end
+    passes_left = passes_left - 1
     redis.call('ZREM', line_key, key)
     if first[1] then redis.call('SADD', pool .. ':share:rest:' .. key, line .. ':' .. key) end
   end
-  return nil
 end
 
 -- Returns flow, id and score of the task whose turn it is when `assign` meets a task of a key in a queue; nil: the met task

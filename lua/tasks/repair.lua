@@ -171,19 +171,21 @@ local function check_share(row, id, task)
   note(row, 'lost-place', may_repair)
 end
 
--- Lets a flow stand in its queue again, unless it rests.
+-- Lets a flow stand in its queue and in the line again, unless it rests. A line with waiting tasks goes on to live.
 local function check_stand(row, flow)
   local wait_key = pool .. ':share:wait:' .. flow
-  local _, key, queue = parse_flow(flow)
-  local queue_key = pool .. ':queue:' .. (queue or '')
+  local line, key, queue = parse_flow(flow)
+  local queue_key, line_key = pool .. ':queue:' .. (queue or ''), pool .. ':share:line:' .. (line or '')
   if not queue or not has_type(types, wait_key, 'zset') or not has_type(types, queue_key, 'zset') then return end
-  local first = redis.call('ZRANGE', wait_key, 0, 99)
-  for i = 1, #first do
-    if redis.call('ZSCORE', queue_key, first[i]) then return end
-  end
+  local first, stands = redis.call('ZRANGE', wait_key, 0, 99), false
+  for i = 1, #first do stands = stands or redis.call('ZSCORE', queue_key, first[i]) end
   local rests = redis.call('SISMEMBER', pool .. ':share:rest:' .. key, flow) == 1
   local _, at_most = share_of(pool, key)
-  if #first == 0 or (rests and not may_start(pool, key, at_most)) then return end
+  if #first == 0 or not has_type(types, line_key, 'zset') or (rests and not may_start(pool, key, at_most)) then return end
+  if stands and redis.call('ZSCORE', line_key, key) then
+    if may_repair then redis.call('EXPIRE', line_key, day_s) end
+    return
+  end
   if may_repair then
     redis.call('SADD', pool .. ':share:flows', flow)
     stand(pool, flow)
@@ -496,7 +498,7 @@ flush_waiting(pool, waiting)
 for place, ids in pairs(misplaced) do
   local queue, suspects = string.match(place, '^queue:(.*)$'), string.match(place, '^suspects:(.*)$')
   local flow, taken = string.match(place, '^share:wait:(.*)$'), string.match(place, '^share:taken:(.*)$')
-  if flow then
+  if flow and select(3, parse_flow(flow)) then
     for i = 1, #ids do leave_flow(pool, flow, ids[i]) end
   elseif taken then
     for i = 1, #ids do free_place(pool, ending, taken, ids[i]) end

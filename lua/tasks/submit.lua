@@ -193,6 +193,8 @@ local function unusual_misfit(row)
   local words = (row.skill or '') .. (row.idem or '') .. (row.digest or '') .. (row.parent or '')
     .. (row.parent_generation or '') .. (row.lane or '') .. (row.on_busy or '') .. (row.session or '')
   if row.idem and not row.digest then return 'digest' end
+  -- A `:` ends the queue and the rank in the name of a flow.
+  if row.fair and (#row.fair > 768 or not string.find(row.fair, '^[%w._%%-]+$')) then return 'fair' end
   local tags = row.tags
   if tags then
     if #tags > 1024 then return 'tags' end

@@ -7,9 +7,10 @@ local id   = ARGV[1]  -- str: task
 --@include envelope: skill_queue
 --@include record: read_task, original_score
 --@include queue: put_ready
+--@include share: ready_place
 
 local task_key, scheduled_key = pool .. ':task:' .. id, pool .. ':scheduled'
-local task = read_task(task_key, 'state', 'gen', 'left', 'queue', 'env')
+local task = read_task(task_key, 'state', 'gen', 'left', 'queue', 'env', 'fair', 'rank')
 if task.state == 'ready' then return 'woken' end
 if task.state == 'assigned' then
   redis.call('HSET', task_key, 'woken', task.gen)
@@ -18,6 +19,6 @@ end
 if task.state ~= 'scheduled' or task.left ~= 'await_lock' then return 'gone' end
 -- In its lane it has kept the turn.
 redis.call('HSET', task_key, 'state', 'ready')
-put_ready(pool, task.queue or skill_queue(task.env), {original_score(task_key), id})
+put_ready(pool, ready_place(task.queue or skill_queue(task.env), task.fair, task.rank), {original_score(task_key), id})
 redis.call('ZREM', scheduled_key, id)
 return 'woken'

@@ -300,7 +300,7 @@ POOL_KEYS: Final = (
         "share:line:LINE",
         "zset",
         "keys that take turns in a queue at a rank, by start tag",
-        "a day after a key joined",
+        "a day after a key joined, or after a repair saw tasks of it waiting",
         loss=Loss.PASSING,
     ),
     KeyKind(

@@ -70,7 +70,7 @@ COLUMNS: Final[dict[str, Any]] = {
 }
 NAMES: Final = (
     *("rank", "ttl_s", "queue", "skill", "delay_ms", "at_ms", "start_by_ms", "idem", "digest", "parent"),
-    *("parent_generation", "lane", "on_busy", "fire", "session", "apart", "tags"),
+    *("parent_generation", "lane", "on_busy", "fire", "session", "apart", "tags", "fair"),
 )
 
 

@@ -204,6 +204,8 @@ def assert_consistent(pool: Pool, ids: Iterable[str]) -> None:
         of_key[key] += len(members)
         rests = pool.execute("SISMEMBER", f"{pool.keys.root}:share:rest:{key}", flow)
         assert standing or rests, f"nothing of {flow} stands in its queue"
+        in_line = pool.execute("ZSCORE", f"{pool.keys.root}:share:line:{line}", key)
+        assert in_line is not None or rests, f"{flow} gets no turn"
         assert all(tasks[id_]["state"] == "ready" and tasks[id_]["fair"] == key for id_ in members)
     for key, members in taken.items():
         of_key[key] += len(members)
@@ -375,6 +377,51 @@ def test_a_lost_line_begins_anew(pool: Pool) -> None:
     assert_empty(pool)
 
 
+def lines(pool: Pool) -> list[str]:
+    """The lines of all queues."""
+    return [name for name in pool.names() if ":share:line:" in name]
+
+
+def test_repair_finds_flows_that_lost_their_line(pool: Pool) -> None:
+    """Each gets turns again, also behind older tasks of another key; a line with waiting tasks does not expire."""
+    pool.register(slots=1)
+    owners = owned(pool, a=6)
+    pool.sleep(5)
+    owners |= owned(pool, b=2)
+    (line,) = lines(pool)
+    pool.execute("DEL", line)
+    places = [f"share:wait:{flow}" for flow in sorted(flows(pool))]
+    assert pool.repair(*[("", place) for place in places]) == [(place, "lost-stand") for place in places]
+    pool.execute("EXPIRE", line, 100)
+    assert pool.repair(*[("", place) for place in places]) == []
+    assert pool.execute("TTL", line) > 100
+    assert start(pool, owners, 4) == ["a", "b", "a", "b"]
+
+
+def test_repair_of_a_name_that_is_none_of_a_flow(pool: Pool) -> None:
+    """What others wrote beside the flows fails no repair."""
+    (id_,) = submit(pool, "a", 1)
+    for wrong in ("x", "x:y", ":"):
+        pool.execute("ZADD", f"{pool.keys.root}:share:wait:{wrong}", 1, id_)
+        assert pool.repair((id_, f"share:wait:{wrong}"), ("", f"share:wait:{wrong}")) == [(id_, "misplaced")]
+        assert not pool.execute("EXISTS", f"{pool.keys.root}:share:wait:{wrong}")
+
+
+def test_one_call_passes_over_a_part_of_the_keys(pool: Pool) -> None:
+    """Many keys without tasks cost no call more than some hundred looks, and keep no task waiting."""
+    pool.register(slots=500)
+    pool.put(*[row(fair=f"k{index}") for index in range(400)])
+    pool.assign()
+    for one in pool.read(limit=400):
+        pool.end(one)
+    (line,) = lines(pool)
+    before = pool.execute("ZCARD", line)
+    ids = pool.put(*[row(fair=f"z{index}") for index in range(50)])
+    pool.assign()
+    assert {pool.state(id_) for id_ in ids} == {"assigned"}
+    assert 0 < before + 50 - pool.execute("ZCARD", line) <= 300
+
+
 # -------------------------------------------------------------------------------------------------------------- walk
 
 
@@ -387,7 +434,7 @@ class Walk:
         self.held: list[Delivery] = []
         self.most: dict[str, int] = {}
         self.steps = [self.submit, self.assign, self.finish, self.finish, self.cancel, self.other]
-        self.others = [self.crash, self.set_share, self.delete_share, self.retry, self.stop_and_start]
+        self.others = [self.crash, self.set_share, self.delete_share, self.retry, self.stop_and_start, self.wake]
 
     @property
     def key(self) -> str:
@@ -422,7 +469,7 @@ class Walk:
         if not self.held:
             return
         kind = self.chosen.choice(VERDICTS)
-        delay_ms = 300 if kind in {VerdictKind.RETRY, VerdictKind.SNOOZE} else 0
+        delay_ms = 300 if kind in {VerdictKind.RETRY, VerdictKind.SNOOZE, VerdictKind.AWAIT_LOCK} else 0
         self.pool.end(self.held.pop(self.chosen.randrange(len(self.held))), kind, delay_ms=delay_ms)
 
     def cancel(self) -> None:
@@ -456,6 +503,12 @@ class Walk:
         ended = [id_ for id_ in self.ids if self.pool.state(id_) in {"cancelled", "dead"}]
         if ended:
             self.pool.retry(self.chosen.choice(ended), token=str(len(self.ids)))
+
+    def wake(self) -> None:
+        """A lock is free for a task, if it waits for one."""
+        late = [id_ for id_ in self.ids if self.pool.state(id_) == "scheduled"]
+        if late:
+            self.pool.wake(self.chosen.choice(late))
 
     def stop_and_start(self) -> None:
         """The session is stopped for a while."""

@@ -187,6 +187,16 @@ def test_a_damaged_counter_refuses_no_task(pool: Pool, damage: tuple[str | int, 
         assert pool.execute("HGET", totals, "submitted") == b"1"
 
 
+@pytest.mark.parametrize("fair", ["a:1:b", "a b", "\n", "", "a" * 769])
+def test_a_key_that_no_client_sends(pool: Pool, fair: str) -> None:
+    """It would change the name of a flow; nothing is stored."""
+    task = row()
+    sent = task_scripts.UnusualRow(task.id, task.envelope, fair=fair)
+    call = task_scripts.submit(pool.keys, rows=[sent], max_tasks=10, max_wait_s=MAX_WAIT_S)
+    with pool.unchanged():
+        assert pool.call(call) == [("invalid", "fair")]
+
+
 def test_known_tasks_pass_a_full_queue(pool: Pool) -> None:
     """Only a new task meets the cap: a repeat for a full queue is a duplicate, not a refusal (protocol rule 22)."""
     task = row(idem="k", digest="d")

@@ -84,6 +84,17 @@ def test_has_not_started(pool: Pool) -> None:
     assert not pool.wake(id_)
 
 
+def test_of_a_key(pool: Pool) -> None:
+    """It is the first of its key, because the lock is kept for it: others of the key do not start before."""
+    pool.register(slots=1)
+    (id_,) = pool.put(row(fair="a"))
+    pool.end(pool.one(), VerdictKind.AWAIT_LOCK, delay_ms=WAITS_MS)
+    pool.sleep(5)
+    pool.put(row(fair="a"), row(fair="a"))
+    assert pool.wake(id_)
+    assert pool.one().task_id == id_
+
+
 @each_case(
     "kind",
     [VerdictKind.SUCCEEDED, VerdictKind.DEAD, VerdictKind.CANCELLED, VerdictKind.RETRY, VerdictKind.SNOOZE],
