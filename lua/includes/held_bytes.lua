@@ -62,13 +62,17 @@ local function unmark_caps(pool, queue, queues)
   redis.pcall('SREM', pool .. ':queues:full', queue, '*', queues and 'queues' or queue)
 end
 
--- Adds to the bytes of queues and of the pool.
+-- Adds to the bytes of queues and of the pool. What is taken from a queue beyond its number, because a program of an older
+-- version did not add it, is not taken from the pool, which holds the other queues too.
 local function add_bytes(pool, changes)
-  local bytes_key = pool .. ':queues:bytes'
+  local bytes_key, gone, change_of_pool = pool .. ':queues:bytes', {}, 0
   for queue, change in pairs(changes) do
     if change ~= 0 then
-      local left, total = increment(bytes_key, queue, change), increment(bytes_key, '*', change)
-      if left <= 0 then redis.pcall('HDEL', bytes_key, queue, total <= 0 and '*' or queue) end
+      local left = increment(bytes_key, queue, change)
+      if left <= 0 then gone[#gone + 1] = queue end
+      change_of_pool = change_of_pool + change - math.min(left, 0)
     end
   end
+  if change_of_pool ~= 0 and increment(bytes_key, '*', change_of_pool) <= 0 then gone[#gone + 1] = '*' end
+  if #gone > 0 then redis.pcall('HDEL', bytes_key, unpack(gone)) end
 end

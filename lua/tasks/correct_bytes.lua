@@ -5,9 +5,12 @@
 local pool = KEYS[1]                   -- key: root of the pool's slot
 local rows = cmsgpack.unpack(ARGV[1])  -- rows: queue change
 --@include time: integer
+--@include key: has_type
 --@include held_bytes: add_bytes
 
 local bytes_key, changes, total = pool .. ':queues:bytes', {}, 0
+-- The scan reports a key of another type.
+if not has_type({}, bytes_key, 'hash') then return 0 end
 for i = 1, #rows do changes[rows[i].queue] = rows[i].change end
 add_bytes(pool, changes)
 local names, numbers = redis.call('HKEYS', bytes_key), redis.call('HVALS', bytes_key)

@@ -39,16 +39,19 @@ local now_ms = math.floor(now / 1000)
 local answers, accepted, places, dues = {}, {}, {}, {}
 local lengths, seen_ids, seen_keys = {}, {}, {}
 local lanes, crowds, may_end = {}, {}, 500
-local bytes_before, bytes_added, pool_before, pool_added, new_queues = {}, {}, 0, 0, 0
+local ending = start_endings(now)
+local bytes_added, pool_added, new_queues = ending.bytes, 0, 0
+local bytes_before, pool_before, most_queue, most_pool, most_queues
 
 local task_prefix, task_keys = pool .. ':task:', {}
 for i = 1, #rows do task_keys[i] = task_prefix .. rows[i].id end
-local any_known = redis.call('EXISTS', unpack(task_keys)) > 0
-
--- One command looks for both, because there is rarely either.
-local marks = redis.call('EXISTS', pool .. ':desired', pool .. ':queues:full')
-local any_active = marks == 2 or (marks == 1 and redis.call('EXISTS', pool .. ':desired') == 1)
-local any_full, refusing = marks == 2 or (marks == 1 and not any_active), {}
+local desired_key, full_key = pool .. ':desired', pool .. ':queues:full'
+task_keys[#rows + 1], task_keys[#rows + 2] = desired_key, full_key
+-- One command looks for tasks that are known, for active commands and for caps that were reached: there is rarely any.
+local found = redis.call('EXISTS', unpack(task_keys))
+local any_active = found > 0 and redis.call('EXISTS', desired_key) == 1
+local any_full = found > 0 and redis.call('EXISTS', full_key) == 1
+local any_known, refusing = found > (any_active and 1 or 0) + (any_full and 1 or 0), {}
 local any_held = any_active and redis.call('EXISTS', pool .. ':held') == 1
 
 -- Returns the slot of the first active command that refuses a new task, a stop or a drain of its queue; or nil.
@@ -228,22 +231,25 @@ end
 -- Returns the cap that a task would exceed, as the submit answers it, or nil. Marks a cap that is reached, so that tasks
 -- which count for none are refused too.
 local function exceeded_cap(queue, size)
+  if not bytes_before then
+    local of_queue, of_pool, queues = string.match(caps, '^(%d+) (%d+) (%d+)$')
+    bytes_before, most_queue, most_pool, most_queues = {}, tonumber(of_queue), tonumber(of_pool), tonumber(queues)
+  end
   if not bytes_before[queue] then bytes_before[queue], pool_before = read_bytes(pool, queue) end
-  local most_queue, most_pool, most_queues = string.match(caps, '^(%d+) (%d+) (%d+)$')
   local held, held_in_pool = bytes_before[queue] + (bytes_added[queue] or 0), pool_before + pool_added
   local name, detail
-  if held + size > tonumber(most_queue) then
+  if held + size > most_queue then
     name, detail = queue, 'bytes ' .. integer(held) .. ' ' .. queue
-  elseif held_in_pool + size > tonumber(most_pool) then
+  elseif held_in_pool + size > most_pool then
     name, detail = '*', 'bytes ' .. integer(held_in_pool) .. ' *'
-  elseif length_of(queue) == 0 and count_queues(pool) + new_queues >= tonumber(most_queues) then
+  elseif length_of(queue) == 0 and count_queues(pool) + new_queues >= most_queues then
     name, detail = 'queues', 'queues'
   end
   if name then
     mark_cap(pool, name)
     any_full = true
   elseif any_full then
-    unmark_caps(pool, queue, count_queues(pool) + new_queues < tonumber(most_queues))
+    unmark_caps(pool, queue, count_queues(pool) + new_queues < most_queues)
   end
   return detail
 end
@@ -320,8 +326,7 @@ local function judge(i, row)
 end
 
 local born, usual_keep_s, usual_score = integer(now_ms), integer(max_wait_s), integer(rank_of(nil) + now_ms)
-local ending, cancelling = start_endings(now), start_cancelling()
-ending.bytes = bytes_added
+local cancelling = start_cancelling()
 local ready, scheduled, expiring = {}, {}, {}
 local parents, sessions, indices, interrupted = {}, {}, {}, {}
 

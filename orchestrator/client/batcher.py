@@ -96,7 +96,7 @@ class Batcher:
             rows=rows,
             max_tasks=queue.max_tasks,
             max_wait_s=round(queue.max_wait_s),
-            caps=submit_caps(queue),
+            caps=submit_caps(queue, self._services.store.floor),
         )
 
     @asynccontextmanager

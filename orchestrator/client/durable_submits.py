@@ -142,7 +142,7 @@ class DurableSubmits:
                 rows=part,
                 max_tasks=queue.max_tasks,
                 max_wait_s=round(queue.max_wait_s),
-                caps=submit_caps(queue),
+                caps=submit_caps(queue, self._services.store.floor),
             )
             for part in parts
         ]

@@ -43,6 +43,7 @@ class Feature(Enum):
     FAMILY_STOPS = ("a stop of a family", 3)
     FAIR_SHARES = ("a task that counts for the share of a key, or a share", 3)
     SEVERAL_AGENTS = ("a notification about the room of several agents", 3)
+    BYTES_CAPPED = ("a cap of the bytes of tasks that wait", 3)
 
     def __init__(self, label: str, floor: int) -> None:
         self.label, self.floor = label, floor

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 NAME = ".orc"
 ENVIRONMENT_NAME = "ORC_DATA_DIR"
 FOREIGN_NAME = "ORC_DATA_DIR_FOREIGN"
+"""Set to 1, it accepts a data directory that another user owns, such as a mounted volume."""
 MEMORY_NAME = "ORC_DATA_MAXMEMORY"
 """Memory of the server, as Redis writes it (`2gb`); 0 for no bound."""
-"""Set to 1, it accepts a data directory that another user owns, such as a mounted volume."""
 POLL_S = 0.02
 
 SOCKET_PATH_MAX_BYTES = 107

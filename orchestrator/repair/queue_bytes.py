@@ -7,6 +7,7 @@ between the least and the greatest number that the queue had meanwhile, and anot
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 POOL: Final = b"*"
 LOOK_EVERY: Final = 20
 """Steps of a scan between two looks at the numbers."""
+LOOK_EVERY_S: Final = 2.0
+"""A scan that rests between its steps looks as often as this, so that it sees how far the numbers go."""
 MARGIN_BYTES: Final = 1024**2
 """Least drift that is corrected in a queue which changed during the scan."""
 MARGIN_SHARE: Final = 0.1
@@ -34,15 +37,20 @@ class QueueBytes:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from nothing: the scan begins, or begins again after a restart of Redis and sees all records again."""
         self._counted: Counter[bytes] = Counter()
         self._least: dict[bytes, int] = {}
         self._most: dict[bytes, int] = {}
         self._looks = self._steps = 0
+        self._looked_s = 0.0
 
     async def look(self) -> None:
-        """Note the stored numbers; once per step of the scan is often enough."""
+        """Note the stored numbers; call it at each step of the scan."""
         self._steps += 1
-        if self._steps % LOOK_EVERY == 1:
+        if self._steps % LOOK_EVERY == 1 or time.monotonic() - self._looked_s >= LOOK_EVERY_S:
             await self._note_numbers()
 
     async def add(self, ids: Sequence[bytes]) -> None:
@@ -53,11 +61,13 @@ class QueueBytes:
 
     async def correct(self) -> Mapping[bytes, int]:
         """Correct the numbers that have drifted, and return by how much."""
-        await self._note_numbers()
+        right = await self._note_numbers()
         drifts = [(queue, drift) for queue in self._counted.keys() | self._most.keys() if (drift := self._drift(queue))]
         for first in range(0, len(drifts), _AT_ONCE):
             part = dict(drifts[first : first + _AT_ONCE])
             await self._store.call(tasks.correct_bytes(self._store.keys, changes=part))
+        if not (right or drifts):
+            await self._store.call(tasks.correct_bytes(self._store.keys, changes={}))
         return dict(drifts)
 
     def _drift(self, queue: bytes) -> int:
@@ -68,18 +78,21 @@ class QueueBytes:
         small = max(MARGIN_BYTES, MARGIN_SHARE * counted) if least < most else 0
         return drift if abs(drift) > small else 0
 
-    async def _note_numbers(self) -> None:
+    async def _note_numbers(self) -> bool:
+        """Note the stored numbers; return whether that of the pool is the sum of the others."""
         numbers = await self._numbers()
+        of_pool = numbers.pop(POOL, 0)
         for queue in numbers.keys() | self._most.keys():
             number = numbers.get(queue, 0)
             self._least[queue] = min(number, self._least.get(queue, 0 if self._looks else number))
             self._most[queue] = max(number, self._most.get(queue, 0))
         self._looks += 1
+        self._looked_s = time.monotonic()
+        return of_pool == sum(numbers.values())
 
     async def _numbers(self) -> dict[bytes, int]:
         try:
             flat = await self._store.execute("HGETALL", self._store.keys.queue_bytes)
         except ServerRefused:  # a key of another type, which the scan reports
             return {}
-        pairs = zip(flat[::2], flat[1::2], strict=True)
-        return {queue: read_whole(number) for queue, number in pairs if queue != POOL}
+        return {queue: read_whole(number) for queue, number in zip(flat[::2], flat[1::2], strict=True)}

@@ -133,7 +133,9 @@ class PoolScan:
             ServerUnavailable: Redis does not answer, or restarts again and again; start a new scan.
         """
         recount = QueueBytes(self._store) if self._repair else None
-        async for names in scan_steps(self._store, ("SCAN",), "MATCH", self._root + b"*", "COUNT", KEYS_AT_ONCE):
+        begin_again = recount.begin if recount else (lambda: None)
+        options = ("MATCH", self._root + b"*", "COUNT", KEYS_AT_ONCE)
+        async for names in scan_steps(self._store, ("SCAN",), *options, again=begin_again):
             ours = [name for name in names if name.startswith(self._root)]
             self.keys_seen += len(ours)
             yield []

@@ -175,7 +175,7 @@ class Schedules:
             rows=[replace(row, fire=ScheduledFire(name, "", "", "", 0))],
             max_tasks=queue.max_tasks,
             max_wait_s=round(queue.max_wait_s),
-            caps=submit_caps(queue),
+            caps=submit_caps(queue, services.store.floor),
         )
         (answer,) = await services.store.call(call, retry_for_s=_retry_for_s(services))
         if answer.status == "stale":

@@ -43,9 +43,10 @@ async def schedule(store: Store, name: str) -> Schedule:
     return to_schedule(found)
 
 
-async def schedules(store: Store) -> list[Schedule]:
-    """Return all schedules by next fire time, without damaged ones (`orc keys check` reports these)."""
-    known = await names(store)
+async def schedules(store: Store, known: Sequence[str] | None = None) -> list[Schedule]:
+    """Return these schedules, by default all by next fire time, without damaged ones (see `orc keys check`)."""
+    if known is None:
+        known = await names(store)
     found: list[Schedule] = []
     for first in range(0, len(known), _AT_ONCE):
         for each in await _records(store, known[first : first + _AT_ONCE]):

@@ -180,7 +180,7 @@ class Scheduler:
                 rows=[each.row for each in ready],
                 max_tasks=queue.max_tasks,
                 max_wait_s=round(queue.max_wait_s),
-                caps=submit_caps(queue),
+                caps=submit_caps(queue, self._services.store.floor),
             )
             answers = await self._services.store.call(call)
             for each, answer in zip(ready, answers, strict=True):

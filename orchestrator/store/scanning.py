@@ -29,6 +29,7 @@ async def scan_steps(
     *options: Argument,
     retry_for_s: float = 0.0,
     spent: Callable[[float], None] = lambda _: None,
+    again: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[list[bytes]]:
     """Yield the reply of each step; a name may come twice, above all after a restart of Redis.
 
@@ -38,6 +39,7 @@ async def scan_steps(
         options: follow the cursor.
         retry_for_s: how long a step is repeated while Redis does not answer.
         spent: gets the seconds of each step.
+        again: is called before the names come again from the first one, because Redis was restarted.
 
     Raises:
         ServerUnavailable: Redis does not answer, or restarts again and again.
@@ -69,6 +71,7 @@ async def scan_steps(
             if begins > MOST_BEGINS:
                 raise ServerUnavailable(f"Redis restarted {MOST_BEGINS} times during a scan of its keys; try again")
             cursor, process = b"0", answered
+            again()
             continue
         process, cursor = answered, reached
         yield names

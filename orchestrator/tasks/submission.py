@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, T
 from msgspec.structs import replace
 
 from orchestrator.core.errors import InvalidInput, QueueFull
+from orchestrator.core.formats import Feature
 from orchestrator.core.ids import check_name, encode_foreign
 from orchestrator.core.live_settings import LiveSettings
 from orchestrator.core.payload import encode_json
@@ -25,6 +26,7 @@ from orchestrator.tasks.scripts import SubmitCaps, SubmitRow, UnusualRow
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from orchestrator.core.formats import Floor
     from orchestrator.core.ids import TaskIds
     from orchestrator.core.settings import QueueSettings, Settings
 
@@ -129,8 +131,13 @@ class NamedArguments(NamedTuple):
     key: str | None
 
 
-def submit_caps(queue: QueueSettings) -> SubmitCaps:
-    """Return the caps of bytes and of queues."""
+def submit_caps(queue: QueueSettings, floor: Floor) -> SubmitCaps:
+    """Return the caps of bytes and of queues.
+
+    Supervisors of an older version assign tasks and do not subtract their bytes, so that an empty queue would be full.
+    """
+    if not floor.admits(Feature.BYTES_CAPPED):
+        return SubmitCaps(queues=queue.max_queues)
     return SubmitCaps(queue.max_queue_bytes, queue.max_pool_bytes, queue.max_queues)
 
 

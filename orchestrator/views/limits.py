@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from orchestrator.agents import queries
 from orchestrator.core.slots import hold_slot, limit_slot
 from orchestrator.views.active_commands import of_slots, read_desired
+from orchestrator.views.paging import LIMIT
+from orchestrator.views.queues import SERVING
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
@@ -22,18 +24,32 @@ class LimitView:
         limit: its name; @AGENT is an agent's own limit.
         rate: the rate that applies, as `10/min`.
         defined: the rate that a reset restores, or None if none is defined.
-        agents: the agents that have the limit.
+        agents: the first `SERVING` agents that have the limit, by name.
+        bound: number of agents that have it.
     """
 
     limit: str
     rate: str
     defined: str | None
     agents: tuple[str, ...]
+    bound: int
     active_commands: tuple[ActiveCommandView, ...]
 
 
-async def list_limits(services: Services) -> list[LimitView]:
-    """Read the limits by name."""
+@dataclass(frozen=True, slots=True)
+class LimitList:
+    """Rate limits by name.
+
+    Attributes:
+        total: how many there are, including those beyond the limit.
+    """
+
+    limits: tuple[LimitView, ...]
+    total: int
+
+
+async def list_limits(services: Services, *, limit: int = LIMIT) -> LimitList:
+    """Read at most `limit` rate limits."""
     now = await read_desired(services)
     rates = await queries.limits(services.store)
     bound = await queries.limited(services.store)
@@ -41,6 +57,8 @@ async def list_limits(services: Services) -> list[LimitView]:
     def view(name: str) -> LimitView:
         found = of_slots(now, limit_slot(name), hold_slot("limit", name))
         defined = rates.get(f"={name}") if limit_slot(name) in now.active else rates[name]
-        return LimitView(name, rates[name], defined, tuple(bound.get(name, ())), found)
+        names = bound.get(name, ())
+        return LimitView(name, rates[name], defined, tuple(names[:SERVING]), len(names), found)
 
-    return [view(name) for name in sorted(rates) if not name.startswith("=")]
+    names = sorted(name for name in rates if not name.startswith("="))
+    return LimitList(tuple(view(name) for name in names[:limit]), len(names))

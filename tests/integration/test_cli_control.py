@@ -448,6 +448,8 @@ async def test_limits(team: LocalTeam, orc: Orc) -> None:
     unknown = await orc("limits", "set", "model:y", "3/h")
     assert unknown.code == 0
     assert unknown.err.startswith("no known agent has the limit 'model:y'")
+    done = await orc("limits", "list", "--limit", "1", "-o", "id")
+    assert (done.out, done.err) == ("model:x\n", "these are 1 of 2; raise --limit for more\n")
 
 
 async def test_queues_pause_and_resume(team: LocalTeam, orc: Orc, worker: Worker) -> None:

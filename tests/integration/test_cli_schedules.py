@@ -53,6 +53,19 @@ def orc(team: LocalTeam, tmp_path: Path) -> Orc:
 NIGHTLY = ("add", "nightly", "report", "--cron", "30 2 * * *", "--zone", "Europe/Berlin")
 
 
+async def test_a_list_with_a_limit(team: LocalTeam, orc: Orc) -> None:
+    """It has the next to fire and says how many there are; a damaged one is not among them."""
+    for name, hours in (("c", 3), ("a", 1), ("b", 2)):
+        await orc("add", name, "report", "--every", f"{hours}h")
+    done = await orc("list", "--limit", "2", "-o", "id")
+    assert (done.code, done.out.split()) == (0, ["a", "b"])
+    assert done.err == "these are 2 of 3; raise --limit for more\n"
+    assert (await orc("list", "--limit", "0")).code == 2
+    await team.services.store.execute("HSET", team.services.keys.schedule("a"), "plan", b"damaged")
+    done = await orc("list", "-o", "id")
+    assert (done.out.split(), done.err) == (["b", "c"], "")
+
+
 async def test_add(orc: Orc) -> None:
     """It says when it fires; the same again is fine, another definition is refused unless --replace is said."""
     done = await orc(*NIGHTLY, "-a", "scope=all")

@@ -124,10 +124,10 @@ async def test_a_longer_pause_replaces_a_shorter_one(team: LocalTeam) -> None:
     await team.orc.admin.hold_limit("model", LONG_S)
     with pytest.raises(CommandRefused, match="a pause that ends later is active"):
         await team.orc.admin.hold_limit("model", 1)
-    (limit,) = [one for one in await list_limits(team.services) if one.limit == "model"]
+    (limit,) = [one for one in (await list_limits(team.services)).limits if one.limit == "model"]
     (first,) = limit.active_commands
     await team.orc.admin.hold_limit("model", 2 * LONG_S)
-    (limit,) = [one for one in await list_limits(team.services) if one.limit == "model"]
+    (limit,) = [one for one in (await list_limits(team.services)).limits if one.limit == "model"]
     (second,) = limit.active_commands
     assert first.until is not None
     assert second.until is not None

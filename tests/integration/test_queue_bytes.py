@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator import Orchestrator, QueueFull, Submission
+from orchestrator.core.formats import Feature, Floor
+from orchestrator.repair import queue_bytes
+from orchestrator.repair.queue_bytes import QueueBytes
 from orchestrator.repair.scan import KeyLifetimes, PoolScan
 from orchestrator.tasks.queries import bytes_by_queue
 from orchestrator.views.queues import list_queues
@@ -80,6 +83,69 @@ async def test_a_scan_corrects(orc: Orchestrator) -> None:
     assert await bytes_by_queue(store) == right
     await scan(orc)
     assert await bytes_by_queue(store) == right
+
+
+async def test_a_scan_corrects_the_pool_alone(orc: Orchestrator) -> None:
+    """A number of the pool that is not the sum of its queues would refuse tasks of all queues for ever."""
+    await orc.submit("a", ARGS)
+    store = orc.services.store
+    right = await bytes_by_queue(store)
+    await store.execute("HSET", store.keys.queue_bytes, "*", 10**14)
+    with pytest.raises(QueueFull):
+        await orc.submit("b", ARGS)
+    await scan(orc)
+    assert await bytes_by_queue(store) == right
+    await orc.submit("b", ARGS)
+
+
+async def test_a_scan_that_begins_again_counts_once(orc: Orchestrator) -> None:
+    """After a restart of Redis a scan sees all records again."""
+    ids = [(await orc.submit("a", ARGS)).id.encode() for _ in range(30)]
+    store = orc.services.store
+    right = await bytes_by_queue(store)
+    recount = QueueBytes(store)
+    await recount.look()
+    await recount.add(ids)
+    recount.begin()
+    await recount.look()
+    await recount.add(ids)
+    assert await recount.correct() == {}
+    await recount.add(ids)  # the twin
+    assert await recount.correct() == {b"skill:a": right["skill:a"]}
+
+
+async def test_a_scan_looks_while_it_rests(orc: Orchestrator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan spread over minutes sees a queue that was full only meanwhile, and does not take its tasks for a drift."""
+    monkeypatch.setattr(queue_bytes, "LOOK_EVERY_S", 0.0)
+    recount = QueueBytes(orc.services.store)
+    await recount.look()
+    handles = [await orc.submit("a", ARGS) for _ in range(30)]
+    await recount.look()
+    await recount.add([handle.id.encode() for handle in handles])
+    for handle in handles:
+        await handle.cancel()
+    assert await recount.correct() == {}
+
+
+@pytest.mark.parametrize("kind", ["string", "list"])
+async def test_a_scan_with_a_key_of_another_type(orc: Orchestrator, kind: str) -> None:
+    """It ends, and reports the key."""
+    await orc.submit("a", ARGS)
+    store = orc.services.store
+    await store.execute("DEL", store.keys.queue_bytes)
+    await store.execute("SET" if kind == "string" else "RPUSH", store.keys.queue_bytes, "not ours")
+    await scan(orc)
+
+
+@pytest.mark.parametrize("settings", [{"queue__max_queue_bytes": 250_000}], indirect=True)
+async def test_older_programs_fill_no_queue(orc: Orchestrator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of an older version assign tasks and do not subtract their bytes: no submit is refused for that."""
+    monkeypatch.setattr(Floor, "admits", lambda _, feature: feature is not Feature.BYTES_CAPPED)
+    for _ in range(4):
+        await orc.submit("a", ARGS)
+    monkeypatch.undo()
+    with pytest.raises(QueueFull):
+        await orc.submit("a", ARGS)
 
 
 async def test_a_status_of_many_queues(orc: Orchestrator) -> None:

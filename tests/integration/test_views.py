@@ -132,7 +132,7 @@ async def test_active_commands_are_data(team: LocalTeam) -> None:
         "upgrade",
     )
     assert (found["limit:@editor"].value, found["log:level"].value) == ("10/min", "debug")
-    (limit,) = await list_limits(team.services)
+    (limit,) = (await list_limits(team.services)).limits
     assert (limit.limit, limit.rate, limit.defined, limit.agents) == ("@editor", "10/min", "60/min", ("editor",))
     await admin.reset_log_level()
     await admin.start()

@@ -23,6 +23,7 @@ from hypothesis.stateful import (
 )
 
 from orchestrator.core.rates import Rate
+from orchestrator.tasks import scripts as task_scripts
 from orchestrator.tasks.model import DeleteStatus, RequeueStatus, TaskState, Verdict, VerdictKind
 from orchestrator.tasks.questions import pack_question
 from orchestrator.tasks.states import STEPS
@@ -30,7 +31,7 @@ from orchestrator.why.explanation import explain
 from orchestrator.why.model import Cause
 from tests.lua.keyspace import without_lifetime
 from tests.lua.model import ASKED, FINAL, Agent, Limit, Model, Task
-from tests.lua.pool import LEASE_MS, START_US, USUAL_TTL_S, Assigned, Pool, Team, chunk, rank, row
+from tests.lua.pool import LEASE_MS, START_US, USUAL_TTL_S, Assigned, Pool, Team, chunk, counted_id, rank, row
 from tests.lua.watched_pool import WatchedPool
 
 if TYPE_CHECKING:
@@ -214,6 +215,7 @@ class Machine(RuleBasedStateMachine):
         now = self.model.now_ms
         rows = [
             row(
+                counted_id(),
                 queue=queue,
                 skill=skill,
                 rank=rank(priority, aging_ms),
@@ -276,6 +278,7 @@ class Machine(RuleBasedStateMachine):
         parent = [*held, *self.past[-5:]][i % (len(held) + len(self.past[-5:]))]
         rows = [
             row(
+                counted_id(),
                 queue=queue,
                 skill=skill,
                 reply="c1",
@@ -504,7 +507,9 @@ class Machine(RuleBasedStateMachine):
     def get_to_work(self, size: int, kinds: list[VerdictKind], *, reply_lost: bool) -> None:
         """What usually happens: tasks come, are assigned, read and finished; so that the other rules meet work."""
         fired["get_to_work"] += 1
-        rows = [row(queue=queue, skill=skill, reply="c1", ttl_s=USUAL_TTL_S) for queue, skill in QUEUES[:size]]
+        rows = [
+            row(counted_id(), queue=queue, skill=skill, reply="c1", ttl_s=USUAL_TTL_S) for queue, skill in QUEUES[:size]
+        ]
         assert self.pool.submit(*rows, max_tasks=MAX_TASKS) == self.model.submit(rows, MAX_TASKS)
         self.supervise_once()
         for i in range(len(self.workers)):
@@ -881,6 +886,7 @@ class Machine(RuleBasedStateMachine):
         self.every_task_waits_for_something()
         self.output_tells_each_life()
         self.told_once()
+        self.bytes_are_those_of_what_waits()
         self.limits_hold()
         self.nothing_is_to_be_repaired()
 
@@ -1019,6 +1025,15 @@ class Machine(RuleBasedStateMachine):
             agent = sorted(model.agents)[self.looks % 3]
             assert self.pool.check_inbox(agent) == []
             assert self.pool.repair_registry(("agent", agent), ("skill", "b")) == []
+
+    @invariant()
+    def bytes_are_those_of_what_waits(self) -> None:
+        """The bytes of each queue are those of its tasks that wait, in any place; none are left over or missing."""
+        keys = self.pool.keys
+        found = self.pool.call(task_scripts.measure_bytes(keys, ids=[id_.encode() for id_ in self.model.tasks]))
+        flat = self.pool.execute("HGETALL", keys.queue_bytes)
+        stored = {queue: int(number) for queue, number in zip(flat[::2], flat[1::2], strict=True)}
+        assert stored == ({**found, b"*": sum(found.values())} if found else {})
 
     @invariant()
     def limits_hold(self) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Annotated
 
 from orchestrator.cli.terminal.active_commands import active_commands, show_affected
 from orchestrator.cli.terminal.declared import noun
+from orchestrator.cli.terminal.inputs import check_limit
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
+from orchestrator.cli.terminal.output import say_rest
+from orchestrator.cli.terminal.parsing import option
 from orchestrator.cli.terminal.source import viewed
 
 commands = noun(
@@ -18,15 +22,20 @@ commands = noun(
 
 
 @commands.command("list", "orc limits list", "orc limits list -o json")
-async def list_(*, common: Globals = DEFAULTS) -> None:
+async def list_(*, limit: Annotated[int, option("--limit", metavar="N")] = 1000, common: Globals = DEFAULTS) -> None:
     """List the rate limits, with the rate that applies, the defined rate and the agents that have the limit.
 
     @AGENT is an agent's own limit.
+
+    Args:
+        limit: How many, by name [1000].
     """
     from orchestrator.views.limits import list_limits
 
+    check_limit(limit)
     async with viewed(common) as services:
-        found = await list_limits(services)
-    rows = [{**asdict(view), "active_commands": active_commands(view.active_commands)} for view in found]
+        found = await list_limits(services, limit=limit)
+    rows = [{**asdict(view), "active_commands": active_commands(view.active_commands)} for view in found.limits]
     columns = ("limit", "rate", "defined", "agents")
     show_affected(common.output, rows, columns, key="limit", empty="no limits")
+    say_rest(len(rows), found.total)

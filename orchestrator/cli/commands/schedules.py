@@ -41,15 +41,22 @@ Name = Annotated[str, positional("NAME", help="Name of the schedule.")]
 
 
 @commands.command("list", "orc schedules list", "orc schedules list -o id | xargs orc schedules pause")
-async def list_(*, common: Globals = DEFAULTS) -> None:
-    """List the schedules in the order of their next fire times."""
-    from orchestrator.schedules.api import Schedules
-    from orchestrator.views.redaction import redacted_skills
+async def list_(*, limit: Annotated[int, option("--limit", metavar="N")] = 1000, common: Globals = DEFAULTS) -> None:
+    """List the schedules in the order of their next fire times.
 
+    Args:
+        limit: How many [1000].
+    """
+    from orchestrator.views.redaction import redacted_skills
+    from orchestrator.views.schedules import list_schedules
+
+    inputs.check_limit(limit)
     async with viewed(common) as services:
-        found = await Schedules(lambda: services).list()
+        found = await list_schedules(services, limit=limit)
         hidden = await redacted_skills(services)
-    output.show_list(common.output, [_row(each, hidden) for each in found], COLUMNS, key="name", empty="no schedules")
+    rows = [_row(each, hidden) for each in found.schedules]
+    output.show_list(common.output, rows, COLUMNS, key="name", empty="no schedules")
+    output.say_rest(len(rows), found.total)
 
 
 @commands.command("show", "orc schedules show nightly", "orc schedules show nightly -o json | jq .next")

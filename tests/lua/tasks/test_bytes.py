@@ -172,6 +172,21 @@ def test_damage_refuses_no_task(pool: Pool, damage: tuple[str, ...]) -> None:
     assert pool.state(task.id) == "succeeded"
 
 
+def test_a_queue_that_had_less_than_is_taken(pool: Pool) -> None:
+    """An older program did not add what this one subtracts: its queue has nothing then; the pool keeps the others."""
+    pool.register(slots=10)
+    pool.put(large(), large(queue="skill:b"))
+    pool.execute("HSET", pool.keys.queue_bytes, "skill:sum", SIZE - 100, "*", 2 * SIZE - 100)
+    pool.assign()
+    assert held(pool) == waiting(1, "skill:b")
+
+
+def test_a_key_of_another_type_is_not_corrected(pool: Pool) -> None:
+    """It ends no scan, which reports it."""
+    pool.execute("SET", pool.keys.queue_bytes, "not ours")
+    assert pool.call(task_scripts.correct_bytes(pool.keys, changes={b"skill:a": 5})) == 0
+
+
 def test_unchanged_costs(pool: Pool) -> None:
     """A small task costs no command more, and a large one a few per call."""
     pool.register(slots=100)
