@@ -1239,6 +1239,13 @@ SECTIONS: Final = (
                 "The supervisor got a signal and stops. No action.",
             ),
             LogEvent(
+                "key_types_failed",
+                "warning",
+                ("error",),
+                "The supervisor could not look at the types of keys. It tries again at the next sweep. Check that "
+                "Redis is reachable: `orc doctor`.",
+            ),
+            LogEvent(
                 "loop_failed",
                 "error",
                 ("loop",),

@@ -17,6 +17,7 @@ local now_arg = ARGV[7]                   -- time: test override, microseconds
 --@include time: day_s, now_us, integer
 --@include key: has_type
 --@include format: read_floor
+--@include limit: parse_limit
 --@include registry: read_offer, update_offer, notify_of_agent
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
@@ -27,13 +28,14 @@ local floor = read_floor(pool)
 if redis.call('EXISTS', worker_key) == 0 then return {'unknown', seq, floor} end
 local status, complete, types = 'ok', {}, {}
 
-local function has_all(key, fields)
+-- Returns whether a hash has all fields; `reads` tells whether it can read a value.
+local function has_all(key, fields, reads)
   -- In pieces, because agents may have many limits and Lua passes some 8,000 arguments at most.
   for first = 1, #fields, 1000 do
     local last = math.min(first + 999, #fields)
     local values = redis.call('HMGET', key, unpack(fields, first, last))
     for i = 1, last - first + 1 do
-      if not values[i] then return false end
+      if not values[i] or (reads and not reads(values[i])) then return false end
     end
   end
   return true
@@ -50,7 +52,7 @@ local function others_complete()
   end
   for name in string.gmatch(limits, '%S+') do names[#names + 1] = name end
   return redis.call('EXISTS', unpack(agent_keys)) == #agent_keys and has_all(worker_key, fields)
-    and has_all(pool .. ':limits', names)
+    and has_all(pool .. ':limits', names, parse_limit)
 end
 
 local function is_readable(agent)
@@ -75,9 +77,9 @@ for i = 1, #rows do
     local known = redis.call('HGET', agent_key .. ':workers', worker)
     local spec = redis.call('HMGET', agent_key, 'slots', 'limits')
     -- Only a registration restores lost fields of the agent or lost limits.
-    complete[i] = known and spec.slots and spec.limits
+    complete[i] = string.match(known or '', '^%d+ %d') and string.match(spec.slots or '', '^%d+$') and spec.limits
     for name in string.gmatch(spec.limits or '', '%S+') do
-      if redis.call('HEXISTS', pool .. ':limits', name) == 0 then complete[i] = false end
+      if not parse_limit(redis.call('HGET', pool .. ':limits', name)) then complete[i] = false end
     end
     if not complete[i] then status = 'incomplete' end
   end

@@ -11,7 +11,7 @@ local to_assign = {}
 for i = 1, #rows do
   local agent = rows[i].agent
   local spec = redis.call('HMGET', pool .. ':agent:' .. agent, 'slots', 'skills', 'mark', 'unpark')
-  local full = spec.mark and redis.call('XLEN', pool .. ':inbox:' .. agent) >= tonumber(spec.mark)
+  local full = spec.mark and redis.call('XLEN', pool .. ':inbox:' .. agent) >= (tonumber(spec.mark) or math.huge)
   if tonumber(spec.slots or 0) > 0 and not full then list_room(pool, agent, spec.skills or '') end
   -- Awaited tasks fit into lent slots, also of an agent without room (protocol rule 32).
   local lends = redis.call('EXISTS', pool .. ':lent:' .. agent) == 1

@@ -1,13 +1,20 @@
 -- Leases: how long a worker may be silent before another one takes its entries. Workers of one agent may differ.
 
+-- Returns a time in ms that a script stored; `default` for a missing one, and for what no script stores.
+local function stored_ms(text, default)
+  local found = tonumber(string.match(text or '', '^%d+$'))
+  return found and found < 1e15 and found or default
+end
+
 -- Returns the leases of an agent's workers by name, the shortest one and the longest one in ms; `default` is that of a
--- worker without one.
+-- worker without one. No worker registers less than a second: with such a damaged lease it would lose tasks that it runs.
 local function read_leases(pool, agent, default)
   local leases_key = pool .. ':leases:' .. agent
   local names, values = redis.call('HKEYS', leases_key), redis.call('HVALS', leases_key)
   local leases, shortest, longest = {}, default, default
   for i = 1, #names do
-    local lease = tonumber(values[i])
+    local lease = stored_ms(values[i], default)
+    if lease < 1000 then lease = default end
     leases[names[i]] = lease
     shortest, longest = math.min(shortest, lease), math.max(longest, lease)
   end

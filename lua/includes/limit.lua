@@ -12,15 +12,22 @@ local function limit_clock(limit_key, now)
   return now, anchor
 end
 
+-- Returns count and window in us of a definition; nothing for one that no program writes, which counts as missing.
+local function parse_limit(spec)
+  if not spec or #spec > 32 then return end
+  local count, window = string.match(spec, '^(%d+) (%d+)$')
+  count, window = tonumber(count), tonumber(window)
+  if not count or count < 1 or count > 1e9 or window < 1000 or window > 1e13 then return end
+  return count, window
+end
+
 -- Returns how many starts the limits of an agent allow now, and when the next slot opens in us (0: now). `names` is
 -- blank-separated; an undefined limit allows none, and one that is paused none before the end of its pause.
 local function limit_room(pool, names, now, want)
   local room, next_free = want, 0
   for name in string.gmatch(names, '%S+') do
-    local spec = redis.call('HGET', pool .. ':limits', name)
-    if not spec then return 0, 0 end
-    local count, window = string.match(spec, '^(%d+) (%d+)$')
-    count, window = tonumber(count), tonumber(window)
+    local count, window = parse_limit(redis.call('HGET', pool .. ':limits', name))
+    if not count then return 0, 0 end
     local held_us = held_until(pool, 'hold:limit:' .. name, math.floor(now / 1000)) * 1000
     if held_us > 0 then
       room = 0
@@ -48,10 +55,8 @@ end
 -- with `ahead` tasks before it may start (0: now). Each start may follow the one `count` starts before it after a
 -- window. Returns nothing for an undefined limit.
 local function next_start(pool, name, now, ahead)
-  local spec = redis.call('HGET', pool .. ':limits', name)
-  if not spec then return end
-  local count, window = string.match(spec, '^(%d+) (%d+)$')
-  count, window = tonumber(count), tonumber(window)
+  local count, window = parse_limit(redis.call('HGET', pool .. ':limits', name))
+  if not count then return end
   local limit_key = pool .. ':limit:' .. name
   local open_after = string.format('(%.0f', now - window)
   local used = redis.call('ZCOUNT', limit_key, open_after, '(+inf')

@@ -17,7 +17,7 @@ end
 local function clear_mark(pool, agent)
   local agent_key = pool .. ':agent:' .. agent
   local mark = redis.call('HGET', agent_key, 'mark')
-  if not mark or redis.call('XLEN', pool .. ':inbox:' .. agent) >= tonumber(mark) then return false end
+  if not mark or redis.call('XLEN', pool .. ':inbox:' .. agent) >= (tonumber(mark) or math.huge) then return false end
   if mark ~= '1' and redis.acl_check_cmd('HDEL', agent_key, 'mark') then redis.call('HDEL', agent_key, 'mark') end
   return true
 end

@@ -79,7 +79,7 @@ local function awaits_version(pool, skill, agent, refused, names)
   for i = 1, #versions do
     local owner, digest = string.match(versions[i], '^(%S+) (%S+)$')
     local since, arguments = string.match(facts[i], '^(%d+) ?(.*)$')
-    if since and (not agent or agent == owner) then
+    if since and owner and (not agent or agent == owner) then
       since = tonumber(since)
       if refusing[digest] then
         born[digest] = math.min(born[digest] or since, since)

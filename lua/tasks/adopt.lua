@@ -24,7 +24,7 @@ local now_arg    = ARGV[9]                   -- time: test override, microsecond
 --@include desired: agent_blocked, held_until, any_session_stopped, stopped_scope
 --@include queue: start_waiting, flush_waiting
 --@include limit: limit_room, take_slots, return_slots
---@include lease: read_leases, is_after_gap, expired_entries
+--@include lease: stored_ms, read_leases, is_after_gap, expired_entries
 --@include inbox: task_of_entry, remove_entries
 --@include ending: start_endings, flush_endings
 --@include envelope: depth_of
@@ -44,14 +44,16 @@ local deaths_allowed = {}
 for i = 1, #max_deaths do deaths_allowed[max_deaths[i].skill] = max_deaths[i].deaths end
 
 local seen = redis.call('HMGET', agent_key, 'looked', 'grace', 'limits', 'rest', 'shortest_lease_ms')
-local looked, grace, limits, rest = tonumber(seen.looked or 0), tonumber(seen.grace or 0), seen.limits or '', seen.rest == '1'
+local looked, limits, rest = stored_ms(seen.looked, 0), seen.limits or '', seen.rest == '1'
 local stepped_back = now_ms < looked
 -- One search serves all workers for a tenth of a lease, unless it left entries behind. Each worker asks every fifth of
 -- a lease, so searches are at most three tenths apart: less than the third that counts as an outage.
 local search = rest or stepped_back or now_ms - looked >= lease_ms / 10
 local leases, shortest, longest = read_leases(pool, agent, lease_ms)
+-- A damaged time of grace begins again.
+local grace = stored_ms(seen.grace, seen.grace and now_ms + longest or 0)
 -- While no search was possible, no renewal was: every holder gets one lease as grace (protocol rule 10).
-local gap_ms = math.min(lease_ms, tonumber(seen.shortest_lease_ms or lease_ms)) / 3
+local gap_ms = math.min(lease_ms, stored_ms(seen.shortest_lease_ms, lease_ms)) / 3
 if search and (stepped_back or is_after_gap(inbox_key, now_ms, looked, gap_ms)) then grace = now_ms + longest end
 -- A registration always writes `limits`. A record that Redis lost stays missing, so that a heartbeat finds that and the
 -- worker registers again. Until then no look can be stored, and no expired entry is taken.

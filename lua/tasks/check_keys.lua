@@ -1,16 +1,18 @@
 #!lua flags=allow-oom
--- Checks the type and the lifetime of up to 500 keys; with `repair` sets missing lifetimes.
--- codes: wrong-type | no-lifetime
+-- Checks the type and the lifetime of up to 500 keys; with `repair` sets missing lifetimes, and renames keys of another
+-- type, because every script that uses one fails. A key that guards stays: without it something would happen that it forbids.
+-- codes: wrong-type | guarded-type (it stays) | no-lifetime
 -- returns: per finding: row code repaired (1 or 0)
 -- repeat: finds nothing that it has repaired
 local pool    = KEYS[1]                   -- key: root of the pool's slot
-local rows    = cmsgpack.unpack(ARGV[1])  -- rows: suffix type keep_s
+local rows    = cmsgpack.unpack(ARGV[1])  -- rows: suffix type keep_s guards
 local repair  = ARGV[2]                   -- str: 1 = repair what is found
 local now_arg = ARGV[3]                   -- time: test override, microseconds
 --@include time: now_us, integer
 --@include key: has_type
 --@include counter: increment_counters
 
+local renamed_s = 2592000
 local now = now_us(now_arg)
 local types, answers, repaired = {}, {}, 0
 local counters_sound = has_type(types, pool .. ':stats:TOTAL', 'hash')
@@ -19,15 +21,22 @@ local counters_sound = has_type(types, pool .. ':stats:TOTAL', 'hash')
 for i = 1, #rows do
   local key, type, keep_s = pool .. ':' .. rows[i].suffix, rows[i].type, rows[i].keep_s
   local code
-  if not has_type(types, key, type) then
-    code = 'wrong-type'
+  if type ~= 'any' and not has_type(types, key, type) then
+    code = rows[i].guards == 1 and 'guarded-type' or 'wrong-type'
   elseif keep_s > 0 and redis.call('TTL', key) == -1 then
     code = 'no-lifetime'
   end
   if code then
-    local done = repair == '1' and code == 'no-lifetime'
+    local done = repair == '1' and code ~= 'guarded-type'
     if done then
-      redis.call('EXPIRE', key, keep_s)
+      if code == 'wrong-type' then
+        local renamed_key = pool .. ':mistyped:' .. rows[i].suffix .. ':' .. integer(now)
+        redis.call('RENAME', key, renamed_key)
+        if redis.call('TTL', renamed_key) == -1 then redis.call('EXPIRE', renamed_key, renamed_s) end
+        types[key] = 'none'
+      else
+        redis.call('EXPIRE', key, keep_s)
+      end
       repaired = repaired + 1
     end
     local n = #answers

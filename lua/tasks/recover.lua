@@ -18,7 +18,7 @@ local now_arg    = ARGV[7]             -- time: test override, microseconds
 --@include record: read_task, next_generation
 --@include queue: start_waiting, flush_waiting
 --@include limit: return_slots
---@include lease: read_leases, is_after_gap, expired_entries
+--@include lease: stored_ms, read_leases, is_after_gap, expired_entries
 --@include inbox: task_of_entry, remove_entries
 --@include ending: start_endings, flush_endings
 --@include reclaim: co_running, count_crew, reclaim_task, requeue_task
@@ -37,15 +37,16 @@ end
 
 local spec = redis.call('HMGET', agent_key, 'slots', 'lease_ms', 'swept', 'grace', 'terms', 'looked', 'shortest_lease_ms',
   'limits')
-local slots, lease_ms = tonumber(spec.slots or 0), tonumber(spec.lease_ms or 15000)
+local slots, lease_ms = tonumber(spec.slots or 0), stored_ms(spec.lease_ms, 15000)
 local leases, shortest, longest = read_leases(pool, agent, lease_ms)
-local swept, grace = tonumber(spec.swept or 0), tonumber(spec.grace or 0)
+-- A damaged time of grace begins again.
+local swept, grace = stored_ms(spec.swept, 0), stored_ms(spec.grace, spec.grace and now_ms + longest or 0)
 local deaths_allowed = {}
 for skill, deaths in string.gmatch(spec.terms or '', '(%S+)=%d+/(%d+)') do deaths_allowed[skill] = tonumber(deaths) end
 -- While no supervisor or worker searched, renewals may have failed too: every holder gets one lease as grace (protocol
 -- rule 10).
-local seen = math.max(swept, tonumber(spec.looked or 0))
-local gap_ms = every_ms + tonumber(spec.shortest_lease_ms or lease_ms) / 3
+local seen = math.max(swept, stored_ms(spec.looked, 0))
+local gap_ms = every_ms + stored_ms(spec.shortest_lease_ms, lease_ms) / 3
 if now_ms < swept or is_after_gap(inbox_key, now_ms, seen, gap_ms) then grace = math.max(grace, now_ms + longest) end
 -- A registration always writes `limits`. A record that Redis lost stays missing while the agent has workers, so that a
 -- heartbeat finds that and the worker registers again. Until then no look can be stored, and no expired entry is taken.

@@ -237,7 +237,7 @@ async def versions(store: Store, skill: str) -> list[KnownVersion]:
     stored = [
         (owner, read_text(value).split(" "))
         for field, value in zip(flat[::2], flat[1::2], strict=True)
-        if len(owner := read_text(field).split(" ")) == 2
+        if len(owner := read_text(field).split(" ")) == 2 and value[:1].isdigit()
     ]
     if not stored:
         return []

@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from orchestrator.core.durations import from_instant_ms, to_ms
-from orchestrator.core.errors import InvalidInput
+from orchestrator.core.errors import DamagedData, InvalidInput
 from orchestrator.core.ids import check_text, decode_foreign, encode_foreign, new_short_id
-from orchestrator.core.reading import read_json
+from orchestrator.core.reading import MISREAD, read_json, read_readable
 from orchestrator.memory.headers import decode_header
 from orchestrator.memory.model import MAX_STEP, Record, StoredRecord
 from orchestrator.memory.scripts import RecordRow
@@ -82,12 +82,23 @@ def encode_record(
 
 
 def decode_records(found: Sequence[tuple[str, str, bytes, bytes]]) -> tuple[StoredRecord, ...]:
-    """Convert stored records to values: tier, id, header and content of each."""
-    # One document, so that the decoder is called once.
-    contents = read_json(b"[" + b",".join([content for _, _, _, content in found]) + b"]")
-    return tuple(
-        [_record(tier, id_, packed, content) for (tier, id_, packed, _), content in zip(found, contents, strict=True)]
-    )
+    """Convert stored records to values: tier, id, header and content of each. Damaged ones are left out, and logged."""
+    try:
+        # One document, so that the decoder is called once.
+        contents = read_json(b"[" + b",".join([content for _, _, _, content in found]) + b"]")
+        return tuple(
+            [
+                _record(tier, id_, packed, content)
+                for (tier, id_, packed, _), content in zip(found, contents, strict=True)
+            ]
+        )
+    except (DamagedData, *MISREAD):
+        return tuple(read_readable(decode_found, found))
+
+
+def decode_found(found: tuple[str, str, bytes, bytes]) -> StoredRecord:
+    """Convert a stored record to a value: tier, id, header and content."""
+    return decode_record(*found)
 
 
 def decode_record(tier: str, id_: str, packed: bytes, content: bytes) -> StoredRecord:

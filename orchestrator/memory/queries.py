@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import encode_foreign
-from orchestrator.core.reading import read_text, read_whole
+from orchestrator.core.reading import read_as, read_text, read_whole
 from orchestrator.memory import scripts
 from orchestrator.memory.encoding import (
     check_number,
     check_position,
-    decode_record,
+    decode_found,
     decode_records,
     is_whole,
 )
-from orchestrator.memory.headers import decode_header
 from orchestrator.memory.model import MAX_LIMIT, MAX_STEP, TIERS, MemoryQuery, Recall, RecordAccess, StoredRecord
 from orchestrator.simulations.simulation import cell_index
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
+    from datetime import datetime
 
     from orchestrator.memory.model import Tier
     from orchestrator.store.calls import Argument
@@ -35,22 +35,35 @@ MAX_IDS: Final = 500
 
 
 async def read_records(scope: ScopedStore, ids: Sequence[str], tier: Tier | None) -> list[StoredRecord | None]:
-    """Return the records with these ids, None for each that is missing or has expired."""
+    """Return the records with these ids, None for each that is missing, has expired, or of several is damaged.
+
+    Raises:
+        DamagedData: the only one cannot be read.
+    """
     if not ids:
         return []
     check_ids(ids)
-    tiers, keys = TIERS if tier is None else check_tiers((tier,)), scope.keys
+    stored, now = await _read_stored(scope, ids, TIERS if tier is None else check_tiers((tier,)))
+    records = decode_records(stored) if len(ids) > 1 else [read_as("a record", decode_found, one) for one in stored]
+    live = {record.id: record for record in records if record.expires > now}
+    return [live.get(id_) for id_ in ids]
+
+
+async def _read_stored(
+    scope: ScopedStore, ids: Sequence[str], tiers: Sequence[Tier]
+) -> tuple[list[tuple[Tier, str, bytes, bytes]], datetime]:
+    """Return tier, id, header and content of each record that is there, and the time of the server."""
     commands: list[Sequence[Argument]] = [("MULTI",), ("TIME",)]
     for name in tiers:
-        commands += [("HMGET", keys.key(keys.tier_part(name, part)), *ids) for part in ("hdr", "rec")]
+        commands += [("HMGET", scope.keys.key(scope.keys.tier_part(name, part)), *ids) for part in ("hdr", "rec")]
     (seconds, micros), *replies = (await scope.read_many([*commands, ("EXEC",)]))[-1]
-    now_ms = read_whole(seconds) * 1000 + read_whole(micros) // 1000
-    found: list[StoredRecord | None] = [None] * len(ids)
-    for name, headers, contents in zip(tiers, replies[::2], replies[1::2], strict=True):
-        for i, (header, content) in enumerate(zip(headers, contents, strict=True)):
-            if header is not None and content is not None and decode_header(header).deadline > now_ms:
-                found[i] = decode_record(name, ids[i], header, content)
-    return found
+    stored = [
+        (name, id_, header, content)
+        for name, headers, contents in zip(tiers, replies[::2], replies[1::2], strict=True)
+        for id_, header, content in zip(ids, headers, contents, strict=True)
+        if header is not None and content is not None
+    ]
+    return stored, from_instant_ms(read_whole(seconds) * 1000 + read_whole(micros) // 1000)
 
 
 async def read_accesses(scope: ScopedStore, ids: Sequence[str]) -> dict[str, RecordAccess]:
@@ -70,7 +83,10 @@ async def read_accesses(scope: ScopedStore, ids: Sequence[str]) -> dict[str, Rec
 
 
 async def read_pages(scope: ScopedStore) -> AsyncGenerator[list[StoredRecord]]:
-    """Yield all records with superseded ones: by tier, those that end first in front, up to 500 at a time."""
+    """Yield all records with superseded ones: by tier, those that end first in front, up to 500 at a time.
+
+    Damaged ones are left out, and logged.
+    """
     keys = scope.keys
     for tier in TIERS:
         last, seen = "-inf", 0
@@ -85,8 +101,8 @@ async def read_pages(scope: ScopedStore) -> AsyncGenerator[list[StoredRecord]]:
             ends = [read_text(end) for end in flat[1::2]]
             seen = ends.count(ends[-1]) + (seen if ends[-1] == last else 0)
             last = ends[-1]
-            records = await read_records(scope, [read_text(id_) for id_ in flat[::2]], tier)
-            yield [record for record in records if record is not None]
+            stored, now = await _read_stored(scope, [read_text(id_) for id_ in flat[::2]], (tier,))
+            yield [record for record in decode_records(stored) if record.expires > now]
 
 
 async def count_records(scopes: Sequence[ScopedStore]) -> list[dict[str, int]]:

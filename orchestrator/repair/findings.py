@@ -168,7 +168,20 @@ _TABLE: Final = (
         "The next change begins a new stream. Programs that follow it must take a snapshot.",
     ),
     DamageKind("no-lifetime", "A temporary key has no lifetime.", "It gets the lifetime of its kind."),
-    DamageKind("wrong-type", "A key of the pool has another type: commands on it fail."),
+    DamageKind(
+        "wrong-type",
+        "A key has another type: commands on it fail.",
+        "A key of a pool is renamed to `mistyped:KEY:MICROSECONDS`, which ends after 30 days; save what its owner "
+        "needs. Workers and the next scan make again what other keys have.",
+    ),
+    DamageKind(
+        "guarded-type",
+        "A key has another type without which something would happen that it forbids, such as a start behind a stop. "
+        "Look at it, then delete it and repeat the commands.",
+    ),
+    DamageKind(
+        "renamed", "A repair has renamed a key of another type. Save what its owner needs, or delete it.", harmless=True
+    ),
     DamageKind("foreign", "A key of the pool or the prefix does not belong to this program."),
 )
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.core.errors import StoreError
+from orchestrator.core.errors import DamagedData, StoreError
 from orchestrator.payloads.reference import ARGS, RESULT, is_reference, parse_name
-from orchestrator.tasks.model import TaskState
+from orchestrator.tasks.model import TaskState, decode_envelope
 from orchestrator.tasks.records import TaskRecord, read_each
 
 if TYPE_CHECKING:
@@ -50,11 +50,15 @@ async def _orphans(found: Sequence[StoredObject], store: Store) -> list[StoredOb
 
 
 def _has_succeeded(task: TaskRecord | StoreError) -> bool:
-    return isinstance(task, TaskRecord) and task.exists and task.state is TaskState.SUCCEEDED
+    return isinstance(task, TaskRecord) and task.field("state") == TaskState.SUCCEEDED.value.encode()
 
 
 def _refers(task: TaskRecord) -> bool:
-    return is_reference(task.envelope.args)
+    stored = task.field("env")
+    try:
+        return stored is not None and is_reference(decode_envelope(stored).args)
+    except DamagedData:
+        return True  # unknown
 
 
 def _is_orphan(task: TaskRecord | StoreError, part: str | None) -> bool:
@@ -64,5 +68,7 @@ def _is_orphan(task: TaskRecord | StoreError, part: str | None) -> bool:
         return False  # it exists, and cannot be read
     if not task.exists:
         return True
+    if not (task.field("gen") or b"").isdigit():
+        return False  # unknown
     # An attempt writes its result under its own generation, and only the last one is in the record.
     return part != ARGS and part.removeprefix(RESULT) != str(task.generation)

@@ -22,7 +22,7 @@ from orchestrator.tasks import scripts as tasks
 from orchestrator.tasks.inbox import find_filled
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 
     from orchestrator.core.settings import Settings
     from orchestrator.store.store import Store
@@ -73,7 +73,13 @@ class KeyLifetimes:
 
     def of_kind(self, suffix: str) -> int:
         """Return the lifetime of a kind; the next write of the key restores a shorter one."""
-        own = {"dead": self.dead_ttl_s, "leader": self.leader_s, "replies:C": 3600, "stats:MINUTE": 3 * _DAY_S}
+        own = {
+            "dead": self.dead_ttl_s,
+            "leader": self.leader_s,
+            "replies:C": 3600,
+            "stats:MINUTE": 3 * _DAY_S,
+            "mistyped:KEY": 30 * _DAY_S,
+        }
         return own.get(suffix, _DAY_S)
 
 
@@ -153,6 +159,11 @@ class PoolScan:
         async for found in self._check_tasks(list(self._lanes)):
             yield found
 
+    async def check_types(self, names: Iterable[str]) -> list[RepairFinding]:
+        """Check types and lifetimes of a few keys."""
+        keys = [_Key.of(name.encode("utf-8", "backslashreplace"), self._root) for name in names]
+        return [finding async for found in self._check_types(keys) for finding in found]
+
     async def _scan_keys(self, names: Sequence[bytes]) -> AsyncIterator[list[RepairFinding]]:
         parsed = await self._with_turn([_Key.of(name, self._root) for name in names])
         async for found in self._check_types(parsed):
@@ -187,16 +198,18 @@ class PoolScan:
 
     async def _check_types(self, keys: Sequence[_Key]) -> AsyncIterator[list[RepairFinding]]:
         """Check types and lifetimes; lifetimes of records, output and idempotency keys are checked with the tasks."""
+        if not self._repair and (renamed := [key for key in keys if key.kind == "mistyped:KEY"]):
+            yield [RepairFinding("renamed", key.text, "", repaired=False) for key in renamed]
         if strange := [key for key in keys if not key.kind]:
             yield [RepairFinding("foreign", key.text, "", repaired=False) for key in strange]
         known = [key for key in keys if key.kind and key.kind != "task:ID"]
         for first in range(0, len(known), ROWS_AT_ONCE):
             batch = known[first : first + ROWS_AT_ONCE]
-            rows = [(key.suffix, key.type, self._ttl_s(key)) for key in batch]
+            rows = [(key.suffix, key.type, self._ttl_s(key), key.guards) for key in batch]
             found = await self._store.call(tasks.check_keys(self._store.keys, rows=rows, repair=self._repair))
             yield [
                 RepairFinding(
-                    code, batch[row].text, f"not a {batch[row].type}" if code == "wrong-type" else "", repaired=done
+                    code, batch[row].text, "" if code == "no-lifetime" else f"not a {batch[row].type}", repaired=done
                 )
                 for row, code, done in found
             ]
@@ -326,6 +339,7 @@ class _Key:
     name: bytes
     type: str
     permanent: bool
+    guards: bool = False
 
     @classmethod
     def of(cls, full: bytes, root: bytes) -> _Key:
@@ -335,7 +349,9 @@ class _Key:
             return cls(full, suffix, "", b"", "", permanent=True)
         kind, name = found
         type_ = kind.type.partition(",")[0]
-        return cls(full, suffix, kind.suffix, name.encode("utf-8", "surrogateescape"), type_, kind.permanent)
+        return cls(
+            full, suffix, kind.suffix, name.encode("utf-8", "surrogateescape"), type_, kind.permanent, kind.guards
+        )
 
     @property
     def text(self) -> str:

@@ -62,6 +62,8 @@ class KeyKind:
         backup: how `orc backup` saves it.
         loss: what its loss means.
         writers: the lowest role that may change it (`doctor.acl`).
+        guards: without it something would happen that it forbids, such as a start behind a stop. A repair never renames
+            it.
     """
 
     suffix: str
@@ -72,6 +74,7 @@ class KeyKind:
     backup: Backup = Backup.NOT_SAVED
     loss: Loss = field(kw_only=True)
     writers: Writers = Writers.CLIENTS
+    guards: bool = False
 
 
 POOL_KEYS: Final = (
@@ -287,6 +290,7 @@ POOL_KEYS: Final = (
         "empty = gone",
         permanent=True,
         loss=Loss.RECONSTRUCTIBLE,
+        guards=True,
     ),
     KeyKind(
         "share:wait:FLOW",
@@ -350,6 +354,7 @@ POOL_KEYS: Final = (
         "as long as its task",
         backup=Backup.WITH_TASK,
         loss=Loss.CRITICAL,
+        guards=True,
     ),
     KeyKind(
         "agents",
@@ -477,6 +482,7 @@ POOL_KEYS: Final = (
         backup=Backup.KEPT,
         loss=Loss.CRITICAL,
         writers=Writers.WORKERS,
+        guards=True,
     ),
     KeyKind(
         "versions",
@@ -613,6 +619,7 @@ POOL_KEYS: Final = (
         backup=Backup.WITH_COMMANDS,
         loss=Loss.CRITICAL,
         writers=Writers.COMMANDERS,
+        guards=True,
     ),
     KeyKind(
         "desired:revisions",
@@ -622,6 +629,7 @@ POOL_KEYS: Final = (
         permanent=True,
         loss=Loss.CRITICAL,
         writers=Writers.COMMANDERS,
+        guards=True,
     ),
     KeyKind(
         "nonce:CMD",
@@ -629,6 +637,7 @@ POOL_KEYS: Final = (
         "entry of a command and token of its sender",
         "an hour after it may be accepted",
         loss=Loss.CRITICAL,
+        guards=True,
     ),
     KeyKind(
         "receipts:CMD",
@@ -645,6 +654,7 @@ POOL_KEYS: Final = (
         "until the job is done; at most 7 days",
         loss=Loss.CRITICAL,
         writers=Writers.SUPERVISORS,
+        guards=True,
     ),
     KeyKind(
         "held",
@@ -703,6 +713,7 @@ POOL_KEYS: Final = (
         "`supervisor.leader_lease_s`",
         loss=Loss.RENEWED,
         writers=Writers.SUPERVISORS,
+        guards=True,
     ),
     KeyKind(
         "leader:format",
@@ -711,6 +722,7 @@ POOL_KEYS: Final = (
         "a day after its last use",
         loss=Loss.RENEWED,
         writers=Writers.SUPERVISORS,
+        guards=True,
     ),
     KeyKind(
         "supervisors",
@@ -735,6 +747,15 @@ POOL_KEYS: Final = (
         "permanent",
         permanent=True,
         loss=Loss.CRITICAL,
+        guards=True,
+    ),
+    KeyKind(
+        "mistyped:KEY",
+        "any",
+        "a key of the pool that had another type: its suffix, and the us at which a repair renamed it",
+        "30 days, or as long as it had before",
+        loss=Loss.PASSING,
+        writers=Writers.SUPERVISORS,
     ),
 )
 

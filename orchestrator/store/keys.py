@@ -414,6 +414,20 @@ class PoolKeys:
         """All keys without a name in them."""
         return [f"{self.root}:{kind.suffix}" for kind in POOL_KEYS if kind.suffix.rpartition(":")[2].islower()]
 
+    def of_agent(self, agent: str) -> list[str]:
+        """Keys with the name of an agent, without its limits."""
+        queue = f"agent:{agent}"
+        registered = [self.agent(agent), self.agent_workers(agent), self.offers(agent), self.leases(agent)]
+        return [*registered, self.lent(agent), self.inbox(agent), self.parked(agent), *self._of_queue(queue)]
+
+    def of_skill(self, skill: str) -> list[str]:
+        """Keys with the name of a skill."""
+        registered = [self.skill(skill), self.room(skill), self.versions(skill), self.descriptions(skill)]
+        return [*registered, *self._of_queue(f"skill:{skill}")]
+
+    def _of_queue(self, queue: str) -> list[str]:
+        return [self.queue(queue), self.suspects(queue), self.awaited(queue)]
+
     @property
     def stem(self) -> str:
         """The text in front of every suffix."""

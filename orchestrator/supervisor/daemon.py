@@ -33,6 +33,7 @@ from orchestrator.supervisor.doorbell import Doorbell
 from orchestrator.supervisor.event_trimmer import EventTrimmer
 from orchestrator.supervisor.housekeeper import Housekeeper
 from orchestrator.supervisor.jobs import Jobs
+from orchestrator.supervisor.key_types import KeyTypes
 from orchestrator.supervisor.leader import Leader
 from orchestrator.supervisor.loops import keep_running
 from orchestrator.supervisor.older_workers import OlderWorkers
@@ -192,7 +193,8 @@ async def supervise(
 
     async def work() -> None:
         assign_wakeup, promote_wakeup, schedule_wakeup, repair_requested = Wakeup(), Wakeup(), Wakeup(), Wakeup()
-        assigner = Assigner(services, assign_wakeup, repair_requested=repair_requested)
+        assign_refused = Wakeup()
+        assigner = Assigner(services, assign_wakeup, repair_requested=assign_refused)
         doorbell = Doorbell(
             services, assigner=assign_wakeup, promoter=promote_wakeup, scheduler=schedule_wakeup, calls=assigner
         )
@@ -208,6 +210,7 @@ async def supervise(
             "event_trimmer": EventTrimmer(services).run,
             "older_workers": OlderWorkers(services).run,
             "recoverer": Recoverer(services, repair_requested=repair_requested).run,
+            "key_types": KeyTypes(services, assign_refused, repair_requested=repair_requested).run,
             "reconciler": Reconciler(services, repair_requested, keys_lost=keys_lost).run,
             "housekeeper": Housekeeper(services, keys_lost).run,
             "payload_sweeper": PayloadSweeper(services).run,

@@ -52,7 +52,8 @@ class OlderWorkers:
         floor = self._services.store.floor.value
         if floor == OLDEST_FORMAT:
             return
-        older = {worker.id: worker for worker in await read_workers(self._services.store) if worker.format < floor}
+        # A damaged format is read as 0 and says nothing.
+        older = {worker.id: worker for worker in await read_workers(self._services.store) if 0 < worker.format < floor}
         for id_, worker in older.items():
             if id_ not in self._stopped:
                 turn.record()

@@ -173,9 +173,11 @@ class Reconciler:
         lifetimes = KeyLifetimes.of(self._services.settings)
         return PoolScan(self._services.store, lifetimes, repair=True, agent_turn=agent_turn)
 
-    @staticmethod
-    def _report(scan: PoolScan, found: Sequence[RepairFinding]) -> None:
+    def _report(self, scan: PoolScan, found: Sequence[RepairFinding]) -> None:
         report_findings(found)
+        if any(finding.code == "wrong-type" and finding.repaired for finding in found):
+            # The scan may have passed what belongs into the key.
+            self._repair_requested.notify(EVERYTHING)
         _log.debug("reconcile_finished", keys=scan.keys_seen, places=scan.places_seen)
 
 

@@ -890,9 +890,9 @@ def correct_bytes(keys: PoolKeys, *, changes: Mapping[bytes, int]) -> Call[int]:
 
 
 def check_keys(
-    keys: PoolKeys, *, rows: Sequence[tuple[bytes, str, int]], repair: bool, now_us: str = ""
+    keys: PoolKeys, *, rows: Sequence[tuple[bytes, str, int, bool]], repair: bool, now_us: str = ""
 ) -> Call[list[tuple[int, str, bool]]]:
-    """Check up to 500 keys from outside: (suffix, type, seconds to live; 0: permanent).
+    """Check up to 500 keys from outside: (suffix, type, seconds to live; 0: permanent, whether it guards).
 
     Returns (index of the row, code, whether repaired).
     """
@@ -903,7 +903,9 @@ def check_keys(
 
     args: Arguments = {
         "pool": keys.root,
-        "rows": pack_rows([(opaque(suffix), type_, keep_s) for suffix, type_, keep_s in rows]),
+        "rows": pack_rows(
+            [(opaque(suffix), type_, keep_s, 1 if guards else 0) for suffix, type_, keep_s, guards in rows]
+        ),
         "repair": "1" if repair else "0",
         "now_arg": now_us,
     }

@@ -134,6 +134,7 @@ NOT_SAVED = {
     *["doorbell", "replies:C", "events", "stats:MINUTE", "timings", "timings:MINUTE", "timings:TOTAL"],
     *["control:records:refused", "control:refused", "control:MINUTE", "desired:revisions", "nonce:CMD", "receipts:CMD"],
     *["selection:CMD", "failed_starts", "leader", "leader:format", "supervisors", "supervisors:requests", "format"],
+    "mistyped:KEY",
     *["lock:N", "lock:N:waiters", "lock:N:order", "lock:N:wake", "exec", "exec:fence", "exec:awaited", "exec:line"],
     *["emb:log", "vec", "vec:new:B", "vec:pending", "lsh:B", "lshrev"],
     *[

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 import pytest
 
 from orchestrator import Agent
+from orchestrator.core.errors import StoreError
+from orchestrator.store.key_kinds import kind_of
+from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import local_settings, run_local_team
 
 if TYPE_CHECKING:
@@ -14,7 +20,9 @@ if TYPE_CHECKING:
 
     import redis
 
+    from orchestrator.store.keys import PoolKeys
     from tests.faultkit.servers import RedisServer
+    from tests.helpers.local_team import LocalTeam
 
 pytestmark = pytest.mark.every_server(alone=True)
 
@@ -33,6 +41,23 @@ KINDS: Final = (
 )
 """Keys of a pool in which a task has ended and a worker lives, by the first part of their names."""
 WITHIN_S: Final = 10.0
+STAYS: Final = frozenset({"desired", "desired:revisions", "format", "leader", "leader:format", "redacted"})
+"""Keys of the whole pool that guard; some of them stop all."""
+WORST: Final = ("doorbell", "queues", "events", "agent:ada", "limit:@ada", "versions:echo")
+NAMED: Final = (
+    *(
+        "agent:ada",
+        "agent:ada:workers",
+        "offers:ada",
+        "leases:ada",
+        "lent:ada",
+        "inbox:ada",
+        "limit:@ada",
+        "parked:ada",
+    ),
+    *("queue:agent:ada", "queue:skill:echo", "suspects:skill:echo", "awaited:skill:echo", "skills:echo", "room:echo"),
+    *("versions:echo", "descriptions:echo"),
+)
 
 
 def keys_of_kind(client: redis.Redis, root: str, kind: str) -> list[bytes]:
@@ -84,3 +109,89 @@ async def test_garbage(redis_server: RedisServer, prefix: str, kind: str) -> Non
                 for key in keys:
                     damage(client, key, garbage)
         assert await (await team.orc.submit("echo", {"n": -1})).result(timeout=WITHIN_S) == -1
+
+
+def retype(client: redis.Redis, key: str) -> None:
+    """Put a key of another type in place of one."""
+    client.delete(key)
+    found = kind_of(key.partition("}:")[2])
+    assert found is not None
+    if found[0].type == "string":
+        client.rpush(key, "x")
+    else:
+        client.set(key, "x")
+
+
+async def end_task(team: LocalTeam, n: int) -> None:
+    """Submit tasks until one ends, because Redis may refuse the first ones or lose them with the key."""
+    with anyio.fail_after(WITHIN_S):
+        while True:
+            with suppress(StoreError, TimeoutError):
+                assert await (await team.orc.submit("echo", {"n": n})).result(timeout=1.0) == n
+                return
+            await anyio.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("which", "part", "of"),
+    [
+        ("worst", 0, 1),
+        *(
+            pytest.param(which, part, 4, marks=pytest.mark.slow)
+            for which in ("of the pool", "named")
+            for part in range(4)
+        ),
+    ],
+)
+async def test_another_type(redis_server: RedisServer, prefix: str, which: str, part: int, of: int) -> None:
+    """A key of another type is renamed by itself, and tasks end soon. Twin: `desired` stays."""
+    agent = Agent("ada", rate="1000/s")
+
+    @agent.skill
+    async def echo(n: int) -> int:
+        return n
+
+    settings = local_settings(redis_server.url, prefix, supervisor__sweep_s=0.2, worker__heartbeat_s=0.2)
+    async with run_local_team(settings) as team:
+        await team.work(agent)
+        await end_task(team, 0)
+        keys = team.services.keys
+        several = [f"{keys.stem}{name}" for name in (WORST if which == "worst" else NAMED)]
+        if which == "of the pool":
+            several = [key for key in keys.fixed if key.removeprefix(keys.stem) not in STAYS]
+        with redis_server.client() as client:
+            for n, key in enumerate(several[part::of]):
+                retype(client, key)
+                await end_task(team, n)
+                await wait_for(partial(client.keys, glob(keys, key)), f"{key} to be renamed", WITHIN_S)
+                await end_task(team, n)
+            assert not client.keys(glob(keys, keys.desired))
+
+
+def glob(keys: PoolKeys, key: str) -> str:
+    """Return the pattern of what a key is renamed to."""
+    return f"{keys.stem}mistyped:{key.removeprefix(keys.stem)}:[0-9]*".replace("{", "?").replace("}", "?")
+
+
+async def test_stops_of_another_type(redis_server: RedisServer, prefix: str) -> None:
+    """The key of the stops is not renamed: nothing starts until a person looks at it, and tasks end afterwards."""
+    agent = Agent("ada")
+
+    @agent.skill
+    async def echo(n: int) -> int:
+        return n
+
+    settings = local_settings(redis_server.url, prefix, supervisor__sweep_s=0.1)
+    async with run_local_team(settings) as team:
+        await team.work(agent)
+        await end_task(team, 0)
+        keys = team.services.keys
+        with redis_server.client() as client:
+            retype(client, keys.desired)
+            retype(client, keys.doorbell)
+            await wait_for(partial(client.keys, glob(keys, keys.doorbell)), "a look at the keys", WITHIN_S)
+            assert client.type(keys.desired) == b"string"
+            with pytest.raises(StoreError):
+                await team.orc.submit("echo", {"n": 1})
+            client.delete(keys.desired)
+        await end_task(team, 2)

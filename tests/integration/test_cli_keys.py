@@ -70,16 +70,17 @@ async def test_check_finds_and_repairs(team: LocalTeam, terminal: Terminal, redi
 
 
 async def test_what_cannot_be_repaired(team: LocalTeam, terminal: Terminal, redis_client: redis.Redis) -> None:
-    """A key of a foreign type stays, is named without harm to the terminal, and the exit code stays 1."""
-    key = f"{team.services.keys.root}:queue:skill:\x1b[31m"
-    redis_client.set(key, "x", ex=60)
+    """A key that guards stays, is named without harm to the terminal, and the exit code stays 1."""
+    key = f"{team.services.keys.root}:nonce:\x1b[31m"
+    redis_client.rpush(key, "x")
+    redis_client.expire(key, 60)
     done = await orc(terminal, "keys", "check", "--repair", "--yes")
     assert done.code == 1
-    assert "wrong-type  1" in done.out
+    assert "guarded-type  1" in done.out
     assert "\x1b" not in done.out
     assert redis_client.exists(key)
     done = await orc(terminal, "keys", "check", "-o", "id")
-    assert done.out == "wrong-type\n"
+    assert done.out == "guarded-type\n"
 
 
 async def test_harmless_leftovers(team: LocalTeam, terminal: Terminal, redis_client: redis.Redis) -> None:

@@ -127,9 +127,14 @@ async def test_finish(team: LocalTeam, terminal: Terminal, redis_client: redis.R
 async def test_an_older_worker_that_comes_back_is_stopped(
     team: LocalTeam, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was cut off while the floor was raised; the supervisor gives the command that older workers obey."""
+    """It was cut off while the floor was raised; the supervisor gives the command that older workers obey.
+
+    Twin: a worker whose format cannot be read is not stopped.
+    """
     monkeypatch.setattr(older_workers, "SWEEPS", 0.01)
-    await register_older(team, "h:1:old")
+    for worker in ("h:1:odd", "h:1:old"):
+        await register_older(team, worker)
+    redis_client.hset(team.services.keys.worker("h:1:odd"), "format", "x")
     await team.start_supervisor()
     slot = "drain:worker:h:1:old"
     keys = team.services.keys
@@ -141,6 +146,7 @@ async def test_an_older_worker_that_comes_back_is_stopped(
     assert not redis_client.hexists(keys.desired, slot)
     redis_client.set(keys.format, FORMAT)
     await wait_for(lambda: redis_client.hexists(keys.desired, slot), "the command")
+    assert not redis_client.hexists(keys.desired, "drain:worker:h:1:odd")
     assert str(redis_client.hget(keys.desired, slot)).startswith("b'1s")
 
 

@@ -25,18 +25,22 @@ from orchestrator import (
     ValueChange,
     sync,
 )
+from orchestrator.core.errors import DamagedData
 from orchestrator.locks import scripts
 from orchestrator.locks.fenced_writer import CallerRow
 from orchestrator.locks.model import new_nonce
 from orchestrator.memory import queries
 from orchestrator.memory import scripts as memory_scripts
 from orchestrator.memory.scripts import MemoryChange, pack_limits
+from orchestrator.services import pool_keys
 from orchestrator.store.keys import ScopeKeys
 from tests.helpers.local_team import TIMEOUT_S
 from tests.lua.memory.records import record
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+
+    import redis
 
     from orchestrator.core.settings import Settings
     from orchestrator.memory.scripts import MemoryReply
@@ -84,6 +88,22 @@ async def test_a_record_comes_back(memory: Memory) -> None:
     )
     assert [each.id for each in await memory.of_action("go to/é")] == ["my id"]
     assert (await memory.near(1, -2, 0.5)).records == (stored,)
+
+
+@pytest.mark.parametrize("part", ["rec", "hdr"])
+async def test_damaged_records(memory: Memory, settings: Settings, redis_client: redis.Redis, part: str) -> None:
+    """They hide no other record of a recall or a page; who asks for one alone learns that it is damaged."""
+    await memory.store_many([state(number, number, id=f"r{number}") for number in range(4)])
+    keys = pool_keys(settings).scope("agent", "ed")
+    damage = {"rec": (b"1,2", b"{", b"[" * 100_000), "hdr": (b"", b"\xff", b"\x93\x01")}[part]
+    for number, garbage in enumerate(damage):
+        redis_client.hset(keys.key(keys.tier_part("stm", part)), f"r{number}", garbage)
+    assert [each.content for each in await memory.recent()] == [3]
+    assert [each and each.content for each in await memory.get("r0", "r1", "r3", "r9")] == [None, None, 3, None]
+    scope = memory._scope
+    assert [[each.id for each in page] async for page in queries.read_pages(scope)] == [["r3"]]
+    with pytest.raises(DamagedData):
+        await memory.get("r1")
 
 
 async def test_order(memory: Memory) -> None:

@@ -294,6 +294,23 @@ async def test_the_sweep(team: LocalTeam, folder: Path) -> None:
     assert [file.name.partition("-")[0] for file in objects(folder) if file.parent.name == done.id] == ["result"]
 
 
+@pytest.mark.parametrize(("field", "garbage"), [("gen", b"x"), ("gen", b""), ("state", b"\xff"), ("env", b"\xc1")])
+async def test_objects_of_a_damaged_record(team: LocalTeam, folder: Path, field: str, garbage: bytes) -> None:
+    """What cannot be read says nothing about the objects: they stay, and the sweep deletes those of other tasks."""
+    await team.work(echoing())
+    done = await team.orc.submit("echo", {"text": BIG})
+    assert await done.result(4) == BIG
+    kept, store = objects(folder), team.services.payloads.store
+    assert len(kept) == 2
+    assert isinstance(store, FolderStore)
+    await store.put("19700101/00000000-0000-7000-8000-000000000001/args", b"{}")
+    for file in objects(folder):
+        os.utime(file, (0, 0))
+    await team.services.store.execute("HSET", team.services.keys.task(done.id), field, garbage)
+    assert await PayloadSweeper(team.services).sweep() == 1
+    assert objects(folder) == kept
+
+
 async def test_compressed_objects(redis_server: RedisServer, prefix: str, folder: Path) -> None:
     """With `payload.compression`, objects are smaller; programs without it read them, and refuse changed ones."""
     settings = local_settings(redis_server.url, prefix, payload__store=folder.as_uri(), payload__compression="zstd")

@@ -203,7 +203,7 @@ async def test_garbage_stops_nobody(
     monkeypatch.setattr(reconciler, "QUIET_REST_S", 0.0)
     planted = write_garbage(redis_client, team.services.keys)
     before = await scan(team, repair=False)
-    assert codes(before)["wrong-type"] + codes(before)["foreign"] == planted
+    assert sum(codes(before)[code] for code in ("wrong-type", "guarded-type", "foreign")) == planted
     held = anyio.Event()
     held.set()
     handle = await team.orc.submit("work")
@@ -211,7 +211,7 @@ async def test_garbage_stops_nobody(
     assert await handle.result(20) == ""
     await scan(team)
     left = codes(await scan(team))
-    assert set(left) == {"wrong-type", "foreign", "unreadable"}
+    assert set(left) == {"guarded-type", "foreign", "unreadable"}
     for key in keys_of(redis_client, team.services.keys.root):
         if redis_client.type(key) == b"list" or key.endswith(":text"):
             redis_client.delete(key)

@@ -520,9 +520,11 @@ class Pool:
                 return found
             after = checked.after
 
-    def check_keys(self, *rows: tuple[str, str, int], repair: bool = True) -> list[tuple[str, str]]:
+    def check_keys(
+        self, *rows: tuple[str, str, int], repair: bool = True, guards: bool = False
+    ) -> list[tuple[str, str]]:
         """Run check_keys; what was found, as (suffix of the key, code)."""
-        packed = [(suffix.encode(), type_, keep_s) for suffix, type_, keep_s in rows]
+        packed = [(suffix.encode(), type_, keep_s, guards) for suffix, type_, keep_s in rows]
         found = self.call(task_scripts.check_keys(self.keys, rows=packed, repair=repair))
         return [(rows[row][0], code) for row, code, _ in found]
 

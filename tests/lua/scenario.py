@@ -328,7 +328,9 @@ def play_repair(pool: Pool) -> None:
     assert [code for _, code in found] == ["lost-scheduled", "lost-deadline", "gone", "unlisted-queue"]
     assert [code for _, code in pool.check_inbox()] == ["stray-entry"]
     pool.execute("PERSIST", pool.keys.agent("ed"))
-    assert pool.check_keys(("agent:ed", "hash", 1000), ("queues", "set", 0)) == [("agent:ed", "no-lifetime")]
+    pool.execute("SET", pool.keys.limit("@none"), "x", "EX", 1000)
+    checked = pool.check_keys(("agent:ed", "hash", 1000), ("queues", "set", 0), ("limit:@none", "zset", 0))
+    assert checked == [("agent:ed", "no-lifetime"), ("limit:@none", "wrong-type")]
     assert pool.repair_registry(("agent", "ed"), ("skill", "sum")) == [("ed", "skill-index")]
     pool.cancel(listed.id, unread.id)
 

@@ -266,7 +266,7 @@ def test_written_keys(each_server: RedisServer, role: AclRole) -> None:
     """Each role may write the kinds of keys of its level, and Redis refuses all others."""
     root = pool_keys(load_settings(os.devnull, {"prefix": PREFIX}, {"CREDENTIALS_DIRECTORY": os.devnull})).root
     writes = {"hash": "HSET KEY f v", "list": "RPUSH KEY v", "set": "SADD KEY m", "string": "SET KEY 1"}
-    writes |= {"zset": "ZADD KEY 0 m", "stream": "XADD KEY * f v"}
+    writes |= {"zset": "ZADD KEY 0 m", "stream": "XADD KEY * f v", "any": "SET KEY 1"}
     allowed = set()
     with each_server.client() as admin, redis.Redis.from_url(url_of(each_server, role.name)) as user:
         for kind in POOL_KEYS:

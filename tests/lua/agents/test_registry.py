@@ -141,6 +141,27 @@ class TestBeat:
         assert pool.agent()["backlog"] == "1"
         assert not pool.execute("ZSCORE", pool.keys.agents, "other")
 
+    @pytest.mark.parametrize("damaged", ["slots", "row", "definition"])
+    @pytest.mark.parametrize("garbage", ["", "x", "-1", "inf", "1e300", "0 x"])
+    def test_damaged(self, pool: Pool, damaged: str, garbage: str) -> None:
+        """A worker registers again when what it has registered is damaged. Until then the agent gets no task."""
+        limited = Team(limits=("model:x",), known_limits=(("model:x", Rate(1, 1000)),))
+        pool.register(team=limited)
+        commands = {
+            "slots": ("HSET", pool.keys.agent("ed"), "slots", garbage),
+            "row": ("HSET", pool.keys.agent_workers("ed"), "w1", garbage),
+            "definition": ("HSET", pool.keys.limits, "model:x", garbage),
+        }
+        assert pool.heartbeat()
+        pool.execute(*commands[damaged])
+        pool.put()
+        if damaged == "definition":
+            assert pool.assign().count == 0
+        assert not pool.heartbeat()
+        pool.register(team=limited)
+        assert pool.heartbeat()
+        assert pool.assign().count == 1
+
     def test_glance(self, pool: Pool) -> None:
         """A glance at many agents records the heartbeat for all of them, and prolongs no key of an agent."""
         for agent in ("ed", "other", "third"):
@@ -155,7 +176,7 @@ class TestBeat:
         assert pool.ttl_s(pool.keys.agent("ed")) <= 60
         assert pool.notifications() == []
 
-    @pytest.mark.parametrize("lost", ["record", "workers", "field", "limit", "limits"])
+    @pytest.mark.parametrize("lost", ["record", "workers", "field", "limit", "limits", "definition"])
     def test_glance_finds_losses(self, pool: Pool, lost: str) -> None:
         """A glance records nothing when an agent has lost a key or its last write, and asks for a full check."""
         limited = Team(agent="other", limits=("model:x",), known_limits=(("model:x", Rate(1, 1000)),))
@@ -167,6 +188,7 @@ class TestBeat:
             "field": ("HDEL", pool.keys.worker("w1"), "agent:other"),
             "limit": ("HDEL", pool.keys.limits, "model:x"),
             "limits": ("DEL", pool.keys.limits),
+            "definition": ("HSET", pool.keys.limits, "model:x", "0 1000"),
         }
         assert pool.glance("ed", "other", limits=["model:x"]).complete
         pool.execute(*commands[lost])

@@ -72,6 +72,32 @@ def test_leaves_a_running_lease(pool: Pool) -> None:
     assert pool.adopt("w2") == []
 
 
+@pytest.mark.parametrize("damage", ["0", "7", "-1", "nan", "inf", "1e300", "x", ""])
+def test_a_damaged_lease(pool: Pool, damage: str) -> None:
+    """A running task is left alone, although the lease of its worker reads as 0; a lost one is taken in time."""
+    lose(pool)
+    pool.age(LEASE_MS - 500)
+    pool.execute("HSET", pool.keys.leases("ed"), "w1", damage)
+    assert pool.adopt("w2") == []
+    pool.age(LEASE_MS + 1)
+    pool.sleep(LEASE_MS / 5)
+    assert len(pool.adopt("w2")) == 1
+
+
+@pytest.mark.parametrize("field", ["looked", "grace", "shortest_lease_ms", "lease_ms"])
+@pytest.mark.parametrize("damage", ["-1", "nan", "inf", "1e300", "x"])
+def test_a_damaged_time(pool: Pool, field: str, damage: str) -> None:
+    """It lengthens the wait by one lease at most."""
+    lose(pool)
+    pool.execute("HSET", pool.keys.agent("ed"), field, damage)
+    taken = pool.adopt("w2")
+    for _ in range(6):
+        pool.sleep(LEASE_MS / 5)
+        pool.age(2 * LEASE_MS)
+        taken = taken or pool.adopt("w2")
+    assert len(taken) == 1
+
+
 def test_never_its_own_by_time(pool: Pool) -> None:
     """A worker never adopts what it has itself merely because the lease ran out: it may be running it."""
     (lost,) = lose(pool)
