@@ -43,6 +43,14 @@ if is_record then
   stream_key, refused_key, kept = pool .. ':control:records', pool .. ':control:records:refused', 5000
 end
 
+-- Clients may write the count. One that is no number counts as none: it must keep no stop out.
+local function count_of_minute()
+  if not has_type({}, rate_key, 'string') then return 0 end
+  local count = tonumber(string.match(redis.call('GET', rate_key) or '', '^%d+$') or 0)
+  return count < 1e15 and count or 0
+end
+local count = count_of_minute()
+
 local function judge()
   if now_ms > not_after_ms then return 'expired' end
   if issued_ms > now_ms + skew_ms then return 'early' end
@@ -51,7 +59,7 @@ local function judge()
     if string.sub(changes[i].slot, 1, 5) == 'stop:' and changes[i].mark ~= '' then return 'accepted' end
   end
   local room = is_record and math.ceil(per_minute / 2) or per_minute
-  if tonumber(redis.call('GET', rate_key) or 0) >= room then return 'busy' end
+  if count >= room then return 'busy' end
   return 'accepted'
 end
 
@@ -81,7 +89,7 @@ if status ~= 'accepted' then
   return {status, entry or ''}
 end
 
-if redis.call('INCR', rate_key) == 1 then redis.call('EXPIRE', rate_key, 120) end
+redis.call('SET', rate_key, integer(count + 1), 'EX', 120)
 local stored = string.format('%-64s', signature) .. packed
 local seq = (#changes > 0 or job == '1') and raise_seq(pool, now_ms)
 for i = 1, #changes do

@@ -39,8 +39,8 @@ local function verify(row)
   local verified_slot = 'verified:' .. slot
   if (redis.call('HGET', desired_key, slot) or '') ~= value then return end
   if verdict == 'false' then
-    put_back(slot, row.again or redis.call('HGET', desired_key, verified_slot), row.starts, row.window_us,
-      row.again and value == '')
+    local copy = redis.call('HGET', desired_key, verified_slot)
+    put_back(slot, row.again or copy, row.starts, row.window_us, row.again and (value == '' or copy == value))
   elseif verdict == 'over' then
     put_back(slot)
   elseif string.byte(value) == 49 then

@@ -1,13 +1,14 @@
 -- Wakes supervisors, workers and followers.
 --@include format: read_floor
 
--- Adds an entry to the doorbell, the stream that wakes supervisors. A lost entry costs one sweep and no task. With agents,
--- blank-separated, `what` tells programs that do not read the second field to check all.
+-- Adds an entry to the doorbell, the stream that wakes supervisors. A lost entry costs one sweep and no task, so a key of
+-- another type, which each client can write, fails no script. With agents, blank-separated, `what` tells programs that do not
+-- read the second field to check all.
 local function notify_supervisor(pool, what, agent)
   if agent then
-    redis.call('XADD', pool .. ':doorbell', 'MAXLEN', '~', 1000, '*', 'w', what, 'a', agent)
+    redis.pcall('XADD', pool .. ':doorbell', 'MAXLEN', '~', 1000, '*', 'w', what, 'a', agent)
   else
-    redis.call('XADD', pool .. ':doorbell', 'MAXLEN', '~', 1000, '*', 'w', what)
+    redis.pcall('XADD', pool .. ':doorbell', 'MAXLEN', '~', 1000, '*', 'w', what)
   end
 end
 

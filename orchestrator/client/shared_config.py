@@ -136,7 +136,10 @@ class SharedConfig:
 
     async def _unless_replayed(self, received: ControlEntry) -> ControlEntry:
         store = self._services.store
-        (one,) = await store.read_with_retry(lambda: without_replays(store, [received]), retry_for_s=self._retry_for_s)
+        stream = store.keys.control
+        (one,) = await store.read_with_retry(
+            lambda: without_replays(store, stream, [received]), retry_for_s=self._retry_for_s
+        )
         return one
 
     @property

@@ -5,6 +5,7 @@ Readers refuse commands that were not added by `control/append`: unsigned, late 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 READ_COUNT: Final = 100
 """Entries per read, so that other work continues between two reads."""
+_ENTRY: Final = re.compile(rb"\d{1,19}-\d{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +99,40 @@ def nonces(keys: PoolKeys, received: Sequence[ControlEntry]) -> list[tuple[str, 
     return [("MGET", keys.nonce(one.id)) for one in received if not one.problem]
 
 
-def refuse_replays(received: Sequence[ControlEntry], replies: Sequence[Any]) -> list[ControlEntry]:
-    """Mark repeated commands as refused: the nonce of a command names its first entry."""
+def named_entries(received: Sequence[ControlEntry], replies: Sequence[Any]) -> list[str]:
+    """Return for each entry the other one that its nonce names as the first of the command; empty if there is none."""
     stored = iter(replies)
-    judged: list[ControlEntry] = []
+    named: list[str] = []
     for one in received:
         nonce = None if one.problem else next(stored)[0]
-        first = one.entry if nonce is None else read_text(nonce.partition(b" ")[0])
-        judged.append(one if first == one.entry else replace(one, problem="it was given before"))
+        first = b"" if nonce is None else nonce.partition(b" ")[0]
+        named.append(read_text(first) if _ENTRY.fullmatch(first) and read_text(first) != one.entry else "")
+    return named
+
+
+def refuse_replays(
+    received: Sequence[ControlEntry], named: Sequence[str], pages: Sequence[Sequence[Any]]
+) -> list[ControlEntry]:
+    """Mark repeated commands as refused.
+
+    Each client may write nonces, so one that names no entry of the command in the stream does not count.
+
+    Args:
+        received: the entries.
+        named: the result of `named_entries`.
+        pages: the replies to XRANGE on those.
+    """
+    found = iter(pages)
+    judged: list[ControlEntry] = []
+    for one, first in zip(received, named, strict=True):
+        repeats = first != "" and any(_id_of(fields) == one.id for _, fields in next(found))
+        judged.append(replace(one, problem="it was given before") if repeats else one)
     return judged
+
+
+def _id_of(fields: Sequence[bytes]) -> str:
+    packed = dict(zip(fields[::2], fields[1::2], strict=False)).get(b"c", b"")
+    try:
+        return unpack_issued(packed).id
+    except InvalidInput:
+        return ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.control.desired import Desired, read_desired
-from orchestrator.control.entries import ControlEntry, nonces, read_entry, refuse_replays
+from orchestrator.control.entries import ControlEntry, named_entries, nonces, read_entry, refuse_replays
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import InvalidInput, NotFound, StoreError
 from orchestrator.core.reading import read_text, read_whole
@@ -101,14 +101,20 @@ async def records(
     return sorted(found, key=lambda record: record.at, reverse=True)[:limit]
 
 
-async def without_replays(store: Store, received: Sequence[ControlEntry]) -> list[ControlEntry]:
-    """Mark the entries that repeat an earlier command as refused."""
-    asked = nonces(store.keys, received)
+async def without_replays(store: Store, stream: str, received: Sequence[ControlEntry]) -> list[ControlEntry]:
+    """Mark the entries of a stream that repeat an earlier command as refused."""
+    named = named_entries(received, await _replies(store, nonces(store.keys, received)))
+    return refuse_replays(
+        received, named, await _replies(store, [("XRANGE", stream, first, first) for first in named if first])
+    )
+
+
+async def _replies(store: Store, asked: Sequence[tuple[str, ...]]) -> Sequence[Any]:
     replies = await store.pipeline(asked) if asked else []
     for reply in replies:
         if isinstance(reply, StoreError):
             raise reply
-    return refuse_replays(received, replies)
+    return replies
 
 
 async def find(store: Store, signer: Signer, id_: str) -> tuple[ControlRecord, Command | None]:
@@ -158,7 +164,7 @@ async def _pages(store: Store, signer: Signer, stream: str, *, since: str) -> As
     while True:
         page = await store.execute("XREVRANGE", stream, before, since, "COUNT", PAGE)
         received = [read_entry(read_text(entry), fields, signer) for entry, fields in page]
-        yield await without_replays(store, received)
+        yield await without_replays(store, stream, received)
         if len(page) < PAGE:
             return
         before = f"({read_text(page[-1][0])}"

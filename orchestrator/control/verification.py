@@ -74,13 +74,13 @@ async def verify_desired_state(
         store: of the pool.
         signer: checks signatures.
         stored: the state, if the caller has just read it.
-        expected: the commands that were active before, by slot. One that is missing is restored, unless the control
-            stream has its end.
+        expected: the commands that were active before, by slot. One that is missing, or that an older one has replaced
+            with its verified copy, is restored, unless the control stream has its end.
     """
     desired_key = store.keys.desired
     reply = await store.execute("HGETALL", desired_key) if stored is None else stored
     fields = dict(zip((read_text(name) for name in reply[::2]), reply[1::2], strict=True))
-    rows = await _judge(store, signer, fields)
+    rows = await _judge(store, signer, fields, expected)
     if signer.wanted:
         rows += await _deleted(store, signer, fields, expected)
     untrue = [row.slot for row in rows if row.verification is not Verification.TRUE]
@@ -125,7 +125,8 @@ async def correct_rate(store: Store, signer: Signer, *, per_minute: int) -> bool
     """
     seconds = read_whole((await store.execute("TIME"))[0])
     rate_key = store.keys.control_rate(seconds // 60)
-    count = read_number(await store.execute("GET", rate_key) or b"0") if signer.wanted else 0
+    # MGET returns nil for a key of another type, which counts as none.
+    count = read_number((await store.execute("MGET", rate_key))[0] or b"0") if signer.wanted else 0
     if count < per_minute / 2:
         return False
     signed = 0
@@ -141,9 +142,8 @@ async def _deleted(
     store: Store, signer: Signer, fields: Mapping[str, bytes], expected: Mapping[str, SlotValue]
 ) -> list[VerificationRow]:
     """Return the rows that restore commands whose slot and verified copy are gone, although nothing ended them."""
-    gone = {slot: value for slot, value in expected.items() if not {slot, VERIFIED + slot} & set(fields)}
-    # The secret may have been replaced since.
-    gone = {slot: value for slot, value in gone.items() if signer.accepts(value.packed, value.signature)}
+    there = {name.removeprefix(VERIFIED) for name in fields}
+    gone = {slot: value for slot in expected if slot not in there and (value := _known(expected, slot, signer))}
     if not gone:
         return []
     latest: dict[str, ControlEntry] = {}
@@ -174,7 +174,7 @@ async def _commands(store: Store, signer: Signer, start: str) -> AsyncIterator[C
     while True:
         page = await store.execute("XRANGE", store.keys.control, start, "+", "COUNT", BATCH)
         received = [read_entry(read_text(entry), fields, signer) for entry, fields in page]
-        for one in await without_replays(store, received):
+        for one in await without_replays(store, store.keys.control, received):
             if not one.problem:
                 yield one
         if len(page) < BATCH:
@@ -182,9 +182,12 @@ async def _commands(store: Store, signer: Signer, start: str) -> AsyncIterator[C
         start = f"({read_text(page[-1][0])}"
 
 
-async def _judge(store: Store, signer: Signer, fields: Mapping[str, bytes]) -> list[VerificationRow]:
+async def _judge(
+    store: Store, signer: Signer, fields: Mapping[str, bytes], expected: Mapping[str, SlotValue]
+) -> list[VerificationRow]:
     rows: list[VerificationRow] = []
     changed: dict[str, SlotValue | None] = {}
+    copied_back: set[str] = set()
     for slot in sorted({name.removeprefix(VERIFIED) for name in fields} - _COUNTERS):
         value, verified = fields.get(slot, b""), fields.get(VERIFIED + slot)
         found = read_slot(slot, value, signer)
@@ -196,16 +199,39 @@ async def _judge(store: Store, signer: Signer, fields: Mapping[str, bytes]) -> l
                 rows.append(VerificationRow(slot, value, Verification.OVER))
         elif found is None or value != verified:
             changed[slot] = found
+        elif slot in expected and _is_replaced(found, expected[slot], signer):
+            changed[slot] = found
+            copied_back.add(slot)
     latest_commands = await _latest_commands(store, signer, changed)
     for slot, found in changed.items():
-        value, before = fields.get(slot, b""), read_slot(slot, fields.get(VERIFIED + slot), signer)
+        value = fields.get(slot, b"")
+        before = _later(read_slot(slot, fields.get(VERIFIED + slot), signer), _known(expected, slot, signer))
         latest = latest_commands.get(slot)
         contradicted = slot in latest_commands and (latest is None or found is None or latest.packed != found.packed)
+        # Without the stream, nothing tells that the older command was accepted later.
+        contradicted = contradicted or (slot in copied_back and latest is None)
         if found is not None and not contradicted and not _is_older(found, before):
             rows.append(VerificationRow(slot, value, Verification.TRUE))
         else:
             rows.append(_restored(slot, value, before, latest))
     return rows
+
+
+def _known(expected: Mapping[str, SlotValue], slot: str, signer: Signer) -> SlotValue | None:
+    """Return the command that was active before, if its secret is still accepted."""
+    value = expected.get(slot)
+    return value if value is not None and signer.accepts(value.packed, value.signature) else None
+
+
+def _is_replaced(found: SlotValue, known: SlotValue, signer: Signer) -> bool:
+    """Return whether an earlier command is in place of one that was active before, whose secret is still accepted."""
+    return found.issued.issued_ms < known.issued.issued_ms and signer.accepts(known.packed, known.signature)
+
+
+def _later(one: SlotValue | None, other: SlotValue | None) -> SlotValue | None:
+    if one is None or other is None:
+        return one or other
+    return one if one.issued.issued_ms >= other.issued.issued_ms else other
 
 
 def _is_older(found: SlotValue, before: SlotValue | None) -> bool:
@@ -216,15 +242,14 @@ def _is_older(found: SlotValue, before: SlotValue | None) -> bool:
 def _restored(slot: str, value: bytes, before: SlotValue | None, latest: ControlEntry | None) -> VerificationRow:
     """Return the row that restores a slot to its last true command.
 
-    That is the verified command, or a newer one of the stream that was overwritten before its verification.
+    That is the verified command, the one that was active before, or a newer one of the stream that was overwritten
+    before its verification.
     """
-    again = None
     if latest is not None and (before is None or latest.came_after(before.issued)):
         before = latest.in_slot(slot)
-        again = pack_slot_value(before) if before else None
     if before is None or before.ended:
         return VerificationRow(slot, value, Verification.OVER)
-    return _row_of(slot, value, before, again)
+    return _row_of(slot, value, before, pack_slot_value(before))
 
 
 def _row_of(slot: str, value: bytes, true: SlotValue, again: bytes | None) -> VerificationRow:

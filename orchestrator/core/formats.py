@@ -23,6 +23,7 @@ OLDEST_FORMAT: Final = 2
 RESTORING: Final = "restoring"
 """How the stored floor begins while a backup is restored into a pool: no version reads a format, so none starts."""
 
+_FLOOR_DIGITS: Final = 15
 _LABEL: Final = re.compile(r"([^@:]+)@(.+)/(\d+)/([^:/]+)")
 
 
@@ -93,7 +94,7 @@ class Floor:
 
 def read_floor(stored: bytes | None) -> int | None:
     """Decode the floor of a pool; None if Redis has lost it or it is unreadable."""
-    return int(stored) if stored is not None and stored.isdigit() else None
+    return int(stored) if stored is not None and stored.isdigit() and len(stored) <= _FLOOR_DIGITS else None
 
 
 class ConnectionLabel(NamedTuple):

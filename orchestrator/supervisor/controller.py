@@ -225,17 +225,25 @@ class Controller:
         held = [read_text(name) for name in await store.execute("SMEMBERS", keys.suspended_scopes)]
         scopes = [scope for scope in held if not keys.is_version_scope(scope)]
         for scope in scopes:
-            slot = keys.stop_slot(scope)
-            left = slot not in desired.active
-            while left:
-                # One loop releases, and the other one may wait for it.
-                for turn in self._turns:
-                    turn.record()
-                call = scripts.release(keys, scope=scope, slot=slot, limit=RELEASE_BATCH)
-                moved, left = await store.call(call)
-                if moved:
-                    _log.info("suspended_tasks_released", scope=scope, count=moved)
+            try:
+                await self._release_scope(scope, desired)
+            except ServerRefused as refusal:
+                # Damaged data of one scope must hold no task of the others.
+                _log.error("held_release_failed", error=str(refusal))
         return bool(scopes)
+
+    async def _release_scope(self, scope: str, desired: Desired) -> None:
+        store, keys = self._services.store, self._services.keys
+        slot = keys.stop_slot(scope)
+        left = slot not in desired.active
+        while left:
+            # One loop releases, and the other one may wait for it.
+            for turn in self._turns:
+                turn.record()
+            call = scripts.release(keys, scope=scope, slot=slot, limit=RELEASE_BATCH)
+            moved, left = await store.call(call)
+            if moved:
+                _log.info("suspended_tasks_released", scope=scope, count=moved)
 
     async def _unanswered(self, entries: list[Any]) -> list[ControlEntry]:
         """Return the entries that no supervisor has answered."""
@@ -260,7 +268,7 @@ class Controller:
             return
         store, keys = self._services.store, self._services.keys
         rows: list[scripts.ReceiptRow] = []
-        judged = await without_replays(store, received)
+        judged = await without_replays(store, keys.control, received)
         refused = self._refusals.take([one for one in judged if one.problem])
         rows += [scripts.ReceiptRow(one.id, SUPERVISOR, "refused", one.problem) for one in refused]
         for one in judged:

@@ -565,6 +565,87 @@ async def test_a_filled_rate_counter(services: Services, how: str) -> None:
     assert not await correct_rate(services.store, Signer("", "", services.keys.root), per_minute=per_minute)
 
 
+@signed
+async def test_a_count_of_another_type(services: Services) -> None:
+    """It counts as none: commands are accepted, and the supervisor goes on."""
+    signer = signer_of(services.settings, place=services.keys.root)
+    minute = int((await services.store.execute("TIME"))[0]) // 60
+    keys = [services.keys.control_rate(minute + later) for later in range(2)]
+    for key in keys:
+        await services.store.execute("HSET", key, "x", "1")
+        await services.store.execute("EXPIRE", key, 60)
+    assert not await correct_rate(services.store, signer, per_minute=1)
+    await send(services.store, services.settings, make_command("stop", {}))
+    await services.store.execute("DEL", *keys)
+
+
+@signed
+@pytest.mark.parametrize("named", ["no entry", "another command", "garbage"])
+async def test_a_forged_nonce_hides_no_command(services: Services, named: str) -> None:
+    """Each client may write nonces: they neither undo a stop nor revive one that has ended."""
+    store, keys, signer = services.store, services.keys, signer_of(services.settings, place=services.keys.root)
+    other = await send(store, services.settings, make_command("pause-agent", {"agent": "ed"}))
+    nonce = {"no entry": "0-1 x", "another command": f"{other.entry} x", "garbage": "x"}[named]
+    stop = await send(store, services.settings, make_command("stop", {}))
+    await store.execute("SET", keys.nonce(stop.id), nonce, "EX", 60)
+    assert "stop:all" in (await verify_desired_state(store, signer)).active
+    start = await send(store, services.settings, make_command("start", {}))
+    await store.execute("SET", keys.nonce(start.id), nonce, "EX", 60)
+    assert "stop:all" not in (await verify_desired_state(store, signer)).active
+    assert set((await read_signed_stream(store, signer)).active) == {"pause:agent:ed"}
+
+
+@signed
+@pytest.mark.parametrize("stream", ["kept", "deleted"])
+async def test_an_older_command_over_slot_and_proof(services: Services, stream: str) -> None:
+    """A signed start of earlier, copied to a stop and its verified copy, does not end the stop."""
+    store, keys, signer = services.store, services.keys, signer_of(services.settings, place=services.keys.root)
+    await send(store, services.settings, make_command("start", {}))
+    ((_, fields),) = await store.execute("XREVRANGE", keys.control, "+", "-", "COUNT", 1)
+
+    async def later() -> bool:
+        seconds, micros = await store.execute("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000 > unpack_issued(fields[1]).issued_ms
+
+    await wait_for(later, "the next millisecond")
+    await send(store, services.settings, make_command("stop", {}))
+    await verify_desired_state(store, signer)
+    expected = (await read_signed_stream(store, signer)).active
+    old = b"0-" + fields[3].ljust(64) + fields[1]
+    await store.execute("HSET", keys.desired, "stop:all", old, "verified:stop:all", old)
+    if stream == "deleted":
+        await store.execute("DEL", keys.control)
+    # The twin: what this supervisor does not know, it cannot restore.
+    assert (await verify_desired_state(store, signer)).active == {}
+    found = await verify_desired_state(store, signer, expected=expected)
+    assert set(found.active) == {"stop:all"}
+    # It is restored once, and a newer start ends it.
+    assert (await verify_desired_state(store, signer, expected=expected)).seq == found.seq
+    await send(store, services.settings, make_command("start", {}))
+    assert (await verify_desired_state(store, signer, expected=expected)).active == {}
+    assert (await verify_desired_state(store, signer)).active == {}
+
+
+@signed
+async def test_damaged_held_tasks_keep_no_others(pool: Pool) -> None:
+    """A scope of held tasks whose key has another type does not keep the tasks of an ended stop."""
+    await pool.team.orc.admin.stop(session="s")
+    damaged = [f"skill:damaged{number}" for number in range(5)]
+    for scope in damaged:
+        await pool.store.execute("SET", f"{pool.keys.suspended_scopes}:{scope}", "x", "EX", 60)
+    await pool.store.execute("SADD", pool.keys.suspended_scopes, *damaged)
+    await pool.team.orc.submit("sum_", session="s")
+
+    async def held() -> bool:
+        return bool(await pool.store.execute("SISMEMBER", pool.keys.suspended_scopes, "session:s"))
+
+    await wait_for(held, "the task to be held")
+    await pool.team.orc.admin.start(session="s")
+    await wait_for(lambda: _true(pool.runs == 1), "the task to run")
+    await pool.store.execute("DEL", *[f"{pool.keys.suspended_scopes}:{scope}" for scope in damaged])
+    await pool.store.execute("SREM", pool.keys.suspended_scopes, *damaged)
+
+
 async def test_a_supervisor_without_a_secret(team: LocalTeam) -> None:
     """It stops leading when signed commands stand, carries out no unsigned start, and leads again without them."""
     signer = Signer(SECRET, "", team.services.keys.root)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.control import scripts
 from orchestrator.control.commands import DrainWorker, Stop, StopWorker
-from orchestrator.control.entries import nonces, read_entry, refuse_replays
+from orchestrator.control.entries import named_entries, nonces, read_entry, refuse_replays
 from orchestrator.control.refusals import Refusals
 from orchestrator.control.scripts import ReceiptRow
 from orchestrator.core.log import get_logger
@@ -74,7 +74,9 @@ class CommandReceipts:
         ours = [one for one in verified if one.problem or (one.command is not None and self._is_for_us(one.command))]
         replies = [store.execute(*command) for command in nonces(self._keys, ours)]
         active_ids = self._active_ids()
-        judged = refuse_replays(ours, replies)
+        named = named_entries(ours, replies)
+        pages = [store.execute("XRANGE", self._keys.control, first, first) for first in named if first]
+        judged = refuse_replays(ours, named, pages)
         # A replay must not replace the receipt of the valid command with the same id.
         for one in self._refusals.take([one for one in judged if one.problem and one.id not in self._known]):
             self._rows.append(ReceiptRow(one.id, self._worker, "refused", one.problem))

@@ -236,6 +236,30 @@ def test_a_stop_where_nothing_can_be_announced(pool: Pool) -> None:
         assert pool.append(STOP, id_=issued.id)[0] == answer
 
 
+@pytest.mark.parametrize("damage", ["hash", "word", "infinite", "most", "long"])
+def test_a_damaged_count_keeps_no_command_out(pool: Pool, damage: str) -> None:
+    """Each client may write the count of the minute: what is no count is replaced, and a stop is accepted."""
+    rate_key = pool.keys.control_rate(pool.now_ms // 60_000)
+    values = {"word": "x", "infinite": "inf", "most": str(2**63 - 1), "long": "9" * 400}
+    for command in (STOP, make_command("pause-agent", {"agent": "ed"})):
+        pool.execute("DEL", rate_key)
+        if damage == "hash":
+            pool.execute("HSET", rate_key, "x", "1")
+        else:
+            pool.execute("SET", rate_key, values[damage])
+        assert pool.append(command, per_minute=2)[0].status == "accepted"
+        assert (pool.execute("GET", rate_key), pool.ttl_s(rate_key)) == (b"1", 120)
+    assert {"stop:all", "pause:agent:ed"} <= set(pool.desired())
+
+
+def test_a_doorbell_of_another_type_keeps_no_stop_out(pool: Pool) -> None:
+    """The supervisors look in every sweep."""
+    pool.execute("SET", pool.keys.doorbell, "x")
+    assert pool.append(STOP)[0].status == "accepted"
+    assert "stop:all" in pool.desired()
+    pool.execute("DEL", pool.keys.doorbell)
+
+
 def test_keys_go_away(pool: Pool) -> None:
     """Nonces outlive the time in which a replay could be accepted by an hour; the count of a minute lives two."""
     _, issued = pool.append(STOP)

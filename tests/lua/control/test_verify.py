@@ -74,6 +74,14 @@ def test_false_with_what_was_ordered_last(pool: Pool) -> None:
     assert pool.desired() == {STOP_SLOT: value, VERIFIED: b"an order before", "seq": seq(2)}
 
 
+def test_false_with_a_false_verification(pool: Pool) -> None:
+    """What replaces a value that stands in the verified copy too replaces the copy."""
+    value = stopped(pool)
+    pool.execute("HSET", pool.keys.desired, STOP_SLOT, "0-old", VERIFIED, "0-old")
+    pool.call(verify(pool.keys, rows=[VerificationRow(STOP_SLOT, b"0-old", Verification.FALSE, again=value)]))
+    assert pool.desired() == {STOP_SLOT: value, VERIFIED: value, "seq": seq(2)}
+
+
 def test_false_without_verification(pool: Pool) -> None:
     """What nobody ordered goes."""
     pool.execute("HSET", pool.keys.desired, STOP_SLOT, "1-forged")

@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator.control.commands import Start, Stop, encode_command
 from orchestrator.control.desired import SKEW_MS
-from orchestrator.control.entries import ControlEntry, read_entry, refuse_replays
+from orchestrator.control.entries import ControlEntry, named_entries, read_entry, refuse_replays
 from orchestrator.control.signing import Signer
 from orchestrator.core.command_record import VERSION, Issued, pack_issued
 from tests.helpers.cases import each_case
@@ -71,11 +71,18 @@ def test_in_slot() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nonce", "problem"),
-    [(None, ""), (f"{NOW_MS}-3 x", ""), (f"{NOW_MS}-2 x", "it was given before"), ("", "it was given before")],
+    ("nonce", "named"),
+    [(None, ""), (f"{NOW_MS}-3 x", ""), (f"{NOW_MS}-2 x", f"{NOW_MS}-2"), ("", ""), ("x", ""), (f"{'9' * 20}-0 x", "")],
 )
-def test_replays(nonce: str | None, problem: str) -> None:
+@pytest.mark.parametrize("first", ["the command", "another command", "damaged", "none"])
+def test_replays(nonce: str | None, named: str, first: str) -> None:
     """The nonce of a command names its first entry; entries with another problem have no nonce."""
-    late = entry(NOW_MS + 60_001)
-    judged = refuse_replays([late, entry()], [[None if nonce is None else nonce.encode()]])
+    late, given = entry(NOW_MS + 60_001), entry()
+    found = named_entries([late, given], [[None if nonce is None else nonce.encode()]])
+    assert found == ["", named]
+    other = pack_issued(msgspec.structs.replace(ISSUED, id="other"))
+    packed = {"the command": given.packed, "another command": other, "damaged": b"x"}
+    page = [(named.encode(), [b"c", packed[first]])] if first in packed else []
+    judged = refuse_replays([late, given], found, [page] if named else [])
+    problem = "it was given before" if named and first == "the command" else ""
     assert [one.problem for one in judged] == ["it arrived too late", problem]
