@@ -73,7 +73,6 @@ CALLED: Final = (
     "HSET KEY f v",
     "HSTRLEN KEY f",
     "HVALS KEY",
-    "INCR KEY",
     "LLEN KEY",
     "LPUSH KEY v",
     "LREM KEY 1 v",

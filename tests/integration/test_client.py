@@ -491,14 +491,14 @@ async def test_a_malformed_one_among_many_stops_all(orc: Orchestrator, redis_cli
 
 async def test_a_submit_that_fails_in_the_middle_may_have_arrived(orc: Orchestrator, redis_client: redis.Redis) -> None:
     """Redis keeps what a script wrote before its error: the task may run, so the error says so and names it."""
-    redis_client.set(orc.services.keys.doorbell, "not ours", px=60_000)
+    redis_client.set(orc.services.keys.sessions, "not ours", px=60_000)
     with pytest.raises(ServerRefused, match=r"WRONGTYPE.*task .* may have arrived") as refused:
-        await orc.submit("x")
+        await orc.submit("x", session="s")
     assert refused.value.outcome_unknown
     (id_,) = refused.value.task_ids
     assert (await orc.task(id_).status()).state is TaskState.READY
     with pytest.raises(SubmitRefused) as many:
-        await orc.submit_many([Submission(skill) for skill in "abc"])
+        await orc.submit_many([Submission(skill, session="s") for skill in "abc"])
     assert [await _state(orc, outcome) for outcome in many.value.outcomes] == [TaskState.READY] * 3
 
 

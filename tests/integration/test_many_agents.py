@@ -14,6 +14,7 @@ from orchestrator.agents.queries import agent_names
 from orchestrator.core.wakeups import Wakeup
 from orchestrator.repair.scan import ALL_AGENTS, AgentTurn, KeyLifetimes, PoolScan
 from orchestrator.store.store import Store
+from orchestrator.supervisor.key_types import KeyTypes
 from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.recoverer import CLEAN_EVERY, Recoverer
 from orchestrator.tasks import scripts
@@ -147,8 +148,15 @@ async def test_sweeps_leave_empty_inboxes_alone(redis_server: RedisServer, prefi
         assert recoverer._next_to_clean(agents) == set()
 
 
-async def test_damaged_data_of_one_agent_delays_no_other(team: LocalTeam, redis_client: redis.Redis) -> None:
+async def test_damaged_data_of_one_agent_delays_no_other(
+    team: LocalTeam, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Redis refuses to dispatch while the inbox of an idle agent is a string; the others get the tasks one by one."""
+
+    async def leave(_: KeyTypes, queues: object) -> None:
+        """Rename no key: a worker would make the group of the inbox again, and none runs here."""
+
+    monkeypatch.setattr(KeyTypes, "_check", leave)
     await register_all(team, 3)
     await run_lone_task(team)
     keys = team.services.keys

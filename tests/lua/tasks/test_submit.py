@@ -166,8 +166,8 @@ def test_full_counts_parked(pool: Pool) -> None:
 
 def test_fails_in_the_middle(pool: Pool) -> None:
     """A command that fails after the first write leaves the task, and the error says that this may be."""
-    pool.execute("SET", pool.keys.doorbell, "not ours", "EX", 60)
-    task = row()
+    pool.execute("SET", pool.keys.sessions, "not ours", "EX", 60)
+    task = row(session="s")
     with pytest.raises(ServerRefused, match="WRONGTYPE") as refused:
         pool.submit(task)
     assert refused.value.outcome_unknown
