@@ -34,13 +34,15 @@ local now_arg      = ARGV[13]                  -- time: test override, microseco
 local skew_ms, remember_s = 5000, 3600
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
-local desired_key, nonce_key = pool .. ':desired', pool .. ':nonce:' .. id
+local desired_key = pool .. ':desired'
 local rate_key = pool .. ':control:' .. integer(math.floor(now_ms / 60000))
 
 local is_record = #changes == 0 and job ~= '1'
-local stream_key, refused_key, kept = pool .. ':control', pool .. ':control:refused', 10000
+local stream_key, refused_key, nonce_key, kept = pool .. ':control', pool .. ':control:refused', pool .. ':nonce:' .. id, 10000
 if is_record then
+  -- Clients write records. With a nonce of a command they could make it look like a repeat.
   stream_key, refused_key, kept = pool .. ':control:records', pool .. ':control:records:refused', 5000
+  nonce_key = pool .. ':control:records:nonce:' .. id
 end
 
 -- Clients may write the count. One that is no number counts as none: it must keep no stop out.

@@ -1,6 +1,7 @@
 -- Ends tasks.
 --@include time: integer
 --@include counter: increment_counters
+--@include notify: add_hint
 --@include output: append_event
 --@include lane: pass_lane, flush_turns
 --@include family: note_activity
@@ -91,11 +92,11 @@ local function flush_endings(pool, ending)
   if ending.freed then wake_flows(pool, ending.freed) end
   if #ending.events > 0 then
     -- The maximum of the setting `results.max_events`; the supervisor trims to its value.
-    redis.call('XADD', pool .. ':events', 'MAXLEN', '~', 20000, '*', unpack(ending.events))
+    add_hint(pool .. ':events', 20000, unpack(ending.events))
   end
   for client, replies in pairs(ending.replies) do
     local replies_key = pool .. ':replies:' .. client
-    redis.call('XADD', replies_key, 'MAXLEN', '~', 1000, '*', unpack(replies))
+    add_hint(replies_key, 1000, unpack(replies))
     redis.call('EXPIRE', replies_key, 3600)
   end
   if next(ending.sessions) then note_activity(pool, ending.sessions, ending.now / 1000) end

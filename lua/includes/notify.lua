@@ -1,14 +1,23 @@
 -- Wakes supervisors, workers and followers.
 --@include format: read_floor
 
+-- Adds an entry to a stream of hints, of which about `most` stay. A client may have added one with the highest id, behind
+-- which no other fits: the stream begins anew.
+local function add_hint(stream_key, most, ...)
+  local entry = redis.pcall('XADD', stream_key, 'MAXLEN', '~', most, '*', ...)
+  if type(entry) == 'string' then return end
+  if string.find(entry.err, 'exhausted', 1, true) then redis.call('UNLINK', stream_key) end
+  redis.call('XADD', stream_key, 'MAXLEN', '~', most, '*', ...)
+end
+
 -- Adds an entry to the doorbell, the stream that wakes supervisors. A lost entry costs one sweep and no task, so a key of
 -- another type, which each client can write, fails no script. With agents, blank-separated, `what` tells programs that do not
 -- read the second field to check all.
 local function notify_supervisor(pool, what, agent)
   if agent then
-    redis.pcall('XADD', pool .. ':doorbell', 'MAXLEN', '~', 1000, '*', 'w', what, 'a', agent)
+    pcall(add_hint, pool .. ':doorbell', 1000, 'w', what, 'a', agent)
   else
-    redis.pcall('XADD', pool .. ':doorbell', 'MAXLEN', '~', 1000, '*', 'w', what)
+    pcall(add_hint, pool .. ':doorbell', 1000, 'w', what)
   end
 end
 
@@ -43,7 +52,7 @@ end
 -- the worker reads it at its next heartbeat.
 local function notify_worker(pool, worker, kind, id, generation)
   local notes_key = pool .. ':worker:' .. worker .. ':notes'
-  redis.call('XADD', notes_key, 'MAXLEN', '~', 1000, '*', 'k', kind, 't', id, 'g', generation)
+  add_hint(notes_key, 1000, 'k', kind, 't', id, 'g', generation)
   redis.call('EXPIRE', notes_key, 60)
 end
 

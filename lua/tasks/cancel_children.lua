@@ -20,15 +20,17 @@ local function cancel_next(note, most)
     redis.call('RPOP', cancelling_key)
     return 0
   end
-  local ids = redis.call('LRANGE', pool .. ':children:' .. parent, first, integer(first + most - 1))
+  -- Clients write these lists. What cannot be read must not keep the others waiting.
+  local ids = redis.pcall('LRANGE', pool .. ':children:' .. parent, first, integer(first + most - 1))
+  if ids.err then ids = {} end
   if #ids < most then
     redis.call('RPOP', cancelling_key)
   else
     redis.call('LSET', cancelling_key, -1, parent .. ' ' .. integer(first + most) .. ' ' .. reason)
   end
   for i = 1, #ids do
-    local status = cancel_task(pool, ending, cancelling, ids[i], reason)
-    if counts[status] then counts[status] = counts[status] + 1 end
+    local sound, status = pcall(function() return cancel_task(pool, ending, cancelling, ids[i], reason) end)
+    if sound and counts[status] then counts[status] = counts[status] + 1 end
     note_children(pool, ids[i], reason)
   end
   return #ids

@@ -91,12 +91,13 @@ def read_entry(entry: str, fields: Sequence[bytes], signer: Signer) -> ControlEn
     return received
 
 
-def nonces(keys: PoolKeys, received: Sequence[ControlEntry]) -> list[tuple[str, str]]:
+def nonces(keys: PoolKeys, received: Sequence[ControlEntry], *, of_records: bool = False) -> list[tuple[str, str]]:
     """Return the Redis commands that read the nonces of the accepted entries.
 
     MGET returns nil for a key of another type, so that one damaged nonce does not fail the whole pipeline.
     """
-    return [("MGET", keys.nonce(one.id)) for one in received if not one.problem]
+    key = keys.record_nonce if of_records else keys.nonce
+    return [("MGET", key(one.id)) for one in received if not one.problem]
 
 
 def named_entries(received: Sequence[ControlEntry], replies: Sequence[Any]) -> list[str]:

@@ -102,8 +102,9 @@ async def records(
 
 
 async def without_replays(store: Store, stream: str, received: Sequence[ControlEntry]) -> list[ControlEntry]:
-    """Mark the entries of a stream that repeat an earlier command as refused."""
-    named = named_entries(received, await _replies(store, nonces(store.keys, received)))
+    """Mark the entries of a stream that repeat an earlier one as refused."""
+    asked = nonces(store.keys, received, of_records=stream == store.keys.action_records)
+    named = named_entries(received, await _replies(store, asked))
     return refuse_replays(
         received, named, await _replies(store, [("XRANGE", stream, first, first) for first in named if first])
     )

@@ -163,6 +163,9 @@ def allowed_commands(role: AclRole, *, loads: bool = True) -> list[str]:
     names = {acl_name(command) for command in words if _may_run(role, command[0])}
     if role.reads_only:
         names -= {"script|load", "spublish", "wait", "waitaof"}
+    if not role.takes_tasks:
+        # It ends the blocking reads of any connection, those of workers too.
+        names -= {"client|unblock"}
     if not loads:
         names -= {"script|load"}
     return sorted({*names, *_CONNECTION})

@@ -35,16 +35,19 @@ def compress(data: bytes) -> bytes | None:
     return packed if len(packed) <= WORTH * len(data) else None
 
 
-def decompress(data: bytes) -> bytes:
-    """Return the value.
+def decompress(data: bytes, size: int) -> bytes:
+    """Return the value, which has `size` bytes: a small object may hold far more.
 
     Raises:
-        ValueError: it cannot be read.
+        ValueError: it cannot be read, or has another size.
         ConfigError: the module is not installed.
     """
     module = zstd_module()
+    unpacker = module.ZstdDecompressor()
     try:
-        value: bytes = module.decompress(data)
+        value: bytes = unpacker.decompress(data, size + 1)
     except module.ZstdError as damaged:
         raise ValueError(str(damaged)) from None
+    if not unpacker.eof or len(value) != size:
+        raise ValueError(f"it does not hold {size} bytes")
     return value

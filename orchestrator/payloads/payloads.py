@@ -104,7 +104,7 @@ def _unpack(reference: Reference, data: bytes) -> bytes:
     """
     if digest_of(data) != reference.digest:
         raise ValueError("its SHA-256 is another")
-    return decompress(data) if reference.encoding == ZSTD else data
+    return decompress(data, reference.size) if reference.encoding == ZSTD else data
 
 
 class Payloads:

@@ -608,6 +608,13 @@ POOL_KEYS: Final = (
         writers=Writers.COMMANDERS,
     ),
     KeyKind(
+        "control:records:nonce:CMD",
+        "string",
+        "entry of a record and token of its sender",
+        "an hour after it may be accepted",
+        loss=Loss.CRITICAL,
+    ),
+    KeyKind(
         "control:MINUTE", "string", "commands accepted in one minute (unix time / 60)", "2 minutes", loss=Loss.PASSING
     ),
     KeyKind(
@@ -638,6 +645,7 @@ POOL_KEYS: Final = (
         "an hour after it may be accepted",
         loss=Loss.CRITICAL,
         guards=True,
+        writers=Writers.COMMANDERS,
     ),
     KeyKind(
         "receipts:CMD",
@@ -748,6 +756,7 @@ POOL_KEYS: Final = (
         permanent=True,
         loss=Loss.CRITICAL,
         guards=True,
+        writers=Writers.SUPERVISORS,
     ),
     KeyKind(
         "mistyped:KEY",

@@ -286,6 +286,10 @@ class PoolKeys:
         """Key of the replay protection of a command."""
         return f"{self.root}:nonce:{command}"
 
+    def record_nonce(self, record: str) -> str:
+        """Key of the replay protection of an action without a command; clients may write it."""
+        return f"{self.root}:control:records:nonce:{record}"
+
     def receipts(self, command: str) -> str:
         """Key of the receipts of a command."""
         return f"{self.root}:receipts:{command}"

@@ -465,7 +465,7 @@ class Store:
                 try:
                     await self.execute("SET", self.keys.format, max(self.floor.value, least), "NX")
                 except ServerRefused as refused:
-                    # A user who may only read: the next program sets it.
+                    # Only supervisors and operators may: the next one sets it. It shuts programs out.
                     if "NOPERM" not in str(refused):
                         raise
                 stored = await self.execute("GET", self.keys.format)

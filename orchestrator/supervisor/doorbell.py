@@ -34,7 +34,14 @@ READ_COUNT: Final = 1000
 """The length that the stream keeps at least. After a full read, older entries may have been trimmed unread."""
 LONGEST_BLOCK_S: Final = 30.0
 """Longest blocking read, so that a shorter `supervisor.sweep_s` soon applies to a lost connection too."""
+LONGEST_ID: Final = 15
+"""Digits of the milliseconds in an id; more would be in 30,000 years."""
 _log = get_logger(__name__)
+
+
+def is_beyond(entry_id: str) -> bool:
+    """Return whether a client chose this id: entries with the time of Redis would not come behind it."""
+    return len(entry_id.partition("-")[0]) >= LONGEST_ID
 
 
 class Doorbell:
@@ -71,8 +78,7 @@ class Doorbell:
                 try:
                     if cursor is None:
                         # The position is read before the full check, so that no notification in between is lost.
-                        last = await link.execute("XREVRANGE", doorbell_key, "+", "-", "COUNT", 1)
-                        cursor = read_text(last[0][0]) if last else "0-0"
+                        cursor = await self._read_position()
                         self._assigner.notify(REGISTRY)
                         self._scheduler.notify(SCHEDULES)
                         self._notify_all()
@@ -95,8 +101,8 @@ class Doorbell:
                     self._assigner.notify(REGISTRY)
                     self._scheduler.notify(SCHEDULES)
                     self._notify_all()
-                if entries:
-                    cursor = read_text(entries[-1][0])
+                if entries and is_beyond(cursor := read_text(entries[-1][0])):
+                    cursor = None
                 named = [self._names(*fields[1::2]) for _, fields in entries]
                 if self._pass_on(set[str]().union(*named), covered):
                     # A notified loop sends its call before the next read.
@@ -104,6 +110,16 @@ class Doorbell:
         finally:
             turn.close()
             await link.close()
+
+    async def _read_position(self) -> str:
+        """Return the id of the last entry. A stream that would show no later one begins anew."""
+        store, doorbell_key = self._services.store, self._services.keys.doorbell
+        last = await store.execute("XREVRANGE", doorbell_key, "+", "-", "COUNT", 1)
+        position = read_text(last[0][0]) if last else "0-0"
+        if not is_beyond(position):
+            return position
+        await store.execute("UNLINK", doorbell_key)
+        return "0-0"
 
     def _covered(self, names: Sequence[str], done: Assigned | Dispatched | None) -> set[str]:
         """Record what the call behind a read did; return the notifications that need no further call."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +27,8 @@ READ_AT_ONCE: Final = 100_000
 _DELIVERED: Final = frozenset({TaskState.RUNNING, TaskState.CANCELLING, TaskState.ASSIGNED})
 
 
+MOST_QUEUES: Final = 10_000
+"""Queues that one look at all of them covers; it takes about a second. Notifications name queues, too."""
 MOST_AWAITED: Final = 1000
 """Tasks that the search for a deadlock reads."""
 
@@ -377,9 +380,15 @@ async def any_ready(store: Store) -> bool:
 
 
 async def ready_queues(store: Store) -> list[QueueName]:
-    """Read the queues that hold ready tasks, and those whose tasks versions of a skill hold."""
+    """Read the queues that hold ready tasks, and those whose tasks versions of a skill hold.
+
+    Of more than `MOST_QUEUES` some: clients write the list, and names without tasks must not delay the others.
+    """
     names = {read_text(name) for name in await store.execute("SMEMBERS", store.keys.queues)}
-    queues = [QueueName.parse(name) for name in sorted(names | set((await version_scopes(store)).values()))]
+    names |= set((await version_scopes(store)).values())
+    if len(names) > MOST_QUEUES:
+        names = set(random.sample(sorted(names), MOST_QUEUES))
+    queues = [QueueName.parse(name) for name in sorted(names)]
     return [queue for queue in queues if queue.kind in {"agent", "skill"}]
 
 

@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
-from orchestrator.doctor.acl import ROLES, AclRole, AclScope, acl_file, acl_rules, role_of
-from orchestrator.store.key_kinds import POOL_KEYS, SCOPES, KeyKind
+from orchestrator.doctor.acl import ROLES, AclRole, AclScope, acl_file, acl_rules, allowed_commands, role_of
+from orchestrator.store.key_kinds import POOL_KEYS, SCOPES, KeyKind, Writers
 from orchestrator.store.keys import PoolKeys, ScopeKeys
 
 ACL_FILE: Final = Path(__file__).parents[2] / "config" / "acl.conf"
@@ -43,6 +43,21 @@ def test_each_role_writes_the_keys_of_its_level(role: AclRole, pool: str | None)
         assert [key for key in shared if not any(_matches(key, rule) for rule in written)] == []
         assert any(_matches(PoolKeys(PREFIX, "mail").root, rule) for rule in written)
     assert len(written) <= MOST_PATTERNS
+
+
+def test_keys_that_decide_over_stops_and_programs() -> None:
+    """Clients and workers write nothing that hides a command, makes it look like a repeat, or shuts programs out."""
+    deciding = {"control", "control:refused", "desired", "desired:revisions", "nonce:CMD", "leader", "format"}
+    found = {kind.suffix: kind.writers for kind in POOL_KEYS if kind.suffix in deciding}
+    assert set(found) == deciding
+    assert [suffix for suffix, writers in found.items() if writers < Writers.COMMANDERS] == []
+    assert found["format"] == found["leader"] == Writers.SUPERVISORS
+
+
+def test_only_who_takes_tasks_ends_blocking_reads() -> None:
+    """CLIENT UNBLOCK ends the read of any connection, so that others could keep workers from waiting."""
+    found = {role.name for role in ROLES if "client|unblock" in allowed_commands(role)}
+    assert found == {role.name for role in ROLES if role.takes_tasks}
 
 
 def test_roles_of_users() -> None:

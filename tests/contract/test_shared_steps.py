@@ -37,7 +37,7 @@ SOURCES |= {
         ("takes an entry out", r"'(XACKDEL|XACK|XDEL)', inbox_key", {"inbox.take_out_entries"}),
         ("gives the turn of a lane on", r"'ZREM', lane_key", {"lane.pass_lane"}),
         ("raises a generation", r"tonumber\(generation\) \+ 1", {"record.next_generation"}),
-        ("rings", r"'XADD', pool \.\. ':doorbell'", {"notify.notify_supervisor"}),
+        ("rings", r"pool \.\. ':doorbell', 1000", {"notify.notify_supervisor"}),
         ("removes a consumer", r"'DELCONSUMER'", {"registry.forget_worker", "tasks/recover.lua"}),
     ],
 )

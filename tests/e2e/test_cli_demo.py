@@ -100,6 +100,20 @@ def test_wrong_tree(terminal: Terminal, arguments: list[str], code: int, said: s
     assert not left_running(terminal)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_another_user(terminal: Terminal) -> None:
+    """Its owner may have put a link in place of a file, which the demo would write through."""
+    (terminal.folder / "orc-demo").mkdir()
+    target = terminal.folder / "mine"
+    target.write_text("kept")
+    (terminal.folder / "orc-demo" / "demo.log").symlink_to(target)
+    os.chown(terminal.folder / "orc-demo", 65534, 65534)
+    done = terminal.process("demo", "tree")
+    assert (done.code, done.out) == (2, ""), done
+    assert "belongs to another user" in done.err
+    assert target.read_text() == "kept"
+
+
 @pytest.mark.slow
 def test_interrupted_demo(terminal: Terminal) -> None:
     """Ctrl-C on a terminal: exit code 130, and nothing is left running. Until then the team is shown at work."""

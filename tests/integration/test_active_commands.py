@@ -314,13 +314,24 @@ async def test_a_flood_harms_nobody(team: LocalTeam, kind: str) -> None:
     await store.execute("DEL", keys.control)
 
 
-@pytest.mark.parametrize("damage", ["held", "nonce", "seq", "jobs"])
+@pytest.mark.parametrize("damage", ["held", "scopes", "count", "doorbell", "nonce", "seq", "jobs"])
 async def test_damage_silences_nobody(team: LocalTeam, damage: str) -> None:
     """What somebody has written over keys of the control stream keeps neither supervisor nor workers from answering."""
     store, keys = team.services.store, team.services.keys
     worker = await team.work(Editor().agent)
     if damage == "held":
         await store.execute("SET", keys.suspended_scopes, "x", "EX", 60)
+    elif damage == "scopes":
+        names = [f"session:x{number}" for number in range(20_000)]
+        await store.execute("SADD", keys.suspended_scopes, *names)
+        held = [("SET", f"{keys.suspended_scopes}:{name}", "x", "EX", 60) for name in names]
+        await store.pipeline(held)
+    elif damage == "count":
+        seconds, _ = await store.execute("TIME")
+        for minute in (0, 1):
+            await store.execute("SET", keys.control_rate(int(seconds) // 60 + minute), "x", "EX", 120)
+    elif damage == "doorbell":
+        await store.execute("SET", keys.doorbell, "x", "EX", 60)
     elif damage == "nonce":
         issued = Issued(VERSION, new_task_id(), encode_command(Stop()), "eve", "", 1, 2**50, 0)
         await store.execute("RPUSH", keys.nonce(issued.id), "x")

@@ -26,6 +26,7 @@ from orchestrator.core.errors import (
 from orchestrator.core.formats import OLDEST_FORMAT, Feature
 from orchestrator.core.ids import new_task_id
 from orchestrator.core.payload import encode_json
+from orchestrator.payloads.compression import compress, decompress
 from orchestrator.payloads.folder import FolderStore
 from orchestrator.payloads.reference import folder_of, is_reference, name_of
 from orchestrator.store.store import Store
@@ -331,6 +332,28 @@ async def test_compressed_objects(redis_server: RedisServer, prefix: str, folder
         result.write_bytes(result.read_bytes()[:-1] + b"?")
         with pytest.raises(PayloadChanged):
             await plain.task(handle.id).result(4)
+
+
+def test_a_small_object_that_holds_much() -> None:
+    """An object is unpacked to the size that its reference names, and no further."""
+    packed = compress(bytes(100_000_000))
+    assert packed is not None
+    assert len(packed) < 20_000
+    tracemalloc.start()
+    try:
+        for size in (10, 1_000_000):
+            with pytest.raises(ValueError, match=f"does not hold {size} bytes"):
+                decompress(packed, size)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+    few = compress(b"x" * 1000)
+    assert few is not None
+    assert decompress(few, 1000) == b"x" * 1000
+    with pytest.raises(ValueError, match="does not hold"):
+        decompress(few, 1001)
+    with pytest.raises(ValueError, match="does not hold"):
+        decompress(few[:-1], 1000)
 
 
 _SUBMITTER = """

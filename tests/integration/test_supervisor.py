@@ -17,6 +17,7 @@ from orchestrator.core.wakeups import Wakeup
 from orchestrator.supervisor.assigner import Assigner
 from orchestrator.supervisor.doorbell import Doorbell
 from orchestrator.tasks.model import TaskState
+from orchestrator.tasks.queries import MOST_QUEUES, ready_queues
 from orchestrator.tasks.submission import Submission
 from orchestrator.why.model import Cause
 from tests.helpers.local_team import TIMEOUT_S, run_local_team
@@ -325,6 +326,50 @@ async def test_the_read_of_the_doorbell_assigns(settings: Settings) -> None:
             group.start_soon(doorbell.run)
             group.start_soon(ring)
             assert await handle.result(TIMEOUT_S) == "steady"
+            group.cancel_scope.cancel()
+
+
+async def test_names_of_queues_without_tasks(leaderless: LocalTeam) -> None:
+    """Clients write the list of queues: one look covers some of very many, and each of few."""
+    store, keys = leaderless.services.store, leaderless.services.keys
+    assert await ready_queues(store) == []
+    await store.execute("SADD", keys.queues, *[f"skill:s{number}" for number in range(MOST_QUEUES)])
+    assert len(await ready_queues(store)) == MOST_QUEUES
+    await store.execute("SADD", keys.queues, *[f"skill:t{number}" for number in range(MOST_QUEUES)])
+    first, second = await ready_queues(store), await ready_queues(store)
+    assert len(first) == len(second) == MOST_QUEUES
+    assert first != second
+    await store.execute("UNLINK", keys.queues)
+
+
+@pytest.mark.parametrize("heard", [False, True])
+async def test_a_doorbell_that_takes_no_more(settings: Settings, *, heard: bool) -> None:
+    """Behind an entry with the highest id no other fits, and no other would be read: the stream begins anew."""
+    async with run_local_team(settings, supervised=False) as team:
+        wakeup, passed_on = Wakeup(), list[str]()
+        doorbell, _ = _doorbell(team, wakeup)
+        store, key = team.services.store, team.services.keys.doorbell
+        highest = "18446744073709551615-18446744073709551615"
+
+        async def collect() -> None:
+            while True:
+                passed_on.extend(await wakeup.wait(None))
+
+        if not heard:
+            await store.execute("XADD", key, highest, "w", "agents")
+        async with anyio.create_task_group() as group:
+            group.start_soon(doorbell.run)
+            group.start_soon(collect)
+            await wait_for(lambda: bool(passed_on), "the first read")
+            if heard:
+                await store.execute("XADD", key, highest, "w", "agents")
+
+            async def anew() -> bool:
+                return not await store.execute("EXISTS", key)
+
+            await wait_for(anew, "the end of the stream")
+            await _ring(team, "queue:skill:work")
+            await wait_for(lambda: "queue:skill:work" in passed_on, "the next notification")
             group.cancel_scope.cancel()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import secrets
 import shlex
 import signal
@@ -104,6 +106,8 @@ def _make_folder(folder: Path) -> Path:
     try:
         folder = folder.expanduser().absolute()
         folder.mkdir(parents=True, exist_ok=True)
+        if folder.stat().st_uid not in {os.geteuid(), 0}:
+            raise PermissionError(errno.EPERM, "it belongs to another user, who could put links there")
         probe = folder / f".{secrets.token_hex(4)}"
         probe.touch()
         probe.unlink()
@@ -118,8 +122,6 @@ def _place_of_redis(settings: Settings, common: Globals, held: ExitStack) -> dic
 
     Without a URL and a data directory it is a temporary server; otherwise the demo uses a key prefix of its own.
     """
-    import os
-
     from orchestrator.services import check_answers, hold_embedded, hold_ephemeral
 
     apart = {} if common.prefix else {"ORC_PREFIX": f"orc:demo:{secrets.token_hex(4)}"}

@@ -260,6 +260,17 @@ def test_a_doorbell_of_another_type_keeps_no_stop_out(pool: Pool) -> None:
     pool.execute("DEL", pool.keys.doorbell)
 
 
+def test_a_record_takes_no_nonce_of_a_command(pool: Pool) -> None:
+    """Clients write records, also with the id of a command, and must not make the command look like a repeat."""
+    record, issued = pool.append(RecordAnswer(task=new_task_id(), question=1))
+    assert record.status == "accepted"
+    assert pool.execute("EXISTS", pool.keys.nonce(issued.id)) == 0
+    assert pool.execute("GET", pool.keys.record_nonce(issued.id)).decode().split()[0] == record.entry
+    answer, _ = pool.append(STOP, id_=issued.id)
+    assert answer.status == "accepted"
+    assert pool.execute("GET", pool.keys.nonce(issued.id)).decode().split()[0] == answer.entry
+
+
 def test_keys_go_away(pool: Pool) -> None:
     """Nonces outlive the time in which a replay could be accepted by an hour; the count of a minute lives two."""
     _, issued = pool.append(STOP)

@@ -201,3 +201,20 @@ def test_all_of_a_large_family(pool: Pool) -> None:
     ended, _, calls = cancel_all(pool)
     assert (ended, calls) == (3500, 36)
     assert pool.queue() == []
+
+
+def test_what_cannot_be_read_keeps_no_other_waiting(pool: Pool) -> None:
+    """Clients write these lists: numbers without end, lists of another type, children that are no tasks."""
+    pool.register(slots=10)
+    top = run(pool)
+    (child,) = bear(pool, top)
+    assert pool.cancel(top.task_id, reason="enough") == [TOLD]
+    pool.execute("SET", f"{pool.keys.root}:children:b", "no list", "EX", 60)
+    pool.execute("RPUSH", f"{pool.keys.root}:children:c", "d")
+    pool.execute("EXPIRE", f"{pool.keys.root}:children:c", 60)
+    pool.execute("SET", pool.keys.task("d"), "no hash", "EX", 60)
+    notes = (b"a 99999999999999999999999 x", b"b 0 x", b"c 0 x", b"\xff \xff", b"")
+    pool.execute("RPUSH", pool.keys.cancelling, *notes)
+    assert cancel_all(pool)[0] == 1
+    assert pool.state(child) == "cancelled"
+    assert pool.execute("EXISTS", pool.keys.cancelling) == 0

@@ -50,6 +50,17 @@ def test_succeeded(pool: Pool) -> None:
     assert pool.notifications() == []
 
 
+def test_streams_that_take_no_more(pool: Pool) -> None:
+    """Behind an entry with the highest id, which a client may add, no other fits: events and replies begin anew."""
+    delivery = start(pool, reply="c1")
+    for key in (pool.keys.events, pool.keys.replies(node("c1"))):
+        pool.execute("XADD", key, "18446744073709551615-18446744073709551615", "x", "s")
+        pool.execute("EXPIRE", key, 60)
+    assert pool.end(delivery, payload=b"1") == OK
+    assert pool.replies() == [(delivery.task_id, "s1")]
+    assert pool.events() == [(delivery.task_id, "s")]
+
+
 @pytest.mark.parametrize("kept", [b"\x92\xa3sum\xc4\x00", b""])
 @pytest.mark.parametrize("fields", [{"ttl_s": USUAL_TTL_S}, {"lane": "l"}, {"idem": "k", "digest": "d"}])
 def test_a_success_may_replace_its_envelope(pool: Pool, fields: dict[str, Any], kept: bytes) -> None:

@@ -174,6 +174,13 @@ def test_fails_in_the_middle(pool: Pool) -> None:
     assert pool.state(task.id) == "ready"
 
 
+def test_a_doorbell_that_takes_no_more(pool: Pool) -> None:
+    """Behind an entry with the highest id, which a client may add, no other fits: the doorbell begins anew."""
+    pool.execute("XADD", pool.keys.doorbell, "18446744073709551615-18446744073709551615", "w", "x")
+    assert pool.submit(row())[0][0] == "created"
+    assert pool.notifications() == ["queue:skill:sum"]
+
+
 @pytest.mark.parametrize("damage", [("HSET", "submitted", "nan"), ("SET", "not ours", "EX", 60)])
 def test_a_damaged_counter_refuses_no_task(pool: Pool, damage: tuple[str | int, ...]) -> None:
     """One that holds no number begins anew; a key that is no hash is left to the repair."""
