@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 
+Danger: TypeAlias = Literal["A", "B", "C"]
+
+
 class DesiredChange(NamedTuple):
     """One change of the desired state.
 
@@ -144,6 +147,9 @@ class Command(BaseModel):
     audience: ClassVar[Literal["all", "supervisor", "worker", "none"]] = "supervisor"
     """Which processes send a receipt: supervisor and workers, the supervisor, the worker it names, or none."""
 
+    danger: ClassVar[Danger] = "B"
+    """Class of the command: A can be undone; B repeats or stops work; C loses data. Roles and questions follow it."""
+
     filled: ClassVar[frozenset[str]] = frozenset()
     """Fields that the sender fills in, which are not typed."""
 
@@ -238,6 +244,7 @@ class Start(_Scoped):
     slots = {"stop:{.scope}": ""}
     verb = "start"
     examples = ("", "--agent editor", "--limit model:gpt")
+    danger = "A"
 
     kind: Literal["start"] = "start"
     limit: LimitName | None = Field(default=None, description="End the pause of this limit.")
@@ -263,6 +270,7 @@ class PauseAgent(Command):
     slots = {"pause:agent:{.agent}": "-"}
     verb = "agents pause"
     examples = ('editor --reason "too many errors"',)
+    danger = "A"
 
     kind: Literal["pause-agent"] = "pause-agent"
     agent: AgentName
@@ -290,6 +298,7 @@ class HoldAgent(TimedPause):
     slots = {"hold:agent:{.agent}": "-"}
     verb = "agents hold"
     examples = ('editor 5m --reason "the model is down"',)
+    danger = "A"
 
     kind: Literal["hold-agent"] = "hold-agent"
     agent: AgentName
@@ -304,6 +313,7 @@ class HoldLimit(TimedPause):
     slots = {"hold:limit:{.limit}": "-"}
     verb = "limits hold"
     examples = ('model:gpt 60s --reason "429 with Retry-After: 60"',)
+    danger = "A"
 
     kind: Literal["hold-limit"] = "hold-limit"
     limit: LimitName
@@ -315,6 +325,7 @@ class ResumeAgent(Command):
     slots = {"pause:agent:{.agent}": "", "hold:agent:{.agent}": ""}
     verb = "agents resume"
     examples = ("editor",)
+    danger = "A"
 
     kind: Literal["resume-agent"] = "resume-agent"
     agent: AgentName
@@ -326,6 +337,7 @@ class PauseQueue(Command):
     slots = {"pause:queue:{.queue}": "-"}
     verb = "queues pause"
     examples = ('skill:summarize --reason "the model is down"', "agent:editor")
+    danger = "A"
 
     kind: Literal["pause-queue"] = "pause-queue"
     queue: QueueText
@@ -337,6 +349,7 @@ class DrainQueue(Command):
     slots = {"drain:queue:{.queue}": "r"}
     verb = "queues drain"
     examples = ("skill:summarize",)
+    danger = "A"
 
     kind: Literal["drain-queue"] = "drain-queue"
     queue: QueueText
@@ -348,6 +361,7 @@ class ResumeQueue(Command):
     slots = {"pause:queue:{.queue}": "", "drain:queue:{.queue}": ""}
     verb = "queues resume"
     examples = ("skill:summarize",)
+    danger = "A"
 
     kind: Literal["resume-queue"] = "resume-queue"
     queue: QueueText
@@ -359,6 +373,7 @@ class SetLimit(Command):
     slots = {"limit:{.limit}": "-"}
     verb = "limits set"
     examples = ('model:gpt 30/min --reason "half of the quota"',)
+    danger = "A"
 
     kind: Literal["set-limit"] = "set-limit"
     limit: LimitName
@@ -371,6 +386,7 @@ class ResetLimit(Command):
     slots = {"limit:{.limit}": ""}
     verb = "limits reset"
     examples = ("model:gpt",)
+    danger = "A"
 
     kind: Literal["reset-limit"] = "reset-limit"
     limit: LimitName
@@ -425,6 +441,7 @@ class DrainWorker(Command):
     examples = ('host-7:4711 --reason "new version"', "host-7:4711 --wait --timeout 10m")
     drains = True
     audience = "worker"
+    danger = "A"
 
     kind: Literal["drain-worker"] = "drain-worker"
     worker: WorkerName
@@ -437,6 +454,7 @@ class ResumeWorker(Command):
     verb = "workers resume"
     examples = ("host-7:4711",)
     audience = "worker"
+    danger = "A"
 
     kind: Literal["resume-worker"] = "resume-worker"
     worker: WorkerName
@@ -462,6 +480,7 @@ class SetLogLevel(Command):
     verb = "control log-level"
     examples = ('debug --reason "looking for the leak"',)
     audience = "all"
+    danger = "A"
 
     kind: Literal["set-log-level"] = "set-log-level"
     level: LogLevel = Field(description="debug, info, warning or error.")
@@ -473,6 +492,7 @@ class ResetLogLevel(Command):
     slots = {"log:level": ""}
     verb = "control log-level --reset"
     audience = "all"
+    danger = "A"
 
     kind: Literal["reset-log-level"] = "reset-log-level"
 
@@ -491,6 +511,7 @@ class PublishConfig(Command):
         "prompts @prompts.json",
     )
     audience = "all"
+    danger = "A"
 
     kind: Literal["publish-config"] = "publish-config"
     key: ConfigKey
@@ -504,6 +525,7 @@ class WithdrawConfig(Command):
     verb = "config withdraw"
     examples = ("routing.model",)
     audience = "all"
+    danger = "A"
 
     kind: Literal["withdraw-config"] = "withdraw-config"
     key: ConfigKey
@@ -519,6 +541,7 @@ class RenewEpoch(Command):
     verb = "control renew"
     examples = ('--reason "restored from the backup of Monday"', "--yes")
     confirm = "reject every command that was signed before now"
+    danger = "C"
 
     kind: Literal["renew-epoch"] = "renew-epoch"
 
@@ -568,11 +591,15 @@ class RetryTasks(Job):
 class DeleteTasks(Job):
     """Delete the selected tasks, which have ended, permanently."""
 
+    danger = "C"
+
     kind: Literal["delete-tasks"] = "delete-tasks"
 
 
 class PurgeQueue(Job):
     """Cancel every task that was waiting in a queue when the command was given."""
+
+    danger = "C"
 
     kind: Literal["purge-queue"] = "purge-queue"
     queue: QueueText

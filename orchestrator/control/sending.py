@@ -72,6 +72,7 @@ async def send(
     tasks: Sequence[str] = (),
     retry_for_s: float = 0.0,
     restore: str = "",
+    id_: str | None = None,
 ) -> AcceptedCommand:
     """Send a command.
 
@@ -84,6 +85,7 @@ async def send(
         tasks: the selected tasks of a job.
         retry_for_s: retry for this time while Redis does not answer; the command takes effect once.
         restore: mark of the restore of a backup that sends it; it is refused when that has ended.
+        id_: a new task id that the caller chose, so that a repeat of the whole call is refused as replayed.
 
     Raises:
         CommandRefused: Redis did not accept it; nothing changed.
@@ -102,7 +104,7 @@ async def send(
         await store.require(Feature.FAMILY_STOPS)
     if isinstance(command, SetShare):
         await store.require(Feature.FAIR_SHARES)
-    issued = await _issue(store, settings, command, actor=actor, reason=reason)
+    issued = await _issue(store, settings, command, id_=id_ or new_task_id(), actor=actor, reason=reason)
     for at in range(0, len(tasks), SELECT_BATCH):
         batch = tasks[at : at + SELECT_BATCH]
         await store.call(scripts.select(keys, id_=issued.id, at=at, tasks=batch), retry_for_s=retry_for_s)
@@ -127,13 +129,15 @@ async def send(
     return AcceptedCommand(issued.id, answer.entry)
 
 
-async def _issue(store: Store, settings: Settings, command: Command, *, actor: str, reason: str) -> Issued:
+async def _issue(
+    store: Store, settings: Settings, command: Command, *, id_: str, actor: str, reason: str
+) -> Issued:
     now_ms, epoch = await _clock_and_epoch(store)
     if isinstance(command, TimedPause):
         command = command.ending(now_ms)
     return Issued(
         version=VERSION,
-        id=new_task_id(),
+        id=id_,
         command=encode_command(command),
         actor=actor,
         reason=reason,

@@ -172,6 +172,25 @@ class PoolKeys:
         """Key of an agent's record."""
         return f"{self.root}:agent:{agent}"
 
+    @property
+    def web_users(self) -> str:
+        """Key of the users of the dashboard."""
+        return f"{self.root}:web:users"
+
+    @property
+    def web_tokens(self) -> str:
+        """Key of the tokens of the dashboard's API."""
+        return f"{self.root}:web:tokens"
+
+    @property
+    def web_key(self) -> str:
+        """Key of the secret that signs session cookies."""
+        return f"{self.root}:web:key"
+
+    def web_link(self, digest: str) -> str:
+        """Key of a one-time link, by the hash of its secret."""
+        return f"{self.root}:web:link:{digest}"
+
     def agent_workers(self, agent: str) -> str:
         """Key of the live workers of an agent."""
         return f"{self.root}:agent:{agent}:workers"

@@ -1,0 +1,60 @@
+"""Roles, users and tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime  # noqa: TC003 - public dataclasses keep their types resolvable
+from enum import IntEnum
+from typing import Final, Literal
+
+Danger = Literal["A", "B", "C"]
+"""Class of a command: A can be undone; B repeats or stops work; C loses data, or can run work twice."""
+
+
+class Role(IntEnum):
+    """A role; a higher one may do all that a lower one may."""
+
+    VIEWER = 1
+    """Reads."""
+    OPERATOR = 2
+    """Gives commands of the classes A and B."""
+    ADMIN = 3
+    """Gives all commands."""
+
+    @property
+    def word(self) -> str:
+        """The name of the role, as the command line takes it."""
+        return self.name.lower()
+
+    @classmethod
+    def of_word(cls, word: str) -> Role:
+        """Return the role of a name; raises `KeyError` for another word."""
+        return cls[word.upper()]
+
+
+ROLE_OF_DANGER: Final[dict[Danger, Role]] = {"A": Role.OPERATOR, "B": Role.OPERATOR, "C": Role.ADMIN}
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user with a password.
+
+    Attributes:
+        number: of the password; it changes with each new one, so that sessions of the old one end.
+    """
+
+    name: str
+    role: Role
+    password: str
+    number: int
+    made_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A bearer token. Redis has its SHA-256 only."""
+
+    name: str
+    role: Role
+    made_at: datetime
+    ends_at: datetime

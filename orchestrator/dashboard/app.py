@@ -1,0 +1,197 @@
+"""Makes the ASGI application: routes, identities, pages and their streams, commands."""
+
+from __future__ import annotations
+
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from starlette.applications import Starlette
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+
+from orchestrator.accounts.accounts import Accounts
+from orchestrator.core.errors import InvalidInput, NotFound, OrchestratorError, ServerUnavailable
+from orchestrator.dashboard import assets, commands, login, pages
+from orchestrator.dashboard.feed import Feed
+from orchestrator.dashboard.guard import BodyTooLarge, Guard
+from orchestrator.dashboard.live import patches, stream
+from orchestrator.dashboard.page import PAGES, Asked
+from orchestrator.dashboard.rendering import make_environment
+from orchestrator.dashboard.who import identify
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Mapping
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+    from orchestrator.client.client import Orchestrator
+    from orchestrator.dashboard.identity import Identity
+    from orchestrator.dashboard.page import Page
+
+LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+KEPT_S: Final = 1.0
+"""How long equal requests share what one of them read."""
+
+assert pages.ALL  # the modules declare their pages at import
+
+
+@dataclass
+class Dashboard:
+    """What all requests share.
+
+    Attributes:
+        orc: open client of the pool.
+        base: path under which a proxy serves the pages, as `/orc`, or empty.
+        read_only: whether every command is refused.
+        secure: whether browsers reach it over TLS.
+    """
+
+    orc: Orchestrator
+    base: str = ""
+    read_only: bool = False
+    secure: bool = False
+    stopping: anyio.Event = field(default_factory=anyio.Event)
+
+    def __post_init__(self) -> None:
+        """Prepare what belongs to the pool."""
+        self.services = self.orc.services
+        self.accounts = Accounts(self.services.store)
+        self.feed = Feed(self.services)
+        self.templates = make_environment()
+        self.assets = assets.load()
+        self._reads: dict[Any, tuple[float, Mapping[str, Any]]] = {}
+
+    @property
+    def cookie(self) -> str:
+        """Name of the session cookie."""
+        return "__Host-orc" if self.secure and not self.base else "orc"
+
+    @property
+    def can_send(self) -> bool:
+        """Whether this process gives commands."""
+        return not self.read_only
+
+    def url(self, path: str) -> str:
+        """Return the address of a path of the dashboard."""
+        return self.base + path
+
+    async def read(self, page: Page, asked: Asked) -> Mapping[str, Any]:
+        """Read what a page shows; equal requests within a second share it."""
+        key = (page.path, tuple(asked.path.items()), tuple(sorted(asked.query.items())))
+        now_s = time.monotonic()
+        kept = self._reads.get(key)
+        if kept is not None and now_s - kept[0] < KEPT_S:
+            return kept[1]
+        found = await page.read(asked)
+        self._reads = {name: one for name, one in self._reads.items() if now_s - one[0] < KEPT_S}
+        self._reads[key] = (time.monotonic(), found)
+        return found
+
+    def context(self, identity: Identity, path: str, query: str) -> dict[str, Any]:
+        """Return what every template has."""
+        return {
+            "url": self.url,
+            "asset": partial(assets.address, self.assets, self.base),
+            "integrity": partial(assets.integrity, self.assets),
+            "who": identity,
+            "pool": self.services.settings.pool,
+            "can_send": self.can_send,
+            "here": path,
+            "live": self.url("/live" + path) + (f"?{query}" if query else ""),
+            "new_id": commands.new_id,
+        }
+
+
+def make_app(dashboard: Dashboard, *, hosts: Collection[str] = LOOPBACK) -> ASGIApp:
+    """Return the ASGI application of an open dashboard.
+
+    Args:
+        dashboard: of one pool.
+        hosts: names that requests may ask for in `Host`.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as group:
+            group.start_soon(dashboard.feed.run)
+            try:
+                yield
+            finally:
+                dashboard.stopping.set()
+                group.cancel_scope.cancel()
+
+    routes = [
+        Route("/login", partial(login.show, dashboard), methods=["GET"]),
+        Route("/login", partial(login.log_in, dashboard), methods=["POST"]),
+        Route("/logout", partial(login.log_out, dashboard), methods=["POST"]),
+        Route("/static/{digest}/{name:path}", partial(assets.serve, dashboard.assets), methods=["GET"]),
+        Route("/commands/{kind}", partial(commands.give, dashboard), methods=["POST"]),
+        *(Route("/live" + page.path, partial(_live, dashboard, page), methods=["GET"]) for page in PAGES),
+        *(Route(page.path, partial(_show, dashboard, page), methods=["GET"]) for page in PAGES),
+    ]
+    handlers: Any = {
+        InvalidInput: partial(_problem, dashboard, 400),
+        NotFound: partial(_problem, dashboard, 404),
+        ServerUnavailable: partial(_problem, dashboard, 503),
+        OrchestratorError: partial(_problem, dashboard, 409),
+        BodyTooLarge: partial(_problem, dashboard, 413),
+    }
+    inner: list[Any] = [Mount(dashboard.base, routes=routes)] if dashboard.base else routes
+    return Guard(Starlette(routes=inner, lifespan=lifespan, exception_handlers=handlers), hosts=hosts)
+
+
+async def _show(dashboard: Dashboard, page: Page, request: Request) -> Response:
+    identity = await identify(request, dashboard.accounts, cookie=dashboard.cookie)
+    if identity is None:
+        return RedirectResponse(dashboard.url("/login"), 303)
+    found = await dashboard.read(page, _asked(dashboard, identity, request))
+    template = dashboard.templates.get_template(page.template)
+    common = dashboard.context(identity, _path(dashboard, request), request.url.query)
+    return HTMLResponse(template.render({**common, **found}))
+
+
+async def _live(dashboard: Dashboard, page: Page, request: Request) -> Response:
+    identity = await identify(request, dashboard.accounts, cookie=dashboard.cookie)
+    if identity is None:
+        return PlainTextResponse("log in first\n", 401)
+    asked = _asked(dashboard, identity, request)
+    template = dashboard.templates.get_template(page.template)
+    path = _path(dashboard, request).removeprefix("/live") or "/"
+    common = dashboard.context(identity, path, request.url.query)
+
+    async def render() -> dict[str, str]:
+        try:
+            found = await dashboard.read(page, asked)
+        except OrchestratorError as failure:
+            return {"problem": dashboard.templates.get_template("problem.html").render(text=str(failure))}
+        context = template.new_context({**common, **found})
+        regions = {
+            name.removeprefix("region_"): "".join(block(context))
+            for name, block in template.blocks.items()
+            if name.startswith("region_")
+        }
+        return {"problem": "", **regions}
+
+    return stream(patches(dashboard.feed, render, stopping=dashboard.stopping))
+
+
+def _asked(dashboard: Dashboard, identity: Identity, request: Request) -> Asked:
+    return Asked(dashboard.services, identity, dict(request.path_params), dict(request.query_params))
+
+
+def _path(dashboard: Dashboard, request: Request) -> str:
+    return request.url.path.removeprefix(dashboard.base)
+
+
+async def _problem(dashboard: Dashboard, status: int, request: Request, failure: Exception) -> Response:
+    text = str(failure) or "the request is too large"
+    identity = await identify(request, dashboard.accounts, cookie=dashboard.cookie) if status != 503 else None
+    if identity is None:
+        return PlainTextResponse(text + "\n", status)
+    common = dashboard.context(identity, _path(dashboard, request), "")
+    return HTMLResponse(dashboard.templates.get_template("refused.html").render({**common, "text": text}), status)

@@ -1,0 +1,77 @@
+"""Keeps an open page current: a stream of server-sent events with the regions that changed.
+
+Each event has an id, the number of changes that the page has seen, and only the regions whose HTML differs from the last
+that was sent, as `<hx-partial>` elements that htmx morphs into the page: focus, typed text and open parts stay. At most
+one event a second. Before the server stops, a stream says `bye`, and the page connects again.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+import anyio
+from starlette.responses import StreamingResponse
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+
+    from orchestrator.dashboard.feed import Feed
+
+LEAST_GAP_S: Final = 1.0
+AT_REST_S: Final = 15.0
+"""How often a page is read again while nothing seems to change: heartbeats and times of waits change without notice."""
+HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+async def patches(
+    feed: Feed, render: Callable[[], Awaitable[Mapping[str, str]]], *, stopping: anyio.Event
+) -> AsyncGenerator[str]:
+    """Yield events until the server stops or the browser goes."""
+    sent: dict[str, bytes] = {}
+    seen = feed.changes
+    yield "retry: 1000\n\n"
+    with feed.reader():
+        while True:
+            regions = await render()
+            changed = {name: html for name, html in regions.items() if sent.get(name) != _digest(html)}
+            if changed:
+                sent |= {name: _digest(html) for name, html in changed.items()}
+                yield event("".join(map(partial, changed, changed.values())), id_=str(seen))
+            else:
+                yield ": nothing changed\n\n"
+            async with anyio.create_task_group() as group:
+                group.start_soon(_until_stopped, stopping, group.cancel_scope)
+                await anyio.sleep(LEAST_GAP_S)
+                seen = await feed.wait(seen, most_s=AT_REST_S)
+                group.cancel_scope.cancel()
+            if stopping.is_set():
+                yield event("the server stops", name="bye")
+                return
+
+
+async def _until_stopped(stopping: anyio.Event, scope: anyio.CancelScope) -> None:
+    await stopping.wait()
+    scope.cancel()
+
+
+def partial(region: str, html: str) -> str:
+    """Return the element that replaces what is inside a region."""
+    return f'<hx-partial hx-target="#{region}" hx-swap="innerMorph">{html}</hx-partial>'
+
+
+def event(data: str, *, id_: str | None = None, name: str | None = None) -> str:
+    """Return one event; no line of the data ends it early."""
+    lines = [f"event: {name}"] if name else []
+    lines += [f"id: {id_}"] if id_ else []
+    lines += [f"data: {line}" for line in data.replace("\r", "").split("\n")]
+    return "\n".join(lines) + "\n\n"
+
+
+def stream(events: AsyncGenerator[str]) -> StreamingResponse:
+    """Return the response of a stream."""
+    return StreamingResponse(events, media_type="text/event-stream", headers=HEADERS)
+
+
+def _digest(html: str) -> bytes:
+    return blake2b(html.encode(errors="replace"), digest_size=16).digest()

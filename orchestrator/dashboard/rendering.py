@@ -1,0 +1,105 @@
+"""Renders pages: autoescaped templates, and the filters that write times, sizes and states.
+
+Texts that agents wrote pass `visible`, which shows marks of direction, control characters and lone surrogates as `\\uXXXX`,
+so that none of them changes how the page around it reads.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from orchestrator.core.durations import in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FOLDER: Final = Path(__file__).parent
+STATES: Final[Mapping[str, tuple[str, str]]] = {
+    "ready": ("○", "wait"),
+    "scheduled": ("◷", "wait"),
+    "awaiting_input": ("?", "ask"),
+    "assigned": ("→", "run"),
+    "running": ("▶", "run"),
+    "succeeded": ("✓", "good"),
+    "dead": ("✕", "bad"),
+    "cancelled": ("⊘", "off"),
+    "expired": ("⌛", "off"),
+}
+"""Icon and class of each state. The word is always beside them: neither shape nor colour alone says it."""
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+
+
+def make_environment() -> Environment:
+    """Return the environment of all templates."""
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "ago": ago,
+        "state": state,
+        "visible": visible,
+        "size": size,
+        "count": count,
+        "segment": lambda text: quote(str(text), safe=""),
+        "query": lambda values: urlencode({name: value for name, value in values.items() if value not in (None, "")}),
+    }
+    return environment
+
+
+def visible(text: object) -> str:
+    """Return a text without invisible characters, which it spells out; newlines and tabs stay."""
+    said = str(text)
+    if said.isascii() and said.isprintable():
+        return said
+    return "".join(
+        char if char in "\n\t" or unicodedata.category(char) not in _UNSEEN else char.encode("unicode_escape").decode()
+        if not "\ud800" <= char <= "\udfff"
+        else f"\\u{ord(char):04x}"
+        for char in said
+    )
+
+
+def ago(at: datetime | None) -> Markup:
+    """Return a time as `6 min ago`, with the exact one as its title; the browser keeps it current."""
+    if at is None:
+        return Markup('<span class="none">–</span>')
+    at = at.astimezone(UTC)
+    seconds = (datetime.now(UTC) - at).total_seconds()
+    said = f"{in_words(seconds)} ago" if seconds >= 0 else f"in {in_words(-seconds)}"
+    exact = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(exact, said)
+
+
+def state(name: object) -> Markup:
+    """Return a state as icon and word."""
+    word = str(getattr(name, "value", name))
+    icon, kind = STATES.get(word, ("·", "off"))
+    return Markup('<span class="state {}"><span aria-hidden="true">{}</span> {}</span>').format(
+        kind, icon, word.replace("_", " ")
+    )
+
+
+def size(number: int) -> str:
+    """Return a number of bytes as `4.1 kB`."""
+    value = float(number)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    raise AssertionError
+
+
+def count(number: int) -> str:
+    """Return a number with separators."""
+    return f"{number:,}"
