@@ -1,1 +1,1 @@
-"""Who may use the dashboard and its API: users with passwords, tokens, one-time links."""
+"""Stores users with passwords, tokens and one-time links of the dashboard and its API."""

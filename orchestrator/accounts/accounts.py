@@ -1,7 +1,7 @@
 """Stores users, tokens and one-time links of the dashboard, in the slot of the pool.
 
-Redis has hashes of passwords and tokens only. The key that signs session cookies is there too, so that every copy of the
-dashboard accepts the sessions of the others: who may read all keys of the pool may do everything in it anyway.
+Redis has hashes of passwords and tokens only. The key that signs session cookies is there too, so that every copy of
+the dashboard accepts the sessions of the others: who may read all keys of the pool may do everything in it anyway.
 """
 
 from __future__ import annotations

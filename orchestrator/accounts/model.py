@@ -5,10 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime  # noqa: TC003 - public dataclasses keep their types resolvable
 from enum import IntEnum
-from typing import Final, Literal
-
-Danger = Literal["A", "B", "C"]
-"""Class of a command: A can be undone; B repeats or stops work; C loses data, or can run work twice."""
 
 
 class Role(IntEnum):
@@ -17,9 +13,9 @@ class Role(IntEnum):
     VIEWER = 1
     """Reads."""
     OPERATOR = 2
-    """Gives commands of the classes A and B."""
+    """Gives commands that pause, stop, cancel, retry or answer."""
     ADMIN = 3
-    """Gives all commands."""
+    """Gives also commands that lose data."""
 
     @property
     def word(self) -> str:
@@ -30,9 +26,6 @@ class Role(IntEnum):
     def of_word(cls, word: str) -> Role:
         """Return the role of a name; raises `KeyError` for another word."""
         return cls[word.upper()]
-
-
-ROLE_OF_DANGER: Final[dict[Danger, Role]] = {"A": Role.OPERATOR, "B": Role.OPERATOR, "C": Role.ADMIN}
 
 
 @dataclass(frozen=True, slots=True)

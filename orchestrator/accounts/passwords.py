@@ -26,7 +26,9 @@ def matches(password: str, stored: str) -> bool:
         kind, n, r, p, salt, digest = stored.split("$")
         if kind != "scrypt" or int(n) > COST * 16 or int(r) > 32 or int(p) > 16:
             return False
-        return hmac.compare_digest(_scrypt(password, bytes.fromhex(salt), int(n), int(r), int(p)), bytes.fromhex(digest))
+        return hmac.compare_digest(
+            _scrypt(password, bytes.fromhex(salt), int(n), int(r), int(p)), bytes.fromhex(digest)
+        )
     except ValueError:
         return False
 

@@ -21,6 +21,7 @@ _COMMANDS = (
     ("demo", "Run a team of agents that audits a tree of Python source."),
     ("up", "Run Redis, a supervisor and workers in one terminal."),
     ("status", "Show server, supervisor, agents, workers and queues on one screen."),
+    ("web", "Serve the dashboard; say who may log in."),
     ("doctor", "Find problems and say how to fix them."),
     ("stop", "Stop starting tasks: everywhere, or of one agent, session or skill."),
     ("start", "End a stop."),

@@ -436,15 +436,31 @@ class Admin:
         return first
 
     async def give(
-        self, command: Command, *, reason: str = "", actor: str | None = None, tasks: Sequence[str] = ()
+        self,
+        command: Command,
+        *,
+        reason: str = "",
+        actor: str | None = None,
+        tasks: Sequence[str] = (),
+        id_: str | None = None,
     ) -> Sent:
-        """Give a command of `orchestrator.control.commands`; `tasks`: the selection of a job."""
+        """Give a command of `orchestrator.control.commands`; `tasks`: the selection of a job.
+
+        With `id_`, a new task id, a repeat of the call is refused as replayed, and changes nothing.
+        """
         services = self._services()
         retry_for_s = services.settings.redis.command_timeout_s
         if (task := getattr(command, "family", None)) is not None:
             command = command.model_copy(update={"family": await self._first_of(task, ends=isinstance(command, Start))})
         accepted = await send(
-            services.store, services.settings, command, actor=actor, reason=reason, tasks=tasks, retry_for_s=retry_for_s
+            services.store,
+            services.settings,
+            command,
+            actor=actor,
+            reason=reason,
+            tasks=tasks,
+            retry_for_s=retry_for_s,
+            id_=id_,
         )
         at = from_instant_ms(read_whole(accepted.entry.partition("-")[0]))
         return Sent(accepted.id, command, at, self._services)

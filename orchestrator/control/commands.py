@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 Danger: TypeAlias = Literal["A", "B", "C"]
+"""Class of a command: A can be undone; B repeats or stops work; C loses data, or can run work twice."""
 
 
 class DesiredChange(NamedTuple):

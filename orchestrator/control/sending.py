@@ -129,9 +129,7 @@ async def send(
     return AcceptedCommand(issued.id, answer.entry)
 
 
-async def _issue(
-    store: Store, settings: Settings, command: Command, *, id_: str, actor: str, reason: str
-) -> Issued:
+async def _issue(store: Store, settings: Settings, command: Command, *, id_: str, actor: str, reason: str) -> Issued:
     now_ms, epoch = await _clock_and_epoch(store)
     if isinstance(command, TimedPause):
         command = command.ending(now_ms)

@@ -53,6 +53,14 @@ def _check_limits(limits: Mapping[str, str]) -> Mapping[str, str]:
     return limits
 
 
+def _check_base_path(path: str) -> str:
+    parts = path.removeprefix("/").split("/")
+    safe = all(part and part.isascii() and part.replace("-", "").replace("_", "").isalnum() for part in parts)
+    if path and not (path.startswith("/") and safe):
+        raise ValueError("must begin with / and have letters, digits, - and _ between its slashes, as /orc")
+    return path
+
+
 def _check_health(address: str) -> str:
     parse_health_address(address)
     return address
@@ -569,6 +577,30 @@ class LoggingSettings(_Section):
     )
 
 
+class DashboardSettings(_Section):
+    """The dashboard and its API, which `orc web` serves."""
+
+    host: str = Field(
+        default="127.0.0.1",
+        description="Address to listen at. Another one than that of this machine alone needs a user or a token.",
+    )
+    port: Annotated[int, Field(ge=0, le=65_535)] = Field(
+        default=8470, description="Port to listen at; 0 takes a free one."
+    )
+    base_path: Annotated[str, AfterValidator(_check_base_path)] = Field(
+        default="", description="Path under which a proxy serves the dashboard, as /orc.", examples=["/orc"]
+    )
+    hosts: tuple[str, ...] = Field(
+        default=(),
+        description="Host names, without port, that requests may ask for besides `host` and localhost.",
+        examples=[["orc.example.com"]],
+    )
+    https: bool = Field(
+        default=False, description="Browsers reach the dashboard over TLS, by a proxy. Cookies are then Secure."
+    )
+    read_only: bool = Field(default=False, description="Refuse every command, and show no buttons.")
+
+
 class TracingSettings(_Section):
     """Spans of OpenTelemetry."""
 
@@ -625,6 +657,7 @@ class Settings(BaseSettings):
     retry: RetrySettings = RetrySettings()
     control: ControlSettings = ControlSettings()
     logging: LoggingSettings = LoggingSettings()
+    dashboard: DashboardSettings = DashboardSettings()
     tracing: TracingSettings = TracingSettings()
 
     @property

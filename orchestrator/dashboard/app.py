@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,98 +11,26 @@ from starlette.applications import Starlette
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 
-from orchestrator.accounts.accounts import Accounts
 from orchestrator.core.errors import InvalidInput, NotFound, OrchestratorError, ServerUnavailable
 from orchestrator.dashboard import assets, commands, login, pages
-from orchestrator.dashboard.feed import Feed
 from orchestrator.dashboard.guard import BodyTooLarge, Guard
 from orchestrator.dashboard.live import patches, stream
 from orchestrator.dashboard.page import PAGES, Asked
-from orchestrator.dashboard.rendering import make_environment
 from orchestrator.dashboard.who import identify
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Mapping
+    from collections.abc import AsyncIterator, Collection
 
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
-    from orchestrator.client.client import Orchestrator
+    from orchestrator.dashboard.dashboard import Dashboard
     from orchestrator.dashboard.identity import Identity
     from orchestrator.dashboard.page import Page
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
-KEPT_S: Final = 1.0
-"""How long equal requests share what one of them read."""
 
 assert pages.ALL  # the modules declare their pages at import
-
-
-@dataclass
-class Dashboard:
-    """What all requests share.
-
-    Attributes:
-        orc: open client of the pool.
-        base: path under which a proxy serves the pages, as `/orc`, or empty.
-        read_only: whether every command is refused.
-        secure: whether browsers reach it over TLS.
-    """
-
-    orc: Orchestrator
-    base: str = ""
-    read_only: bool = False
-    secure: bool = False
-    stopping: anyio.Event = field(default_factory=anyio.Event)
-
-    def __post_init__(self) -> None:
-        """Prepare what belongs to the pool."""
-        self.services = self.orc.services
-        self.accounts = Accounts(self.services.store)
-        self.feed = Feed(self.services)
-        self.templates = make_environment()
-        self.assets = assets.load()
-        self._reads: dict[Any, tuple[float, Mapping[str, Any]]] = {}
-
-    @property
-    def cookie(self) -> str:
-        """Name of the session cookie."""
-        return "__Host-orc" if self.secure and not self.base else "orc"
-
-    @property
-    def can_send(self) -> bool:
-        """Whether this process gives commands."""
-        return not self.read_only
-
-    def url(self, path: str) -> str:
-        """Return the address of a path of the dashboard."""
-        return self.base + path
-
-    async def read(self, page: Page, asked: Asked) -> Mapping[str, Any]:
-        """Read what a page shows; equal requests within a second share it."""
-        key = (page.path, tuple(asked.path.items()), tuple(sorted(asked.query.items())))
-        now_s = time.monotonic()
-        kept = self._reads.get(key)
-        if kept is not None and now_s - kept[0] < KEPT_S:
-            return kept[1]
-        found = await page.read(asked)
-        self._reads = {name: one for name, one in self._reads.items() if now_s - one[0] < KEPT_S}
-        self._reads[key] = (time.monotonic(), found)
-        return found
-
-    def context(self, identity: Identity, path: str, query: str) -> dict[str, Any]:
-        """Return what every template has."""
-        return {
-            "url": self.url,
-            "asset": partial(assets.address, self.assets, self.base),
-            "integrity": partial(assets.integrity, self.assets),
-            "who": identity,
-            "pool": self.services.settings.pool,
-            "can_send": self.can_send,
-            "here": path,
-            "live": self.url("/live" + path) + (f"?{query}" if query else ""),
-            "new_id": commands.new_id,
-        }
 
 
 def make_app(dashboard: Dashboard, *, hosts: Collection[str] = LOOPBACK) -> ASGIApp:

@@ -1,4 +1,4 @@
-"""Serves the files that pages need: each under the hash of its content, so that browsers keep it for ever."""
+"""Serves the files of the pages, each under the hash of its content, so that browsers may keep it without asking."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 FOLDER: Final = Path(__file__).parent / "static"
-FOR_EVER: Final = "public, max-age=31536000, immutable"
+IMMUTABLE: Final = "public, max-age=31536000, immutable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,4 +57,4 @@ async def serve(assets: Mapping[str, Asset], request: Request) -> Response:
     found = assets.get(request.path_params["name"])
     if found is None or found.digest != request.path_params["digest"]:
         return PlainTextResponse("no such file\n", 404)
-    return Response(found.data, media_type=found.media_type, headers={"Cache-Control": FOR_EVER})
+    return Response(found.data, media_type=found.media_type, headers={"Cache-Control": IMMUTABLE})

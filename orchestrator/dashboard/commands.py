@@ -12,21 +12,15 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from orchestrator.control.commands import KINDS, Job, RecordCommand, make_command
 from orchestrator.control.scripts import AppendStatus
-from orchestrator.control.sending import send
 from orchestrator.core.errors import CommandRefused, InvalidInput, NotFound
-from orchestrator.core.ids import check_task_id, new_task_id
+from orchestrator.core.ids import check_task_id
 from orchestrator.dashboard.forms import read_form
 from orchestrator.dashboard.who import identify
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from orchestrator.dashboard.app import Dashboard
-
-
-def new_id() -> str:
-    """Return the id of the command that a form gives."""
-    return new_task_id()
+    from orchestrator.dashboard.dashboard import Dashboard
 
 
 async def give(dashboard: Dashboard, request: Request) -> Response:
@@ -52,15 +46,9 @@ async def give(dashboard: Dashboard, request: Request) -> Response:
     fields = {name: value for name, value in form.items() if value}
     command = make_command(model.model_fields["kind"].default, fields)
     try:
-        await send(
-            dashboard.services.store,
-            dashboard.services.settings,
-            command,
-            id_=id_,
-            actor=identity.actor,
-            reason=reason,
-        )
+        await dashboard.orc.admin.give(command, id_=id_, actor=identity.actor, reason=reason)
     except CommandRefused as refused:
         if refused.status != AppendStatus.REPLAYED:
             raise
+        return RedirectResponse(dashboard.url(f"/control/{id_}?replayed=1"), 303)
     return RedirectResponse(dashboard.url(f"/control/{id_}"), 303)

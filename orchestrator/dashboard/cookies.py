@@ -15,7 +15,7 @@ from orchestrator.accounts.model import Role
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a session cookie says.
+    """Content of a session cookie.
 
     Attributes:
         name: of the user.

@@ -70,8 +70,13 @@ class Feed:
                 await self._wanted.wait()
                 try:
                     places = places or [await _last(link, stream) for stream in streams]
-                    read = ("XREAD", "COUNT", READ_COUNT, "BLOCK", int(BLOCK_S * 1000), "STREAMS", *streams, *places)
-                    reply = await link.execute(*read) or []
+                    block_ms = int(BLOCK_S * 1000)
+                    reply = (
+                        await link.execute(
+                            "XREAD", "COUNT", READ_COUNT, "BLOCK", block_ms, "STREAMS", *streams, *places
+                        )
+                        or []
+                    )
                 except StoreError as failure:
                     places = []
                     self._tell()  # pages show that Redis does not answer

@@ -107,5 +107,5 @@ def _bounded(receive: Receive) -> Receive:
     return receive_bounded
 
 
-class BodyTooLarge(Exception):  # noqa: N818 - never leaves this package; the answer is 413
+class BodyTooLarge(Exception):
     """The request has more than `MAX_BODY` bytes."""

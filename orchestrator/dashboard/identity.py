@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from orchestrator.accounts.model import ROLE_OF_DANGER, Danger, Role
+from orchestrator.accounts.model import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from orchestrator.control.commands import Danger
+
+ROLE_OF_DANGER: Final[Mapping[Danger, Role]] = {"A": Role.OPERATOR, "B": Role.OPERATOR, "C": Role.ADMIN}
 
 
 @dataclass(frozen=True, slots=True)

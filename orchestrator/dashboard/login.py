@@ -19,7 +19,7 @@ from orchestrator.limits.limits import Limits
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from orchestrator.dashboard.app import Dashboard
+    from orchestrator.dashboard.dashboard import Dashboard
 
 SESSION_S: Final = 12 * 3600
 TRIES: Final = 10

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request asks of a page.
+    """A request to a page.
 
     Attributes:
         services: of the pool.

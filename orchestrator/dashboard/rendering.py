@@ -1,7 +1,7 @@
-"""Renders pages: autoescaped templates, and the filters that write times, sizes and states.
+r"""Renders pages: autoescaped templates, and the filters that write times, sizes and states.
 
-Texts that agents wrote pass `visible`, which shows marks of direction, control characters and lone surrogates as `\\uXXXX`,
-so that none of them changes how the page around it reads.
+Texts that agents wrote pass `visible`, which shows marks of direction, control characters and lone surrogates as
+`\uXXXX`, so that none of them changes how the page around it reads.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def visible(text: object) -> str:
     if said.isascii() and said.isprintable():
         return said
     return "".join(
-        char if char in "\n\t" or unicodedata.category(char) not in _UNSEEN else char.encode("unicode_escape").decode()
+        char
+        if char in "\n\t" or unicodedata.category(char) not in _UNSEEN
+        else char.encode("unicode_escape").decode()
         if not "\ud800" <= char <= "\udfff"
         else f"\\u{ord(char):04x}"
         for char in said
@@ -73,7 +75,7 @@ def visible(text: object) -> str:
 def ago(at: datetime | None) -> Markup:
     """Return a time as `6 min ago`, with the exact one as its title; the browser keeps it current."""
     if at is None:
-        return Markup('<span class="none">–</span>')
+        return Markup('<span class="none">-</span>')
     at = at.astimezone(UTC)
     seconds = (datetime.now(UTC) - at).total_seconds()
     said = f"{in_words(seconds)} ago" if seconds >= 0 else f"in {in_words(-seconds)}"

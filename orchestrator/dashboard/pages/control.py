@@ -30,4 +30,5 @@ async def control(asked: Asked) -> Mapping[str, Any]:
 @page("/control/{id}", "command.html")
 async def command(asked: Asked) -> Mapping[str, Any]:
     """Read one command and its receipts."""
-    return {"command": await read_command(asked.services, asked.path["id"])}
+    found = await read_command(asked.services, asked.path["id"])
+    return {"command": found, "replayed": asked.text("replayed") is not None}

@@ -26,7 +26,7 @@ async def task(asked: Asked) -> Mapping[str, Any]:
         "args_size": info.stored_args.size if info.stored_args else len(info.args),
         "result": None if info.result is None else preview(info.result),
         "result_size": info.stored_result.size if info.stored_result else len(info.result or b""),
-        "errors": [error[:PREVIEW_CHARS * 4] for error in info.errors[::-1][:ERRORS]],
+        "errors": [error[: PREVIEW_CHARS * 4] for error in info.errors[::-1][:ERRORS]],
     }
 
 

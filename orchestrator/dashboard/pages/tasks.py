@@ -20,7 +20,7 @@ FILTERS: Final = ("skill", "agent", "session", "tag", "parent", "queue", "reason
 @page("/tasks", "tasks.html")
 async def tasks(asked: Asked) -> Mapping[str, Any]:
     """Read one page of the tasks that match the query, and say how far it looked."""
-    wanted = {name: asked.text(name) for name in FILTERS}
+    wanted: dict[str, Any] = {name: asked.text(name) for name in FILTERS}
     state = asked.text("state")
     found = await read_page(
         asked.services.store,

@@ -1,0 +1,113 @@
+"""Serves the dashboard with uvicorn until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import uvicorn
+
+from orchestrator.client.client import Orchestrator
+from orchestrator.core.errors import ConfigError
+from orchestrator.dashboard.app import LOOPBACK, make_app
+from orchestrator.dashboard.dashboard import Dashboard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from orchestrator.core.settings import DashboardSettings, Settings
+
+BACKSTOP_S: Final = 3
+"""How long open requests may take at the end; streams end by themselves before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Addresses of a dashboard that serves.
+
+    Attributes:
+        url: for a browser of this machine.
+        link: one-time login; None when users log in by their passwords.
+    """
+
+    url: str
+    link: str | None
+
+
+class _Server(uvicorn.Server):
+    """Ends open streams as soon as a signal asks it to stop; uvicorn would wait for them."""
+
+    def __init__(self, config: uvicorn.Config, dashboard: Dashboard) -> None:
+        super().__init__(config)
+        self._dashboard = dashboard
+        self._loop = asyncio.get_running_loop()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Note the signal; called between two steps of the loop's thread."""
+        super().handle_exit(sig, frame)
+        self._loop.call_soon_threadsafe(self._dashboard.stopping.set)
+
+
+async def serve(settings: Settings, *, started: Callable[[Serving], None]) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Args:
+        settings: of the pool and the dashboard.
+        started: called when it listens.
+
+    Raises:
+        ConfigError: the address is not free, or others can reach it and it has no users.
+        StoreError: Redis does not answer.
+    """
+    chosen = settings.dashboard
+    async with Orchestrator(settings=settings) as orc:
+        dashboard = Dashboard(orc, base=chosen.base_path, read_only=chosen.read_only, secure=chosen.https)
+        loopback = is_loopback(chosen.host)
+        users = bool(await dashboard.accounts.users())
+        if not loopback and not users:
+            raise ConfigError(
+                f"the dashboard would listen at {chosen.host}, where others can reach it, and it has no users; add one "
+                "with `orc web user add NAME --role admin`, or listen at 127.0.0.1"
+            )
+        listener = _listen(chosen)
+        port = listener.getsockname()[1]
+        url = f"http://{_host_of_url(chosen.host)}:{port}{chosen.base_path}/"
+        link = None if users else f"{url}login?link={await dashboard.accounts.make_link()}"
+        app = make_app(dashboard, hosts={*LOOPBACK, _host_of_url(chosen.host), *chosen.hosts})
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=BACKSTOP_S,
+            server_header=False, proxy_headers=False,
+        )  # fmt: skip
+        server = _Server(config, dashboard)
+        started(Serving(url, link))
+        await server.serve(sockets=[listener])
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _listen(chosen: DashboardSettings) -> socket.socket:
+    try:
+        return socket.create_server(
+            (chosen.host, chosen.port), family=socket.AF_INET6 if ":" in chosen.host else socket.AF_INET, backlog=128
+        )
+    except OSError as failure:
+        raise ConfigError(
+            f"the dashboard cannot listen at {chosen.host} port {chosen.port}: {failure.strerror}; choose another port "
+            "with --port, or 0 for a free one"
+        ) from None
+
+
+def _host_of_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,55 @@
+"""A browser without a screen: keeps cookies, says where its requests come from, and follows no redirects by itself."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import httpx2
+
+from orchestrator.dashboard.app import make_app
+from orchestrator.dashboard.dashboard import Dashboard
+
+if TYPE_CHECKING:
+    from orchestrator.client.client import Orchestrator
+
+SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
+
+
+class WebClient:
+    """A client of a dashboard that runs in the test's own event loop."""
+
+    def __init__(self, orc: Orchestrator, *, read_only: bool = False, base: str = "") -> None:
+        self.dashboard = Dashboard(orc, read_only=read_only, base=base)
+        self.base = base
+        transport = httpx2.ASGITransport(app=make_app(self.dashboard))
+        self.http = httpx2.AsyncClient(transport=transport, base_url="http://localhost")
+
+    async def get(self, path: str, **headers: str) -> httpx2.Response:
+        """Send a GET; a header is written with `_` for the hyphen."""
+        return await self.http.get(self.base + path, headers=_names(headers))
+
+    async def post(self, path: str, form: dict[str, str] | None = None, **headers: str) -> httpx2.Response:
+        """Send a form as a page of the dashboard does."""
+        return await self.http.post(self.base + path, data=form or {}, headers=SAME_ORIGIN | _names(headers))
+
+    async def log_in(self) -> None:
+        """Log in as admin by a one-time link."""
+        secret = await self.dashboard.accounts.make_link()
+        page = await self.get(f"/login?link={secret}")
+        assert secret in page.text
+        answer = await self.post("/login", {"link": secret})
+        assert answer.status_code == 303, answer.text
+
+    async def form(self, path: str, action: str) -> dict[str, str]:
+        """Return the hidden fields of the form of a page that goes to `action`."""
+        page = (await self.get(path)).text
+        found = re.search(
+            rf'<form method="post" action="{re.escape(self.base + action)}">(.*?)</form>', page, re.DOTALL
+        )
+        assert found is not None, f"{path} has no form for {action}"
+        return dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', found.group(1)))
+
+
+def _names(headers: dict[str, str]) -> dict[str, str]:
+    return {name.replace("_", "-"): value for name, value in headers.items()}
