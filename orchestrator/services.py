@@ -29,6 +29,7 @@ from orchestrator.tasks.values import ValueReader
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
+    from orchestrator.accounts.accounts import Accounts
     from orchestrator.chat.accounts import ChatAccounts
     from orchestrator.chat.cache import ChatCache
     from orchestrator.core.formats import Floor
@@ -113,6 +114,13 @@ class Services:
         from orchestrator.chat.accounts import ChatAccounts
 
         return ChatAccounts(self.store, self.live)
+
+    @cached_property
+    def accounts(self) -> Accounts:
+        """Users, tokens and links of the dashboard."""
+        from orchestrator.accounts.accounts import Accounts
+
+        return Accounts(self.store)
 
     @cached_property
     def vector_cache(self) -> VectorCache:

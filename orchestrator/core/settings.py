@@ -56,7 +56,7 @@ def _check_limits(limits: Mapping[str, str]) -> Mapping[str, str]:
 def _check_base_path(path: str) -> str:
     parts = path.removeprefix("/").split("/")
     safe = all(part and part.isascii() and part.replace("-", "").replace("_", "").isalnum() for part in parts)
-    if path and not (path.startswith("/") and safe):
+    if not (path.startswith("/") and safe):
         raise ValueError("must begin with / and have letters, digits, - and _ between its slashes, as /orc")
     return path
 
@@ -587,13 +587,11 @@ class DashboardSettings(_Section):
     port: Annotated[int, Field(ge=0, le=65_535)] = Field(
         default=8470, description="Port to listen at; 0 takes a free one."
     )
-    base_path: Annotated[str, AfterValidator(_check_base_path)] = Field(
-        default="", description="Path under which a proxy serves the dashboard, as /orc.", examples=["/orc"]
+    base_path: Annotated[str, AfterValidator(_check_base_path)] | None = Field(
+        default=None, description="Path under which a proxy serves the dashboard. Not set: /.", examples=["/orc"]
     )
     hosts: tuple[str, ...] = Field(
-        default=(),
-        description="Host names, without port, that requests may ask for besides `host` and localhost.",
-        examples=[["orc.example.com"]],
+        default=(), description="Host names, without port, that requests may ask for besides `host` and localhost."
     )
     https: bool = Field(
         default=False, description="Browsers reach the dashboard over TLS, by a proxy. Cookies are then Secure."

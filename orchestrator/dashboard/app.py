@@ -15,7 +15,7 @@ from orchestrator.core.errors import InvalidInput, NotFound, OrchestratorError, 
 from orchestrator.dashboard import assets, commands, login, pages
 from orchestrator.dashboard.guard import BodyTooLarge, Guard
 from orchestrator.dashboard.live import patches, stream
-from orchestrator.dashboard.page import PAGES, Asked
+from orchestrator.dashboard.page import PAGES, PageRequest
 from orchestrator.dashboard.who import identify
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from orchestrator.dashboard.dashboard import Dashboard
     from orchestrator.dashboard.identity import Identity
-    from orchestrator.dashboard.page import Page
+    from orchestrator.dashboard.page import WebPage
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 
@@ -71,7 +71,7 @@ def make_app(dashboard: Dashboard, *, hosts: Collection[str] = LOOPBACK) -> ASGI
     return Guard(Starlette(routes=inner, lifespan=lifespan, exception_handlers=handlers), hosts=hosts)
 
 
-async def _show(dashboard: Dashboard, page: Page, request: Request) -> Response:
+async def _show(dashboard: Dashboard, page: WebPage, request: Request) -> Response:
     identity = await identify(request, dashboard.accounts, cookie=dashboard.cookie)
     if identity is None:
         return RedirectResponse(dashboard.url("/login"), 303)
@@ -81,7 +81,7 @@ async def _show(dashboard: Dashboard, page: Page, request: Request) -> Response:
     return HTMLResponse(template.render({**common, **found}))
 
 
-async def _live(dashboard: Dashboard, page: Page, request: Request) -> Response:
+async def _live(dashboard: Dashboard, page: WebPage, request: Request) -> Response:
     identity = await identify(request, dashboard.accounts, cookie=dashboard.cookie)
     if identity is None:
         return PlainTextResponse("log in first\n", 401)
@@ -106,8 +106,8 @@ async def _live(dashboard: Dashboard, page: Page, request: Request) -> Response:
     return stream(patches(dashboard.feed, render, stopping=dashboard.stopping))
 
 
-def _asked(dashboard: Dashboard, identity: Identity, request: Request) -> Asked:
-    return Asked(dashboard.services, identity, dict(request.path_params), dict(request.query_params))
+def _asked(dashboard: Dashboard, identity: Identity, request: Request) -> PageRequest:
+    return PageRequest(dashboard.services, identity, dict(request.path_params), dict(request.query_params))
 
 
 def _path(dashboard: Dashboard, request: Request) -> str:

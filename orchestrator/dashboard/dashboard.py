@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from orchestrator.accounts.accounts import Accounts
 from orchestrator.core.ids import new_task_id
 from orchestrator.dashboard import assets
 from orchestrator.dashboard.feed import Feed
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from orchestrator.client.client import Orchestrator
     from orchestrator.dashboard.identity import Identity
-    from orchestrator.dashboard.page import Asked, Page
+    from orchestrator.dashboard.page import PageRequest, WebPage
 
 KEPT_S: Final = 1.0
 """How long equal requests share what one of them read."""
@@ -46,7 +45,7 @@ class Dashboard:
     def __post_init__(self) -> None:
         """Prepare what belongs to the pool."""
         self.services = self.orc.services
-        self.accounts = Accounts(self.services.store)
+        self.accounts = self.services.accounts
         self.feed = Feed(self.services)
         self.templates = make_environment()
         self.assets = assets.load()
@@ -66,7 +65,7 @@ class Dashboard:
         """Return the address of a path of the dashboard."""
         return self.base + path
 
-    async def read(self, page: Page, asked: Asked) -> Mapping[str, Any]:
+    async def read(self, page: WebPage, asked: PageRequest) -> Mapping[str, Any]:
         """Read what a page shows; equal requests within a second share it."""
         key = (page.path, tuple(asked.path.items()), tuple(sorted(asked.query.items())))
         now_s = time.monotonic()

@@ -8,7 +8,6 @@ none by itself.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
@@ -67,7 +66,7 @@ class Guard:
         site, origin = headers.get("sec-fetch-site"), headers.get("origin")
         if site is not None:
             return None if site == "same-origin" else (403, "the request came from a page of another site")
-        if origin is not None and urlsplit(origin).netloc.lower() == host.lower():
+        if origin is not None and origin.lower() in {f"http://{host.lower()}", f"https://{host.lower()}"}:
             return None
         return 403, "the request names no origin; a browser sends Sec-Fetch-Site or Origin"
 

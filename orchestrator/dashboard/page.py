@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PageRequest:
     """A request to a page.
 
     Attributes:
@@ -38,11 +38,11 @@ class Asked:
         return urlencode({name: value for name, value in self.query.items() if name not in names and value})
 
 
-Read: TypeAlias = "Callable[[Asked], Awaitable[Mapping[str, Any]]]"
+Read: TypeAlias = "Callable[[PageRequest], Awaitable[Mapping[str, Any]]]"
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class WebPage:
     """One page. Its template has a block `region_NAME` for each part that changes while the page is open."""
 
     path: str
@@ -50,7 +50,7 @@ class Page:
     read: Read = field(repr=False)
 
 
-PAGES: Final[list[Page]] = []
+PAGES: Final[list[WebPage]] = []
 """All pages, in the order of the navigation."""
 
 
@@ -58,7 +58,7 @@ def page(path: str, template: str) -> Callable[[Read], Read]:
     """Declare the decorated function as the reader of a page."""
 
     def declare(read: Read) -> Read:
-        PAGES.append(Page(path, template, read))
+        PAGES.append(WebPage(path, template, read))
         return read
 
     return declare

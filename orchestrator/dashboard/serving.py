@@ -38,7 +38,7 @@ class Serving:
     link: str | None
 
 
-class _Server(uvicorn.Server):
+class _DashboardServer(uvicorn.Server):
     """Ends open streams as soon as a signal asks it to stop; uvicorn would wait for them."""
 
     def __init__(self, config: uvicorn.Config, dashboard: Dashboard) -> None:
@@ -65,7 +65,7 @@ async def serve(settings: Settings, *, started: Callable[[Serving], None]) -> No
     """
     chosen = settings.dashboard
     async with Orchestrator(settings=settings) as orc:
-        dashboard = Dashboard(orc, base=chosen.base_path, read_only=chosen.read_only, secure=chosen.https)
+        dashboard = Dashboard(orc, base=chosen.base_path or "", read_only=chosen.read_only, secure=chosen.https)
         loopback = is_loopback(chosen.host)
         users = bool(await dashboard.accounts.users())
         if not loopback and not users:
@@ -75,14 +75,14 @@ async def serve(settings: Settings, *, started: Callable[[Serving], None]) -> No
             )
         listener = _listen(chosen)
         port = listener.getsockname()[1]
-        url = f"http://{_host_of_url(chosen.host)}:{port}{chosen.base_path}/"
+        url = f"http://{_host_of_url(chosen.host)}:{port}{dashboard.base}/"
         link = None if users else f"{url}login?link={await dashboard.accounts.make_link()}"
         app = make_app(dashboard, hosts={*LOOPBACK, _host_of_url(chosen.host), *chosen.hosts})
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=BACKSTOP_S,
             server_header=False, proxy_headers=False,
         )  # fmt: skip
-        server = _Server(config, dashboard)
+        server = _DashboardServer(config, dashboard)
         started(Serving(url, link))
         await server.serve(sockets=[listener])
 

@@ -24,6 +24,7 @@ HEAD = re.compile(rf"(?:.*:)?(?:{'|'.join(sorted(WORDS))}):$")
 TAIL = re.compile(r"^:(?:workers|notes|waiters|wake|fence|awaited|kv)$")
 SUFFIXES = {kind.suffix for kind in SCOPE_KEYS if ":" in kind.suffix and kind.suffix == kind.suffix.lower()}
 NO_KEYS = {
+    ("orchestrator/dashboard/identity.py", "web:"),  # the actor of a command
     ("orchestrator/schedules/plans.py", "schedule:"),  # the idempotency key that a fired task shows
     ("orchestrator/why/explanation.py", "agent:"),  # how people read an agent's own limit
     ("workers/runtime/inbox_reader.py", "inbox:"),  # a name in the server's list of clients

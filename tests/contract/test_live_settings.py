@@ -121,7 +121,7 @@ def _changed() -> Settings:
                 "relation": "parent", "store": "file:///payloads",
                 "endpoint": "https://s3.example.com", "region": "eu-central-1",
                 "compression": "zstd", "vector_rung": "exact", "vector_delete": "mark", "views": "replica",
-                "tls_verify": "ca",
+                "tls_verify": "ca", "host": "::1", "hosts": ["orc.example.com"],
             }[leaf.path[-1]]  # fmt: skip
         node = tree
         for part in leaf.path[:-1]:

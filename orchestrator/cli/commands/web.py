@@ -67,13 +67,10 @@ def web(
 @commands.command("login", "orc web login")
 async def login(*, common: Globals = DEFAULTS) -> None:
     """Print a link that logs one browser in as admin, once, within 10 minutes."""
-    from orchestrator.accounts.accounts import Accounts
-
-    settings = common.settings()
+    chosen = common.settings().dashboard
     async with common.services() as services:
-        secret = await Accounts(services.store).make_link()
-    chosen = settings.dashboard
-    output.write(f"http://{chosen.host}:{chosen.port}{chosen.base_path}/login?link={secret}\n")
+        secret = await services.accounts.make_link()
+    output.write(f"http://{chosen.host}:{chosen.port}{chosen.base_path or ''}/login?link={secret}\n")
 
 
 def _tell(serving: Serving) -> None:

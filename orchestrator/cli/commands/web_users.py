@@ -35,22 +35,19 @@ async def add(
     Args:
         role: viewer reads; operator pauses, stops, cancels and retries; admin also deletes [viewer].
     """
-    from orchestrator.accounts.accounts import Accounts
     from orchestrator.accounts.model import Role
 
     password = _read_password()
     async with common.services() as services:
-        await Accounts(services.store).put_user(name, Role.of_word(role), password)
+        await services.accounts.put_user(name, Role.of_word(role), password)
     output.say(f"user {name} may log in as {role}")
 
 
 @users.command("list", "orc web user list", "orc web user list -o json")
 async def list_users(*, common: Globals = DEFAULTS) -> None:
     """List the users of the dashboard."""
-    from orchestrator.accounts.accounts import Accounts
-
     async with common.services() as services:
-        found = await Accounts(services.store).users()
+        found = await services.accounts.users()
     rows = [{"name": user.name, "role": user.role.word, "since": user.made_at} for user in found]
     output.show_list(
         common.output, rows, ("name", "role", "since"), key="name", empty="no users; one-time links log in"
@@ -60,11 +57,9 @@ async def list_users(*, common: Globals = DEFAULTS) -> None:
 @users.command("remove", "orc web user remove ada", alias="rm")
 async def remove(name: UserName, /, *, yes: Yes = False, common: Globals = DEFAULTS) -> None:
     """Remove a user, which ends its sessions."""
-    from orchestrator.accounts.accounts import Accounts
-
     ask(f"remove user {name}", yes=yes)
     async with common.services() as services:
-        await Accounts(services.store).remove_user(name)
+        await services.accounts.remove_user(name)
     output.say(f"user {name} is removed")
 
 
@@ -83,21 +78,18 @@ async def make(
         role: viewer, operator or admin [viewer].
         days: Days until it ends [90].
     """
-    from orchestrator.accounts.accounts import Accounts
     from orchestrator.accounts.model import Role
 
     async with common.services() as services:
-        token = await Accounts(services.store).make_token(name, Role.of_word(role), days=days)
+        token = await services.accounts.make_token(name, Role.of_word(role), days=days)
     output.write(f"{token}\n")
 
 
 @tokens.command("list", "orc web token list", "orc web token list -o json")
 async def list_tokens(*, common: Globals = DEFAULTS) -> None:
     """List the tokens, without their secrets."""
-    from orchestrator.accounts.accounts import Accounts
-
     async with common.services() as services:
-        found = await Accounts(services.store).tokens()
+        found = await services.accounts.tokens()
     rows = [
         {"name": token.name, "hash": short, "role": token.role.word, "since": token.made_at, "until": token.ends_at}
         for short, token in found
@@ -108,10 +100,8 @@ async def list_tokens(*, common: Globals = DEFAULTS) -> None:
 @tokens.command("revoke", "orc web token revoke ci")
 async def revoke(name: TokenName, /, *, common: Globals = DEFAULTS) -> None:
     """Revoke all tokens of a name."""
-    from orchestrator.accounts.accounts import Accounts
-
     async with common.services() as services:
-        count = await Accounts(services.store).revoke(name)
+        count = await services.accounts.revoke(name)
     output.say(f"{count} token{'s' * (count != 1)} of {name} revoked")
 
 

@@ -10,12 +10,12 @@ from orchestrator.views.agents import list_agents
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.dashboard.page import Asked
+    from orchestrator.dashboard.page import PageRequest
 
 SHOWN = 100
 
 
 @page("/agents", "agents.html")
-async def agents(asked: Asked) -> Mapping[str, Any]:
+async def agents(asked: PageRequest) -> Mapping[str, Any]:
     """Read the agents with the latest heartbeats."""
     return {"found": await list_agents(asked.services, limit=SHOWN)}

@@ -11,13 +11,13 @@ from orchestrator.views.control import list_commands, read_command
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.dashboard.page import Asked
+    from orchestrator.dashboard.page import PageRequest
 
 SHOWN = 50
 
 
 @page("/control", "control.html")
-async def control(asked: Asked) -> Mapping[str, Any]:
+async def control(asked: PageRequest) -> Mapping[str, Any]:
     """Read the newest commands and the active ones."""
     now = await read_desired(asked.services)
     return {
@@ -28,7 +28,7 @@ async def control(asked: Asked) -> Mapping[str, Any]:
 
 
 @page("/control/{id}", "command.html")
-async def command(asked: Asked) -> Mapping[str, Any]:
+async def command(asked: PageRequest) -> Mapping[str, Any]:
     """Read one command and its receipts."""
     found = await read_command(asked.services, asked.path["id"])
     return {"command": found, "replayed": asked.text("replayed") is not None}

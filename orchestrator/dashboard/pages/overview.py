@@ -12,13 +12,13 @@ from orchestrator.views.status import read_status
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.dashboard.page import Asked
+    from orchestrator.dashboard.page import PageRequest
 
 SHOWN = 20
 
 
 @page("/", "overview.html")
-async def overview(asked: Asked) -> Mapping[str, Any]:
+async def overview(asked: PageRequest) -> Mapping[str, Any]:
     """Read the state of the pool."""
     status = await read_status(asked.services, limit=SHOWN)
     backlogs = await read_backlog(asked.services)

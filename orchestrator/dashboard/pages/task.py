@@ -10,14 +10,14 @@ from orchestrator.views.tasks import read_task
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.dashboard.page import Asked
+    from orchestrator.dashboard.page import PageRequest
 
 PREVIEW_CHARS: Final = 4096
 ERRORS: Final = 5
 
 
 @page("/tasks/{id}", "task.html")
-async def task(asked: Asked) -> Mapping[str, Any]:
+async def task(asked: PageRequest) -> Mapping[str, Any]:
     """Read everything about one task; of large values, the beginning."""
     info = await read_task(asked.services, asked.path["id"])
     return {

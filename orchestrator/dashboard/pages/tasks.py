@@ -11,14 +11,14 @@ from orchestrator.tasks.selecting import TaskFilter, read_page
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.dashboard.page import Asked
+    from orchestrator.dashboard.page import PageRequest
 
 SHOWN: Final = 50
 FILTERS: Final = ("skill", "agent", "session", "tag", "parent", "queue", "reason", "error")
 
 
 @page("/tasks", "tasks.html")
-async def tasks(asked: Asked) -> Mapping[str, Any]:
+async def tasks(asked: PageRequest) -> Mapping[str, Any]:
     """Read one page of the tasks that match the query, and say how far it looked."""
     wanted: dict[str, Any] = {name: asked.text(name) for name in FILTERS}
     state = asked.text("state")
