@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Mount, Route
 
 from orchestrator.core.errors import InvalidInput, NotFound, OrchestratorError, ServerUnavailable
-from orchestrator.dashboard import assets, commands, login, pages
+from orchestrator.dashboard import actions, assets, commands, login, pages
 from orchestrator.dashboard.guard import BodyTooLarge, Guard
 from orchestrator.dashboard.live import patches, stream
 from orchestrator.dashboard.page import PAGES, PageRequest
@@ -57,6 +57,9 @@ def make_app(dashboard: Dashboard, *, hosts: Collection[str] = LOOPBACK) -> ASGI
         Route("/logout", partial(login.log_out, dashboard), methods=["POST"]),
         Route("/static/{digest}/{name:path}", partial(assets.serve, dashboard.assets), methods=["GET"]),
         Route("/commands/{kind}", partial(commands.give, dashboard), methods=["POST"]),
+        Route("/submit", partial(actions.submit, dashboard), methods=["POST"]),
+        Route("/tasks/{id}/answer", partial(actions.answer, dashboard), methods=["POST"]),
+        Route("/tasks/{id}/{action}", partial(actions.act, dashboard), methods=["POST"]),
         *(Route("/live" + page.path, partial(_live, dashboard, page), methods=["GET"]) for page in PAGES),
         *(Route(page.path, partial(_show, dashboard, page), methods=["GET"]) for page in PAGES),
     ]
@@ -120,4 +123,6 @@ async def _problem(dashboard: Dashboard, status: int, request: Request, failure:
     if identity is None:
         return PlainTextResponse(text + "\n", status)
     common = dashboard.context(identity, _path(dashboard, request), "")
-    return HTMLResponse(dashboard.templates.get_template("refused.html").render({**common, "text": text}), status)
+    return HTMLResponse(
+        dashboard.templates.get_template("refused.html").render({**common, "live": "", "text": text}), status
+    )

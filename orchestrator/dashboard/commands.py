@@ -51,4 +51,5 @@ async def give(dashboard: Dashboard, request: Request) -> Response:
         if refused.status != AppendStatus.REPLAYED:
             raise
         return RedirectResponse(dashboard.url(f"/control/{id_}?replayed=1"), 303)
+    dashboard.forget_reads()
     return RedirectResponse(dashboard.url(f"/control/{id_}"), 303)

@@ -77,6 +77,10 @@ class Dashboard:
         self._reads[key] = (time.monotonic(), found)
         return found
 
+    def forget_reads(self) -> None:
+        """Read again from now on, because this process has changed something."""
+        self._reads = {}
+
     def context(self, identity: Identity, path: str, query: str) -> dict[str, Any]:
         """Return the values that every template has."""
         return {

@@ -6,6 +6,7 @@ Texts that agents wrote pass `visible`, which shows marks of direction, control 
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,6 +52,7 @@ def make_environment() -> Environment:
         "visible": visible,
         "size": size,
         "count": count,
+        "tojson_text": lambda value: json.dumps(value, ensure_ascii=False),
         "segment": lambda text: quote(str(text), safe=""),
         "query": lambda values: urlencode({name: value for name, value in values.items() if value not in (None, "")}),
     }

@@ -45,7 +45,9 @@ class WebClient:
         """Return the hidden fields of the form of a page that goes to `action`."""
         page = (await self.get(path)).text
         found = re.search(
-            rf'<form method="post" action="{re.escape(self.base + action)}">(.*?)</form>', page, re.DOTALL
+            rf'<form(?: class="[^"]*")? method="post" action="{re.escape(self.base + action)}">(.*?)</form>',
+            page,
+            re.DOTALL,
         )
         assert found is not None, f"{path} has no form for {action}"
         return dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', found.group(1)))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from orchestrator.dashboard.actions import BUTTONS
 from orchestrator.dashboard.page import page
+from orchestrator.tasks.selecting import RETRYABLE
 from orchestrator.views.tasks import read_task
 
 if TYPE_CHECKING:
@@ -20,8 +22,13 @@ ERRORS: Final = 5
 async def task(asked: PageRequest) -> Mapping[str, Any]:
     """Read everything about one task; of large values, the beginning."""
     info = await read_task(asked.services, asked.path["id"])
+    final = info.state.final
+    buttons = ("delete", *(("retry",) if info.state in RETRYABLE else ())) if final else ("cancel",)
     return {
         "task": info,
+        "buttons": {name: BUTTONS[name].danger for name in buttons},
+        "question": next((one for one in info.questions if one.open), None),
+        "said": asked.text("said"),
         "args": preview(info.args),
         "args_size": info.stored_args.size if info.stored_args else len(info.args),
         "result": None if info.result is None else preview(info.result),
