@@ -96,7 +96,7 @@ lock: build/lock/bin/pip-compile ## pin requirements/*.txt anew from pyproject.t
 	for extra in dev docs mutants; do \
 		$(COMPILE) --extra $$extra --build-deps-for editable --output-file requirements/$$extra.txt pyproject.toml $(ARGS) || exit 1; \
 	done
-	$(COMPILE) $(AS_TESTED) --extra fast --extra monitoring --extra otel --extra s3 --extra zstd --output-file requirements/image.txt pyproject.toml $(ARGS)
+	$(COMPILE) $(AS_TESTED) --extra dashboard --extra fast --extra monitoring --extra otel --extra s3 --extra zstd --output-file requirements/image.txt pyproject.toml $(ARGS)
 	$(COMPILE) $(AS_TESTED) --only-build-deps --build-deps-for wheel --output-file requirements/build.txt pyproject.toml $(ARGS)
 	$(COMPILE) --output-file requirements/lock.txt requirements/lock.in $(ARGS)
 
