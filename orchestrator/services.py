@@ -120,7 +120,8 @@ class Services:
         """Users, tokens and links of the dashboard."""
         from orchestrator.accounts.accounts import Accounts
 
-        return Accounts(self.store)
+        secret = self.live.current.control.secret
+        return Accounts(self.store, secret.get_secret_value() if secret else "")
 
     @cached_property
     def vector_cache(self) -> VectorCache:

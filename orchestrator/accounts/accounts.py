@@ -1,13 +1,15 @@
 """Stores users, tokens and one-time links of the dashboard, in the slot of the pool.
 
-Redis has hashes of passwords and tokens only. The key that signs session cookies is there too, so that every copy of
-the dashboard accepts the sessions of the others: who may read all keys of the pool may do everything in it anyway.
+Redis has hashes of passwords and tokens only. The key that signs session cookies is made of `control.secret` and of a
+number in Redis, so that every copy of the dashboard accepts the sessions of the others, and who may read the keys of
+the pool cannot make a session where a secret is set.
 """
 
 from __future__ import annotations
 
+import hmac
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +21,7 @@ from orchestrator.accounts.model import Role, Token, User
 from orchestrator.accounts.passwords import LEAST_CHARS, hash_password, matches
 from orchestrator.core.errors import InvalidInput, NotFound
 from orchestrator.core.ids import check_name
+from orchestrator.core.reading import read_text, read_whole
 
 if TYPE_CHECKING:
     from orchestrator.store.store import Store
@@ -49,6 +52,7 @@ class Accounts:
     """Users, tokens and links of one pool. Methods raise `StoreError` when Redis does not answer."""
 
     store: Store
+    secret: str = field(default="", repr=False)
 
     # ---------------------------------------------------------------------------------------------------------- users
 
@@ -76,7 +80,7 @@ class Accounts:
     async def users(self) -> list[User]:
         """Return all users by name."""
         found = await self.store.execute("HGETALL", self.store.keys.web_users)
-        users = (_user(name.decode(errors="replace"), data) for name, data in _pairs(found))
+        users = (_user(read_text(name), data) for name, data in _pairs(found))
         return sorted((user for user in users if user is not None), key=lambda user: user.name)
 
     async def user(self, name: str) -> User | None:
@@ -112,7 +116,7 @@ class Accounts:
     async def tokens(self) -> list[tuple[str, Token]]:
         """Return the first 12 digits of each token's hash, and the token, by name."""
         found = await self.store.execute("HGETALL", self.store.keys.web_tokens)
-        tokens = ((digest.decode(errors="replace")[:12], _token(data)) for digest, data in _pairs(found))
+        tokens = ((read_text(digest)[:12], _token(data)) for digest, data in _pairs(found))
         return sorted(((short, token) for short, token in tokens if token is not None), key=lambda each: each[1].name)
 
     async def revoke(self, name: str) -> int:
@@ -121,7 +125,7 @@ class Accounts:
         digests = [digest for digest, data in _pairs(found) if (token := _token(data)) and token.name == name]
         if not digests:
             raise NotFound(f"there is no token {name!r}; see `orc web token list`")
-        return int(await self.store.execute("HDEL", self.store.keys.web_tokens, *digests))
+        return read_whole(await self.store.execute("HDEL", self.store.keys.web_tokens, *digests))
 
     async def token(self, token: str) -> Token | None:
         """Return what is stored of a token that has not ended."""
@@ -142,13 +146,15 @@ class Accounts:
         return await self.store.execute("GETDEL", self.store.keys.web_link(_digest(secret))) is not None
 
     async def cookie_key(self) -> bytes:
-        """Return the key that signs session cookies; the first call makes it."""
+        """Return the key that signs session cookies; the first call makes the number that is part of it."""
         key = self.store.keys.web_key
         await self.store.execute("SET", key, secrets.token_hex(32), "NX")
-        return bytes(await self.store.execute("GET", key))
+        return hmac.digest(
+            self.secret.encode(), b"sessions of the dashboard" + await self.store.execute("GET", key), sha256
+        )
 
     async def end_sessions(self) -> None:
-        """End all sessions, by a new key."""
+        """End all sessions, by a new number."""
         await self.store.execute("SET", self.store.keys.web_key, secrets.token_hex(32))
 
 
@@ -177,7 +183,7 @@ def _digest(secret: str) -> str:
 
 
 def _now_s() -> int:
-    return int(datetime.now(UTC).timestamp())
+    return round(datetime.now(UTC).timestamp())
 
 
 def _at(seconds: int) -> datetime:

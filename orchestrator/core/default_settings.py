@@ -128,6 +128,14 @@ SECTIONS: Final[dict[str, dict[str, Any]]] = {
         "level": "info",
         "format": "auto",
     },
+    "dashboard": {
+        "host": "127.0.0.1",
+        "port": 8470,
+        "base_path": None,
+        "hosts": (),
+        "https": False,
+        "read_only": False,
+    },
     "tracing": {
         "relation": "link",
     },

@@ -12,6 +12,7 @@ from orchestrator.client.task_actions import cancel_tasks, delete_tasks, retry_t
 from orchestrator.core.errors import InvalidInput, NotFound
 from orchestrator.core.ids import check_task_id
 from orchestrator.core.payload import decode_json
+from orchestrator.core.reading import read_whole
 from orchestrator.dashboard.forms import read_form
 from orchestrator.dashboard.who import identify
 
@@ -78,7 +79,7 @@ async def answer(dashboard: Dashboard, request: Request) -> Response:
         raise InvalidInput("the form names no question; load the page again")
     typed = form.get("value", "")
     given = await answer_question(
-        dashboard.services, id_, _json_or_text(typed), number=int(number), actor=identity.actor
+        dashboard.services, id_, _json_or_text(typed), number=read_whole(number), actor=identity.actor
     )
     dashboard.forget_reads()
     return RedirectResponse(dashboard.url(f"/tasks/{id_}?said=answer:{given.status}"), 303)

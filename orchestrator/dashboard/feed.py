@@ -14,6 +14,7 @@ import anyio
 
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import StoreError
+from orchestrator.core.reading import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +86,7 @@ class Feed:
                 pauses.reset()
                 self.answered_s = time.monotonic()
                 for stream, entries in reply:
-                    places[streams.index(stream.decode())] = entries[-1][0].decode()
+                    places[streams.index(read_text(stream))] = read_text(entries[-1][0])
                 if reply:
                     self._tell()
                     await anyio.sleep(LEAST_GAP_S)
@@ -100,4 +101,4 @@ class Feed:
 
 async def _last(link: Router, stream: str) -> str:
     entries = await link.execute("XREVRANGE", stream, "+", "-", "COUNT", 1)
-    return entries[0][0].decode() if entries else "0-0"
+    return read_text(entries[0][0]) if entries else "0-0"

@@ -40,7 +40,7 @@ async def log_in(dashboard: Dashboard, request: Request) -> Response:
         page = _page(dashboard, problem=f"too many logins were tried; try again in {wait_s:.0f} s", status=429)
         page.headers["Retry-After"] = f"{wait_s:.0f}"
         return page
-    ends_s = int(time.time()) + SESSION_S
+    ends_s = round(time.time()) + SESSION_S
     if link := form.get("link"):
         if not await dashboard.accounts.use_link(link):
             problem = "this link was used before or is older than 10 minutes; `orc web login` prints a new one"

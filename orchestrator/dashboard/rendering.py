@@ -96,7 +96,7 @@ def state(name: object) -> Markup:
 
 def size(number: int) -> str:
     """Return a number of bytes as `4.1 kB`."""
-    value = float(number)
+    value: float = number
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000 or unit == "GB":
             return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"

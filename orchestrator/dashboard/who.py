@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.accounts.model import Role
 from orchestrator.dashboard.cookies import unseal
 from orchestrator.dashboard.identity import Identity
 
@@ -33,5 +32,5 @@ async def identify(request: Request, accounts: Accounts, *, cookie: str) -> Iden
         user = await accounts.user(session.name)
         if user is None or user.number != session.login:
             return None
-        return Identity(user.name, Role(min(user.role, session.role)))
+        return Identity(user.name, min(user.role, session.role))
     return Identity(session.name, session.role)

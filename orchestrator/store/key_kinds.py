@@ -677,7 +677,7 @@ POOL_KEYS: Final = (
     KeyKind(
         "web:key",
         "string",
-        "secret that signs the session cookies of the dashboard",
+        "number that is part of the key of the dashboard's session cookies",
         "permanent",
         permanent=True,
         loss=Loss.RENEWED,

@@ -16,7 +16,7 @@ from orchestrator.dashboard.live import patches
 from orchestrator.dashboard.page import PAGES
 from orchestrator.views.control import list_commands
 from tests.helpers.local_team import TIMEOUT_S
-from tests.helpers.waiting import wait_until
+from tests.helpers.waiting import wait_for
 from tests.helpers.web_client import WebClient
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ async def test_a_stop_is_given_once(team: LocalTeam) -> None:
     async def answered() -> bool:
         return "has not answered" not in (await web.get(place)).text
 
-    await wait_until(answered, "all receipts")
+    await wait_for(answered, "all receipts")
     page = (await web.get(place)).text
     assert "web:local" in page
     assert "the model is down" in page

@@ -12,7 +12,7 @@ from orchestrator.accounts.model import Role
 from orchestrator.core.ids import new_task_id
 from orchestrator.views.control import list_commands
 from tests.helpers.local_team import TIMEOUT_S
-from tests.helpers.waiting import wait_until
+from tests.helpers.waiting import wait_for
 from tests.helpers.web_client import WebClient
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ async def test_answer(team: LocalTeam) -> None:
     async def asked() -> bool:
         return (await handle.status()).state is TaskState.AWAITING_INPUT
 
-    await wait_until(asked, "its question")
+    await wait_for(asked, "its question")
     page = (await web.get(f"/tasks/{handle.id}")).text
     assert "Publish this text?" in page, page
     assert re.findall(r'name="value" value="([^"]+)"', page) == ["&#34;yes&#34;", "&#34;no&#34;"]
