@@ -46,6 +46,7 @@ FORMS: Final = ((), ("-o", "json"), ("-o", "jsonl"), ("-o", "id"))
 NOT_TYPED: Final = {
     "demo": "has a pool of its own", "bench": "has a pool of its own", "redis run": "runs until a signal",
     "up": "runs until a signal; its programs' log is tested apart", "worker run": "as up", "supervisor run": "as up",
+    "web user add": "asks for a password without echo",
     "agents top": "the board of a day has numbers only",
 }  # fmt: skip
 """Commands that the walk leaves out, with the reason."""
@@ -91,6 +92,7 @@ def _shown(tasks: dict[str, str], command: str, folder: Path) -> list[tuple[str,
         ("workspace", "log", SESSION, HOSTILE), ("workspace", "events", SESSION), ("workspace", "export", SESSION),
         ("keys", "check"), ("keys", "report"), ("keys", "report", "--by", "session"), ("upgrade", "status"),
         ("upgrade", "load"),
+        ("web", "user", "list"), ("web", "token", "list"), ("web", "login"),
         ("auth", "acl"), ("auth", "acl", HOSTILE), ("auth", "acl", f"worker={HOSTILE}"),
         ("redis", "info"), ("redis", "info", "--data-dir", str(folder / HOSTILE.replace("\0", ""))),
         ("service", "print", "orchestrator-worker"), ("service", "print", HOSTILE), ("service", "status"),
@@ -156,6 +158,8 @@ def _changing(tasks: dict[str, str], folder: Path) -> list[tuple[str, ...]]:
         ("memory", "forget", "ada", "--all", "--dry-run"), ("memory", "forget", "ada", "--id", HOSTILE),
         ("memory", "forget", "ada", "--all", "--yes"), ("erase", HOSTILE, "--asked-by", HOSTILE),
         ("erase", HOSTILE, "--asked-by", HOSTILE, "--yes", *why),
+        ("web", "user", "remove", HOSTILE, "--yes"), ("web", "token", "make", "ci"), ("web", "token", "make", HOSTILE),
+        ("web", "token", "revoke", "ci"), ("web", "token", "revoke", HOSTILE),
         ("workspace", "set", SESSION, "c", json.dumps(HOSTILE)),
         ("workspace", "set", SESSION, HOSTILE, "1"), ("workspace", "set", SESSION, "a", "--delete"),
         ("backup", pool), ("backup", f"/{HOSTILE}"[:60]), ("restore", pool, "--into", f"{HOSTILE}"[:50]),
