@@ -55,7 +55,7 @@ class DurableLink:
         self._store, self._levels, self._within_s = store, sorted(levels), within_s
         self._router = store.blocking_link(within_s * len(self._levels), name="durable")
         self._turn = anyio.Lock(fast_acquire=True)
-        self._checked: tuple[Link, int] | None = None
+        self._prepared: tuple[Link, int] | None = None
         self._has_waitaof = True
 
     async def run(self, calls: Sequence[Call[Any]], *, retry_for_s: float) -> tuple[list[Any], Waited]:
@@ -91,7 +91,10 @@ class DurableLink:
         waits: list[Any] = []
         for _ in range(MOST_REDIRECTS):
             link = self._router.link(commands[0])
-            await self._check(link)
+            if not link.is_open or self._prepared != (link, link.connections):
+                await self._check(link)
+                await self._load(link, calls)
+                self._prepared = link, link.connections
             replies = await link.pipeline([*commands, *self._waits()])
             scripts, waits = replies[: len(commands)], replies[len(commands) :]
             missing = {call.script for call, reply in zip(calls, scripts, strict=True) if _is(reply, ScriptMissing)}
@@ -110,7 +113,7 @@ class DurableLink:
         Raises:
             ConfigError: it cannot.
         """
-        if "fsync" not in self._levels or self._checked == (link, link.connections):
+        if "fsync" not in self._levels:
             return
         server, persistence, config = await link.pipeline(
             [("INFO", "server"), ("INFO", "persistence"), ("CONFIG", "GET", "appendfsync")]
@@ -124,7 +127,16 @@ class DurableLink:
             if refusal := fsync_refusal(info, appendfsync=appendfsync):
                 raise ConfigError(refusal)
             self._has_waitaof = info.has_waitaof
-        self._checked = link, link.connections
+
+    async def _load(self, link: Link, calls: Sequence[Call[Any]]) -> None:
+        """Load the scripts that a server lacks: a pipeline without its last script is repeated, with all submits in it."""
+        scripts = [all_scripts()[name] for name in sorted({call.script for call in calls})]
+        (known,) = await link.pipeline([("SCRIPT", "EXISTS", *[script.sha for script in scripts])])
+        if isinstance(known, StoreError):
+            return  # the pipeline meets the same, and says so
+        missing = [script for script, is_known in zip(scripts, known, strict=True) if not is_known]
+        if missing:
+            await link.pipeline([("SCRIPT", "LOAD", script.text) for script in missing])
 
     def _waits(self) -> list[Sequence[Argument]]:
         wait_ms = max(1, round(self._within_s * 1000))

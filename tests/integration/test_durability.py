@@ -198,6 +198,18 @@ async def test_each_row_has_the_wait_of_its_own_pipeline(pair: Pair) -> None:
     assert counters_of(pair) == {"replicated:asked": 3, "replicated:missed": 1}
 
 
+async def test_a_server_without_the_scripts(pair: Pair) -> None:
+    """The first durable submit at a server sends its rows once, and once more after a new connection has no scripts."""
+    async with Orchestrator(settings=pair.settings()) as orc:
+        for _ in range(2):
+            pair.direct.script_flush()
+            pair.direct.client_kill_filter(_type="normal", skipme=True)
+            pair.direct.config_resetstat()
+            await orc.submit("work", durability="replicated")
+            assert pair.direct.info("commandstats")["cmdstat_wait"]["calls"] == 1
+    assert counters_of(pair) == {"replicated:asked": 2}
+
+
 async def test_a_refusal_beside_a_miss(pair: Pair) -> None:
     """`SubmitRefused` has the accepted task that missed its level, and the refused one."""
     async with Orchestrator(settings=pair.settings(queue__durable_within_s=0.1, queue__max_tasks=1)) as orc:
