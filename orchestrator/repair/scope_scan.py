@@ -80,6 +80,7 @@ class ScopeScan:
         self._stem = f"{tagged_root(self._prefix, only)}:" if only else stem_of(self._prefix)
         self._later: dict[ScopeKeys, None] = {}
         self._torn: set[ScopeKeys] = set()
+        self._counted: dict[ScopeKeys, bool] = {}
         self._deep, self._steps = deep, UPKEEP if upkeep else ()
         self.keys_seen = 0
         self.kept: Counter[str] = Counter()
@@ -128,7 +129,9 @@ class ScopeScan:
             self._services, store, known, repair=self._repair, deep=self._deep, torn=self._torn
         ):
             yield found
-        async for found in check_vectors(self._services, store, known, repair=self._repair, deep=self._deep):
+        async for found in check_vectors(
+            self._services, store, known, repair=self._repair, deep=self._deep, counted=self._counted
+        ):
             yield found
         for step in self._steps:
             for keys in dict.fromkeys(key.keys for key in known if key.kind.suffix == step.kind):

@@ -12,7 +12,7 @@ from orchestrator.store.scanning import scan_steps
 from orchestrator.store.scoped import ScopedStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, MutableMapping, Sequence
 
     from orchestrator.memory.vector_repair import VectorDamage
     from orchestrator.repair.scope_key import ScopeKey
@@ -21,12 +21,20 @@ if TYPE_CHECKING:
     from orchestrator.store.store import Store
     from orchestrator.vectors.rungs import VectorIndexing
 
+_MOST_COUNTED: Final = 10_000
+"""Memories of which a scan remembers that it has counted them."""
 _BUCKET: Final = "lsh:B"
 _OF_VECTORS: Final = frozenset({VECTORS, VECTOR_SET, CODES, _BUCKET})
 
 
 async def check_vectors(
-    services: Services, store: Store, known: Sequence[ScopeKey], *, repair: bool, deep: bool
+    services: Services,
+    store: Store,
+    known: Sequence[ScopeKey],
+    *,
+    repair: bool,
+    deep: bool,
+    counted: MutableMapping[ScopeKeys, bool],
 ) -> AsyncIterator[list[RepairFinding]]:
     """Check the numbers of vectors and of entries, and each vector if `deep` or where a number differs.
 
@@ -36,16 +44,22 @@ async def check_vectors(
         known: keys of scopes.
         repair: whether to repair what is found.
         deep: whether to check each vector.
+        counted: whether the numbers of a memory differed, for those that earlier steps of the scan have counted: among
+            many keys each key of a memory comes in another step.
     """
     ours = [key for key in known if key.kind.suffix in _OF_VECTORS]
     if not ours:
         return
     scopes = list(dict.fromkeys(key.keys for key in ours))
     indexing = await indexing_of(ScopedStore(services.store, scopes[0], services.settings))
-    differing = scopes
+    if len(counted) > _MOST_COUNTED:
+        counted.clear()
+    new = [keys for keys in scopes if keys not in counted]
+    differing = new
     # A change between two of these commands makes them differ, too.
     for _ in range(2):
         differing = await _differing(services, store, differing, indexing)
+    counted |= {keys: keys in differing for keys in new}
     stored = {key.keys for key in ours if key.kind.suffix == VECTORS}
     for keys in scopes:
         # Where the vectors are lost, other keys of the scope lead to it.
@@ -54,7 +68,7 @@ async def check_vectors(
         async for found in _check_memory(ScopedStore(services.store, keys, services.settings), indexing, repair=repair):
             yield found
     for key in ours:
-        if key.kind.suffix == _BUCKET and (deep or key.keys in differing):
+        if key.kind.suffix == _BUCKET and (deep or counted[key.keys]):
             async for found in _check_bucket(services, key, indexing, repair=repair):
                 yield found
 

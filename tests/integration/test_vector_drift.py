@@ -29,7 +29,7 @@ from tests.helpers.vectors import add_late, differences, elements, named_vectors
 from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     import redis
 
@@ -334,8 +334,23 @@ async def test_a_lost_key(
     assert (await memory.similar(vector(7), 1))[0].score == pytest.approx(1)
 
 
+@pytest.fixture(params=[0, 5000], ids=["alone", "among many"])
+def other_keys(request: pytest.FixtureRequest, redis_client: redis.Redis) -> Iterator[None]:
+    """Keys of others on the server, so that the keys of a memory come in several steps of a scan."""
+    names = [f"others:{number}" for number in range(request.param)]
+    with redis_client.pipeline(transaction=False) as pipeline:
+        for name in names:
+            pipeline.set(name, "")
+        pipeline.execute()
+    yield
+    if names:
+        redis_client.unlink(*names)
+
+
 @pytest.mark.parametrize("vectors", [False, True])
-async def test_what_a_scan_sends(settings: Settings, redis_server: RedisServer, *, vectors: bool) -> None:
+async def test_what_a_scan_sends(
+    settings: Settings, redis_server: RedisServer, other_keys: None, *, vectors: bool
+) -> None:
     """At rest a scan sends nothing for a memory without vectors, and counts those of one that has some once."""
     async with FaultProxy(redis_server.url) as proxy:
         redis = settings.redis.model_copy(update={"url": type(settings.redis.url)(proxy.url)})  # type: ignore[misc]
