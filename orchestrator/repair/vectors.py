@@ -59,7 +59,7 @@ async def check_vectors(
     # A change between two of these commands makes them differ, too.
     for _ in range(2):
         differing = await _differing(services, store, differing, indexing)
-    counted |= {keys: keys in differing for keys in new}
+    counted.update({keys: keys in differing for keys in new})
     stored = {key.keys for key in ours if key.kind.suffix == VECTORS}
     for keys in scopes:
         # Where the vectors are lost, other keys of the scope lead to it.

@@ -129,7 +129,7 @@ class DurableLink:
             self._has_waitaof = info.has_waitaof
 
     async def _load(self, link: Link, calls: Sequence[Call[Any]]) -> None:
-        """Load the scripts that a server lacks: a pipeline without its last script is repeated, with all submits in it."""
+        """Load the scripts that a server lacks, because a pipeline that lacks one is repeated with all its submits."""
         scripts = [all_scripts()[name] for name in sorted({call.script for call in calls})]
         (known,) = await link.pipeline([("SCRIPT", "EXISTS", *[script.sha for script in scripts])])
         if isinstance(known, StoreError):
