@@ -1,7 +1,8 @@
-"""Fetches the front-end files that the dashboard ships, as `orchestrator/dashboard/vendor.toml` names them.
+"""Fetches the front-end files of others: those that the dashboard ships, and those that its tests load.
 
-`python -m tools.vendor_assets` fetches the archives by `npm pack`, copies the named files and licence texts, and
-writes their SHA-384 into the manifest. Installs and tests never fetch: a test re-hashes the committed files.
+Each folder of `FOLDERS` lies beside a `vendor.toml` that names packages, versions and files. `python -m
+tools.vendor_assets` fetches the archives by `npm pack`, copies the named files and licence texts, and writes their
+SHA-384 into the manifest. Installs and tests never fetch: a test re-hashes the committed files.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import tomllib
 from pathlib import Path
 from typing import Any, Final
 
-DASHBOARD: Final = Path(__file__).parents[1] / "orchestrator" / "dashboard"
-MANIFEST: Final = DASHBOARD / "vendor.toml"
-VENDOR: Final = DASHBOARD / "static" / "vendor"
+ROOT: Final = Path(__file__).parents[1]
+FOLDERS: Final = {
+    ROOT / "orchestrator" / "dashboard" / "vendor.toml": ROOT / "orchestrator" / "dashboard" / "static" / "vendor",
+    ROOT / "tests" / "browser" / "vendor.toml": ROOT / "tests" / "browser" / "vendor",
+}
+"""Folders of the files, by their manifests."""
 
 
 def integrity(data: bytes) -> str:
@@ -25,9 +29,14 @@ def integrity(data: bytes) -> str:
     return "sha384-" + base64.b64encode(hashlib.sha384(data).digest()).decode()
 
 
-def read_manifest() -> dict[str, Any]:
+def read_manifest(manifest: Path) -> dict[str, Any]:
     """Return the packages by name."""
-    return tomllib.loads(MANIFEST.read_text())
+    return tomllib.loads(manifest.read_text())
+
+
+def file_of(package: str, name: str) -> str:
+    """Return the name under which a file of a package is kept."""
+    return f"{package}.LICENSE" if name == "LICENSE" else Path(name).name
 
 
 def fetch(package: str, version: str, folder: Path) -> tarfile.TarFile:
@@ -38,24 +47,24 @@ def fetch(package: str, version: str, folder: Path) -> tarfile.TarFile:
     return tarfile.open(folder / packed.stdout.strip().splitlines()[-1])
 
 
-def update() -> None:
+def update(manifest: Path, target: Path) -> None:
     """Fetch every file anew, and write the manifest with its hash."""
-    manifest = read_manifest()
-    lines = [line for line in MANIFEST.read_text().splitlines() if line.startswith("#")]
+    target.mkdir(exist_ok=True)
+    lines = [line for line in manifest.read_text().splitlines() if line.startswith("#")]
     with tempfile.TemporaryDirectory() as folder:
-        for package, entry in manifest.items():
+        for package, entry in read_manifest(manifest).items():
             archive = fetch(package, entry["version"], Path(folder))
             lines += ["", f'["{package}"]', f'version = "{entry["version"]}"', f'licence = "{entry["licence"]}"']
             for name in entry["files"]:
                 taken = archive.extractfile(f"package/{name}")
                 assert taken is not None, f"{package} has no file {name}"
                 data = taken.read()
-                target = VENDOR / (f"{package}.LICENSE" if name == "LICENSE" else Path(name).name)
-                target.write_bytes(data)
+                (target / file_of(package, name)).write_bytes(data)
                 entry["files"][name] = integrity(data)
             lines += [f'files."{name}" = "{digest}"' for name, digest in entry["files"].items()]
-    MANIFEST.write_text("\n".join(lines) + "\n")
+    manifest.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
-    update()
+    for each, folder_of_it in FOLDERS.items():
+        update(each, folder_of_it)

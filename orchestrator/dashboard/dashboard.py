@@ -12,6 +12,7 @@ import anyio
 from orchestrator.core.ids import new_task_id
 from orchestrator.dashboard import assets
 from orchestrator.dashboard.feed import Feed
+from orchestrator.dashboard.navigation import navigation
 from orchestrator.dashboard.rendering import make_environment
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class Dashboard:
             "asset": partial(assets.address, self.assets, self.base),
             "integrity": partial(assets.integrity, self.assets),
             "who": identity,
+            "navigation": navigation(),
             "pool": self.services.settings.pool,
             "can_send": self.can_send,
             "here": path,

@@ -1,5 +1,5 @@
 "use strict";
-// Keeps relative times current, and moves between pages by `g` and a letter; `/` finds, Escape closes.
+// Keeps relative times current, switches the theme, and moves by keys: `g` and a letter, `/`, `?`, Escape.
 (() => {
   const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
   const words = (seconds) => {
@@ -7,6 +7,7 @@
     return `${Math.floor(seconds / size)} ${unit}`;
   };
   const tell = () => {
+    if (document.hidden) return;
     for (const time of document.querySelectorAll("time[datetime]")) {
       const seconds = (Date.now() - Date.parse(time.dateTime)) / 1000;
       const text = seconds >= 0 ? `${words(seconds)} ago` : `in ${words(-seconds)}`;
@@ -14,13 +15,34 @@
     }
   };
   setInterval(tell, 1000);
+
+  const themes = ["system", "light", "dark"];
+  const root = document.documentElement;
+  const switcher = document.querySelector('[data-act="theme"]');
+  const themeNow = () => root.dataset.theme ?? "system";
+  const label = () => { if (switcher) switcher.textContent = `Theme: ${themeNow()}`; };
+  switcher?.addEventListener("click", () => {
+    const next = themes[(themes.indexOf(themeNow()) + 1) % themes.length];
+    if (next === "system") delete root.dataset.theme; else root.dataset.theme = next;
+    try { localStorage.setItem("orc-theme", next); } catch { /* It lasts until the page is left. */ }
+    label();
+  });
+  label();
+
+  const help = document.getElementById("help");
+  document.querySelector('[data-act="help"]')?.addEventListener("click", () => help?.showModal());
+
+  const close = () => {
+    for (const open of document.querySelectorAll("details.stop[open], details.act[open]")) {
+      open.open = false;
+      if (open.contains(document.activeElement)) open.querySelector("summary").focus();
+    }
+  };
   let going = 0;
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") {
-      for (const open of document.querySelectorAll("details.stop[open]")) open.open = false;
-      return;
-    }
+    if (event.key === "Escape") { close(); return; }
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input,select,textarea")) return;
+    if (event.key === "?") { help?.showModal(); return; }
     if (event.key === "g") { going = Date.now(); return; }
     if (Date.now() - going < 1500) {
       const link = document.querySelector(`nav a[data-key="${CSS.escape(event.key)}"]`);
