@@ -42,15 +42,19 @@ end
 local function start_assigning(pool, now, ahead)
   local now_ms = math.floor(now / 1000)
   local any_active = redis.call('EXISTS', pool .. ':desired') == 1
-  local any_suspects = redis.call('EXISTS', pool .. ':suspects', pool .. ':share:queues')
-  local any_waits = any_suspects > 0 and redis.call('EXISTS', pool .. ':share:queues') == 1
+  local any_suspects, any_waits, scopes = false, false, nil
+  -- There is rarely any.
+  if redis.call('EXISTS', pool .. ':suspects', pool .. ':share:queues', pool .. ':refused') > 0 then
+    any_suspects = redis.call('EXISTS', pool .. ':suspects') == 1
+    any_waits = redis.call('EXISTS', pool .. ':share:queues') == 1
+    scopes = scopes_by_queue(pool)
+  end
   return {
     now = now, now_ms = now_ms,
     -- The generation of almost every task. Formatting it once per task would cost about a microsecond.
     now_text = integer(now_ms),
     any_active = any_active, sessions = any_active and any_session_stopped(pool),
-    any_suspects = any_suspects == 2 or (any_suspects == 1 and not any_waits), any_waits = any_waits,
-    scopes = scopes_by_queue(pool),
+    any_suspects = any_suspects, any_waits = any_waits, scopes = scopes or {},
     ending = start_endings(now), expiring = {}, awaited = {}, assigned = 0, looked = 0, bytes = 0, ahead = ahead,
     places = {}, opened = {}, shut = {}, closed = {}, unfilled = {}, lends = {}, known_shares = {},
   }

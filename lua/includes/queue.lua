@@ -6,10 +6,11 @@
 --@include share: join_flow, leave_flow, wake_flows
 
 -- Adds tasks to one queue: `scored` is a flat list score, id, score, id ... (at most 1000 values). Notifies supervisors
--- when the queue was empty; otherwise they know of it (protocol rule 5). Returns how many were not in the queue.
-local function add_to_queue(pool, queue, scored)
+-- when the queue was empty; otherwise they know of it (protocol rule 5). `was_empty` is nil for a caller that does not know
+-- it. Returns how many were not in the queue.
+local function add_to_queue(pool, queue, scored, was_empty)
   local queue_key = pool .. ':queue:' .. queue
-  local was_empty = redis.call('EXISTS', queue_key) == 0
+  if was_empty == nil then was_empty = redis.call('EXISTS', queue_key) == 0 end
   local added = redis.call('ZADD', queue_key, unpack(scored))
   if was_empty then
     redis.call('SADD', pool .. ':queues', queue)

@@ -13,9 +13,59 @@ local max_wait_s  = tonumber(ARGV[3])         -- int: lifetime of a task that wa
 local caps        = ARGV[4]                   -- str: bytes of a queue, bytes of the pool, number of queues
 local now_arg     = ARGV[5]                   -- time: test override, microseconds
 --@include time: now_us, integer
+--@include envelope: skill_queue
+--@include record: rank_of
+--@include held_bytes: weigh
+--@include counter: increment_counters
+--@include queue: add_to_queue
+
+local now = now_us(now_arg)
+local now_ms = math.floor(now / 1000)
+
+-- Returns what no client sends so as the id or the queue of a task, or nil. Such a task could not be read, or not end, and
+-- would keep others of the same call from ending. `known` are queues that fit.
+local function misfit(id, queue, known)
+  if #id ~= 36 or string.find(id, '[^%x-]') then return 'id' end
+  if not known[queue] then
+    if #queue > 134 or not string.find(queue, '^[as][gk][ei][nl][tl]:%w[%w._@:-]*$') then return 'queue' end
+    known[queue] = true
+  end
+  return nil
+end
+
+-- Accepts the usual task of a usual call, which is one without any option, as the rest of the script would. Returns false
+-- when a case needs the rest, and has changed nothing then. A call that ends here does not define the functions below,
+-- which would take as long as all commands of the call.
+local function accept_plain(row)
+  local id, envelope = row.id, row.envelope
+  local queue = skill_queue(envelope)
+  local task_key, queue_key = pool .. ':task:' .. id, pool .. ':queue:' .. queue
+  -- A usual row has two columns.
+  if next(row, 2) ~= nil or misfit(id, queue, {}) or weigh(id, #envelope) > 0 then return false end
+  -- There is rarely any: a known task, a cap that was reached, suspects, tasks that versions refused, tasks that a stop holds.
+  if redis.call('EXISTS', task_key, pool .. ':queues:full', pool .. ':suspects', pool .. ':refused', pool .. ':held') > 0 then
+    return false
+  end
+  local slots = redis.call('HMGET', pool .. ':desired', 'stop:all', 'stop:' .. queue, 'drain:queue:' .. queue, 'sessions')
+  -- 49 is the '1' of an active command. The last field is the number of stopped sessions and families.
+  for i = 1, 3 do
+    if slots[i] and string.byte(slots[i]) == 49 then return false end
+  end
+  if slots[4] and slots[4] ~= '0' then return false end
+  local length = redis.call('ZCARD', queue_key)
+  if length >= max_tasks then return false end
+  redis.call('HSET', task_key, 'gen', integer(now_ms), 'state', 'ready', 'env', envelope)
+  redis.call('EXPIRE', task_key, integer(max_wait_s))
+  add_to_queue(pool, queue, {integer(rank_of(nil) + now_ms), id}, length == 0)
+  increment_counters(pool, now, {submitted = 1})
+  return true
+end
+
+if #rows == 1 and accept_plain(rows[1]) then return {} end
+
 --@include key: percent_encode
---@include envelope: skill_queue, session_of, family_of
---@include record: read_task, has_ended, lifetime, rank_of
+--@include envelope: session_of, family_of
+--@include record: read_task, has_ended, lifetime
 --@include desired: is_active
 --@include version: parse_version_scope
 --@include queue: put_ready, put_due
@@ -24,7 +74,7 @@ local now_arg     = ARGV[5]                   -- time: test override, microsecon
 --@include family: collect_member, flush_children, flush_sessions
 --@include tag: collect_tags, flush_tags
 --@include ending: start_endings, flush_endings
---@include held_bytes: weigh, read_bytes, count_queues, is_full, mark_cap, unmark_caps
+--@include held_bytes: read_bytes, count_queues, is_full, mark_cap, unmark_caps
 --@include cancel: start_cancelling, has_begun, cancel_task, flush_cancelling, reason_below, note_children
 --@include schedule: fire_is_stale, record_fire
 --@include notify: notify_supervisor
@@ -34,10 +84,8 @@ local now_arg     = ARGV[5]                   -- time: test override, microsecon
 --@rare: exceeded_cap, read_bytes, count_queues, is_full, mark_cap, unmark_caps, add_bytes, stored_size, collect_bytes
 --@rare: join_flow, wake_flows, ready_place, flow_length
 
-local now = now_us(now_arg)
-local now_ms = math.floor(now / 1000)
 local answers, accepted, places, dues = {}, {}, {}, {}
-local lengths, seen_ids, seen_keys = {}, {}, {}
+local lengths, seen_ids, seen_keys, known_queues = {}, {}, {}, {}
 local lanes, crowds, may_end = {}, {}, 500
 local ending = start_endings(now)
 local bytes_added, pool_added, new_queues = ending.bytes, 0, 0
@@ -214,20 +262,6 @@ local function unusual_misfit(row)
   return nil
 end
 
-local known_queues = {}
--- Returns what no client sends so in a row, or nil. A task of such a row could not be read, or not end, and would keep
--- others of the same call from ending.
-local function misfit(row, id, queue)
-  if #id ~= 36 or string.find(id, '[^%x-]') then return 'id' end
-  if not known_queues[queue] then
-    if #queue > 134 or not string.find(queue, '^[as][gk][ei][nl][tl]:%w[%w._@:-]*$') then return 'queue' end
-    known_queues[queue] = true
-  end
-  -- A usual row has two columns.
-  if next(row, 2) == nil then return nil end
-  return unusual_misfit(row)
-end
-
 -- Returns the cap that a task would exceed, as the submit answers it, or nil. Marks a cap that is reached, so that tasks
 -- which count for none are refused too.
 local function exceeded_cap(queue, size)
@@ -257,7 +291,8 @@ end
 local function judge(i, row)
   local id, idem, digest = row.id, row.idem, row.digest
   local queue = row.queue or skill_queue(row.envelope)
-  local wrong = misfit(row, id, queue)
+  -- A usual row has two columns.
+  local wrong = misfit(id, queue, known_queues) or (next(row, 2) ~= nil and unusual_misfit(row))
   if wrong then return 'invalid', wrong end
   if seen_ids[id] or (any_known and is_known(task_keys[i], row)) then return 'duplicate', id end
   if row.apart and redis.call('HEXISTS', task_keys[i], 'args') == 0 then return 'lost', id end
