@@ -27,7 +27,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include time: now_us, integer
 --@include counter: count_done
 --@include envelope: skill_queue
---@include record: read_task, lifetime, rank_of, original_score, next_generation, attempt_number
+--@include record: read_task, has_ended, lifetime, rank_of, original_score, next_generation, attempt_number
 --@include history: add_attempt, add_error
 --@include output: append_event
 --@include queue: enqueue, start_waiting, flush_waiting
@@ -37,7 +37,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include ending: start_endings, end_task, flush_endings, index_dead
 --@include share: ready_place, free_place
 --@include held_bytes: collect_bytes
---@rare: add_error, stored_size, collect_bytes, add_bytes
+--@rare: is_unstarted, returned_as, outcome_of, has_ended, add_error, stored_size, collect_bytes, add_bytes
 --@rare: leave_attempt, note_refusal, note_attempt, return_slots, index_dead, append_event, pass_lane, put_ready, put_due
 --@rare: flush_turns, drop_result, notify_of_rooms, join_flow, free_place, wake_flows
 
@@ -47,13 +47,29 @@ local ending = start_endings(now)
 local counts = ending.counts
 local answers, entries, released, done = {}, {}, {}, {}
 local waiting = start_waiting()
-local terminal = {succeeded = true, dead = true, cancelled = true, expired = true}
-local again = {retry = 'retried', snooze = 'snoozed', requeue = 'given_back', released = 'given_back', ask = 'asked',
-  invalid = 'given_back', await_lock = 'given_back'}
-local unstarted = {released = true, invalid = true, await_lock = true}
--- How an attempt ended, by its verdict; `released` and `await_lock` began nothing.
-local outcomes = {succeeded = 'succeeded', retry = 'failed', dead = 'failed', snooze = 'snoozed', requeue = 'interrupted', ask = 'asked',
-  invalid = 'refused', cancelled = 'cancelled'}
+
+-- Returns whether a verdict says that its attempt began nothing.
+local function is_unstarted(verdict)
+  return verdict == 'released' or verdict == 'invalid' or verdict == 'await_lock'
+end
+
+-- Returns the counter of a verdict that sends its task back; nil for one that ends it.
+local function returned_as(verdict)
+  if verdict == 'retry' then return 'retried' end
+  if verdict == 'snooze' then return 'snoozed' end
+  if verdict == 'ask' then return 'asked' end
+  return (verdict == 'requeue' or is_unstarted(verdict)) and 'given_back' or nil
+end
+
+-- Returns how an attempt ended, by its verdict; nil for `released` and `await_lock`, which began nothing.
+local function outcome_of(verdict)
+  if verdict == 'retry' or verdict == 'dead' then return 'failed' end
+  if verdict == 'snooze' then return 'snoozed' end
+  if verdict == 'ask' then return 'asked' end
+  if verdict == 'requeue' then return 'interrupted' end
+  if verdict == 'invalid' then return 'refused' end
+  return verdict == 'cancelled' and 'cancelled' or nil
+end
 
 -- Returns state and generation of a task, and a table of its other fields; of a plain task also `at`, with `rewrite`.
 local function read(task_key, has_result, rewrite)
@@ -129,12 +145,12 @@ local function leave_attempt(task_key, row, task)
   end
   if reason ~= '' or verdict == 'snooze' then fields[#fields + 1], fields[#fields + 2] = 'reason', reason end
   if verdict == 'invalid' then fields[#fields + 1], fields[#fields + 2] = 'refused', task.refused end
-  note_attempt(task_key, row, task, fields, outcomes[verdict])
+  note_attempt(task_key, row, task, fields, outcome_of(verdict))
   redis.call('HSET', task_key, unpack(fields))
   local keep_s = max_wait_s + math.ceil(math.max(0, due - now_ms) / 1000)
   redis.call('EXPIRE', task_key, keep_s)
   if task.idem then redis.call('EXPIRE', pool .. ':idem:' .. task.idem, keep_s) end
-  if task.by and unstarted[verdict] then
+  if task.by and is_unstarted(verdict) then
     waiting.expiring[#waiting.expiring + 1] = task.by
     waiting.expiring[#waiting.expiring + 1] = id
   elseif task.by then
@@ -151,14 +167,15 @@ local function leave_attempt(task_key, row, task)
   else
     local score = integer(rank_of(task.rank) + now_ms)
     -- A requeued task returns to its original place.
-    if verdict == 'requeue' or unstarted[verdict] then score = original_score(task_key) end
+    if verdict == 'requeue' or is_unstarted(verdict) then score = original_score(task_key) end
     enqueue(waiting.ready, ready_place(task.queue or skill_queue(envelope), task.fair, task.rank), score, id)
   end
   collect_bytes(pool, waiting.bytes, id, task.queue, envelope, 1)
-  counts[again[verdict]] = (counts[again[verdict]] or 0) + 1
+  local returned = returned_as(verdict)
+  counts[returned] = (counts[returned] or 0) + 1
   if task.out then
     local text = state == 'awaiting_input' and integer(row.number or 1) .. ' ' .. row.payload or reason
-    append_event(pool, id, row.generation, attempt, again[verdict], text)
+    append_event(pool, id, row.generation, attempt, returned, text)
   end
 end
 
@@ -172,8 +189,7 @@ local function judge(row, number)
     if redis.call('HGET', task_key, 'was') == row.generation then return 'already' end
     return 'stale'
   end
-  if terminal[found.state] then return 'already' end
-  if found.state ~= 'assigned' then return 'stale' end
+  if found.state ~= 'assigned' then return has_ended(found.state) and 'already' or 'stale' end
   if row.apart and redis.call('HEXISTS', task_key, 'result:' .. row.generation) == 0 then return 'lost' end
   if task.ready_ms then answers[#answers + 1], answers[#answers + 2] = number, task.ready_ms end
   local ids = entries[row.agent]
@@ -182,7 +198,7 @@ local function judge(row, number)
     entries[row.agent] = ids
   end
   ids[#ids + 1] = row.entry
-  if unstarted[verdict] then released[#released + 1] = row end
+  if verdict ~= 'succeeded' and is_unstarted(verdict) then released[#released + 1] = row end
   if verdict == 'invalid' and not task.cancel and not note_refusal(task_key, row, task) then
     verdict = 'dead'
     answers[#answers + 1], answers[#answers + 2] = number, 'dead'
@@ -195,7 +211,7 @@ local function judge(row, number)
     reason = 'snoozed ' .. integer(row.number) .. ' times, and max_snoozes of its skill allows no more' .. last
     trace = reason
   end
-  if again[verdict] and not task.cancel then
+  if verdict ~= 'succeeded' and returned_as(verdict) and not task.cancel then
     leave_attempt(task_key, row, task)
     return 'ok'
   end
@@ -216,13 +232,13 @@ local function judge(row, number)
     local attempt = fails + tonumber(task.deaths or 0)
     local fields = {'fails', fails, 'reason', reason}
     add_error(task_key, fields, attempt, trace)
-    note_attempt(task_key, row, task, fields, outcomes[row.verdict], reason)
+    note_attempt(task_key, row, task, fields, outcome_of(row.verdict), reason)
     end_task(pool, ending, id, task, 'dead', lifetime(task.ttl, dead_ttl_s), fields)
     index_dead(pool, id, now_ms, dead_ttl_s)
   else
     local said = task.cancel or reason
     local fields = {'reason', said}
-    note_attempt(task_key, row, task, fields, outcomes[verdict] and 'cancelled', said)
+    note_attempt(task_key, row, task, fields, outcome_of(verdict) and 'cancelled', said)
     end_task(pool, ending, id, task, 'cancelled', lifetime(task.ttl, nil, task.idem), fields)
   end
   return 'ok'
