@@ -40,8 +40,7 @@ local function accept_plain(row)
   local id, envelope = row.id, row.envelope
   local queue = skill_queue(envelope)
   local task_key, queue_key = pool .. ':task:' .. id, pool .. ':queue:' .. queue
-  -- A usual row has two columns.
-  if next(row, 2) ~= nil or misfit(id, queue, {}) or weigh(id, #envelope) > 0 then return false end
+  if misfit(id, queue, {}) or weigh(id, #envelope) > 0 then return false end
   -- There is rarely any: a known task, a cap that was reached, suspects, tasks that versions refused, tasks that a stop holds.
   if redis.call('EXISTS', task_key, pool .. ':queues:full', pool .. ':suspects', pool .. ':refused', pool .. ':held') > 0 then
     return false
@@ -61,7 +60,8 @@ local function accept_plain(row)
   return true
 end
 
-if #rows == 1 and accept_plain(rows[1]) then return {} end
+-- A row without options has two columns.
+if #rows == 1 and next(rows[1], 2) == nil and accept_plain(rows[1]) then return {} end
 
 --@include key: percent_encode
 --@include envelope: session_of, family_of
@@ -291,7 +291,6 @@ end
 local function judge(i, row)
   local id, idem, digest = row.id, row.idem, row.digest
   local queue = row.queue or skill_queue(row.envelope)
-  -- A usual row has two columns.
   local wrong = misfit(id, queue, known_queues) or (next(row, 2) ~= nil and unusual_misfit(row))
   if wrong then return 'invalid', wrong end
   if seen_ids[id] or (any_known and is_known(task_keys[i], row)) then return 'duplicate', id end

@@ -42,6 +42,17 @@ def test_commands_of_a_plain_task(pool: Pool) -> None:
     assert {name: (many[name] - few[name]) / 50 for name in few} == {"submit": 2, "assign": 4, "finish": 4}
 
 
+def test_commands_of_a_call_with_one_plain_task(pool: Pool) -> None:
+    """Such a submit looks once for what there rarely is, and counts its queue once.
+
+    A queue that was empty is listed and notifies supervisors.
+    """
+    pool.put(row(ttl_s=USUAL_TTL_S))
+    before = pool.commands()
+    pool.put(row(ttl_s=USUAL_TTL_S))
+    assert pool.commands() - before == 9
+
+
 def test_commands_of_a_task_of_a_session(pool: Pool) -> None:
     """Beside others it costs no more than a plain task; a call adds three commands to submit and one to the end.
 
@@ -51,7 +62,7 @@ def test_commands_of_a_task_of_a_session(pool: Pool) -> None:
     life(pool, 10, session="s")
     few, many = life(pool, 10, session="s"), life(pool, 60, session="s")
     assert {name: (many[name] - few[name]) / 50 for name in few} == {"submit": 2, "assign": 4, "finish": 4}
-    plain, known, new = life(pool, 1), life(pool, 1, session="s"), life(pool, 1, session="t")
+    plain, known, new = life(pool, 2), life(pool, 2, session="s"), life(pool, 2, session="t")
     assert {name: known[name] - plain[name] for name in plain} == {"submit": 3, "assign": 0, "finish": 1}
     assert {name: new[name] - plain[name] for name in plain} == {"submit": 7, "assign": 0, "finish": 1}
 
@@ -62,7 +73,7 @@ def test_commands_of_a_task_with_tags(pool: Pool) -> None:
     life(pool, 10, tags=("a", "b"))
     few, many = life(pool, 10, tags=("a", "b")), life(pool, 30, tags=("a", "b"))
     assert {name: (many[name] - few[name]) / 20 for name in few} == {"submit": 2, "assign": 4, "finish": 4}
-    plain, two = life(pool, 1), life(pool, 1, tags=("a", "b"))
+    plain, two = life(pool, 2), life(pool, 2, tags=("a", "b"))
     assert {name: two[name] - plain[name] for name in plain} == {"submit": 4, "assign": 0, "finish": 0}
 
 
@@ -75,5 +86,5 @@ def test_commands_of_a_child(pool: Pool) -> None:
     life(pool, 10, **child)
     few, many = life(pool, 10, **child), life(pool, 60, **child)
     assert {name: (many[name] - few[name]) / 50 for name in few} == {"submit": 3, "assign": 4, "finish": 4}
-    plain, one = life(pool, 1), life(pool, 1, **child)
-    assert {name: one[name] - plain[name] for name in plain} == {"submit": 3, "assign": 0, "finish": 0}
+    plain, two = life(pool, 2), life(pool, 2, **child)
+    assert {name: two[name] - plain[name] for name in plain} == {"submit": 4, "assign": 0, "finish": 0}
