@@ -28,7 +28,8 @@ def plain(task_id: str | None = None) -> Row:
 
 
 def mark(pool: Pool, queue: str) -> None:
-    """Mark a queue as one that had reached its cap of bytes."""
+    """Mark a queue as one that had reached its cap of bytes, and let it hold 5,000 bytes."""
+    pool.execute("HSET", f"{pool.keys.root}:queues:bytes", queue, 5000, "*", 5000)
     pool.execute("SADD", f"{pool.keys.root}:queues:full", queue)
     pool.execute("EXPIRE", f"{pool.keys.root}:queues:full", 86_400)
 
@@ -102,10 +103,7 @@ REFUSED: dict[str, tuple[Callable[[Pool, Row], object], dict[str, Any], str]] = 
         "full",
     ),
     "bytes of the queue, which are marked": (
-        lambda pool, _: (
-            mark(pool, "skill:sum"),
-            pool.execute("HSET", f"{pool.keys.root}:queues:bytes", "skill:sum", 5000, "*", 5000),
-        ),
+        lambda pool, _: mark(pool, "skill:sum"),
         {"caps": SubmitCaps(queue_bytes=5000)},
         "full",
     ),
