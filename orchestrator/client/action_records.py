@@ -52,6 +52,22 @@ async def record_tasks(
     return ""
 
 
+async def record_first(
+    services: Services, action: TaskAction, ids: Sequence[str], *, reason: str, actor: str | None, id_: str
+) -> None:
+    """Record an action on up to `CHUNK` tasks before it is done, under an id that the caller chose.
+
+    Raises:
+        CommandRefused: the id was used before, or Redis does not accept the record.
+        StoreError: Redis did not answer.
+    """
+    from orchestrator.control.commands import RecordTasks
+    from orchestrator.control.sending import send
+
+    command, retry_for_s = RecordTasks(action=action, tasks=tuple(ids)), services.settings.redis.command_timeout_s
+    await send(services.store, services.settings, command, actor=actor, reason=reason, retry_for_s=retry_for_s, id_=id_)
+
+
 async def record_lock(services: Services, scope: str, lock: LockInfo, reason: str, actor: str | None) -> str:
     """Record that a lock was taken from its holder, and return why it was not recorded; empty if it was."""
     from orchestrator.control.commands import RecordLock

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from orchestrator.client.action_records import record_tasks
+from orchestrator.client.action_records import record_first, record_tasks
 from orchestrator.control.sending import this_actor
 from orchestrator.core.command_record import check_said
 from orchestrator.core.errors import StoreError
@@ -38,8 +38,22 @@ class ActionReport(Generic[S]):
     unrecorded: str
 
 
+class Said(NamedTuple):
+    """Actor and reason of an action, and the id of a record that is made before it."""
+
+    reason: str
+    actor: str | None
+    record_id: str | None
+
+
 async def cancel_tasks(
-    services: Services, ids: Sequence[str], *, reason: str = "", actor: str | None = None, only_this: bool = False
+    services: Services,
+    ids: Sequence[str],
+    *,
+    reason: str = "",
+    actor: str | None = None,
+    only_this: bool = False,
+    record_id: str | None = None,
 ) -> ActionReport[CancelStatus]:
     """Cancel tasks and those below them: waiting ones end at once, running ones are told to stop.
 
@@ -49,8 +63,11 @@ async def cancel_tasks(
         reason: shown to callers that wait for the tasks, and kept with the record.
         actor: user and host of this process by default.
         only_this: whether the tasks below them go on.
+        record_id: a new task id, with at most 500 `ids`: the record is made first, under this id, so that a repeat
+            changes nothing.
 
     Raises:
+        CommandRefused: `record_id` was used before, or the record was not accepted; nothing was changed.
         InvalidInput: actor or reason is too long; nothing was changed.
         StoreError: Redis did not answer; earlier tasks may have been changed, which are recorded.
     """
@@ -61,11 +78,16 @@ async def cancel_tasks(
         return bulk.cancel(services.store, chunk, reason=reason, retry_for_s=retry_for_s, only_this=only_this)
 
     changed = {CancelStatus.ENDED, CancelStatus.SIGNALLED}
-    return await _act(services, "cancel", ids, act, changed, reason=reason, actor=actor)
+    return await _act(services, "cancel", ids, act, changed=changed, said=Said(reason, actor, record_id))
 
 
 async def retry_tasks(
-    services: Services, ids: Sequence[str], *, reason: str = "", actor: str | None = None
+    services: Services,
+    ids: Sequence[str],
+    *,
+    reason: str = "",
+    actor: str | None = None,
+    record_id: str | None = None,
 ) -> ActionReport[RequeueStatus]:
     """Retry tasks that ended without a result. Arguments and errors as of `cancel_tasks`."""
     check_said(actor, reason)
@@ -76,11 +98,18 @@ async def retry_tasks(
     def act(chunk: Sequence[str]) -> Done[RequeueStatus]:
         return bulk.retry(services.store, chunk, said=said, max_wait_s=max_wait_s, retry_for_s=_retry_for_s(services))
 
-    return await _act(services, "retry", ids, act, {RequeueStatus.REQUEUED}, reason=reason, actor=actor)
+    return await _act(
+        services, "retry", ids, act, changed={RequeueStatus.REQUEUED}, said=Said(reason, actor, record_id)
+    )
 
 
 async def delete_tasks(
-    services: Services, ids: Sequence[str], *, reason: str = "", actor: str | None = None
+    services: Services,
+    ids: Sequence[str],
+    *,
+    reason: str = "",
+    actor: str | None = None,
+    record_id: str | None = None,
 ) -> ActionReport[DeleteStatus]:
     """Delete ended tasks with all that is stored of them. Arguments and errors as of `cancel_tasks`."""
     check_said(actor, reason)
@@ -92,7 +121,7 @@ async def delete_tasks(
         )
         return done
 
-    return await _act(services, "delete", ids, act, {DeleteStatus.DELETED}, reason=reason, actor=actor)
+    return await _act(services, "delete", ids, act, changed={DeleteStatus.DELETED}, said=Said(reason, actor, record_id))
 
 
 async def _act(
@@ -100,14 +129,15 @@ async def _act(
     action: TaskAction,
     ids: Sequence[str],
     act: Callable[[Sequence[str]], Done[S]],
-    changed: Collection[S],
     *,
-    reason: str,
-    actor: str | None,
+    changed: Collection[S],
+    said: Said,
 ) -> ActionReport[S]:
     """Act on one chunk after the other, and record each before the next one, which may fail."""
     tasks: dict[str, tuple[S, TaskState | None]] = {}
     unrecorded = ""
+    if said.record_id is not None:
+        await record_first(services, action, ids, reason=said.reason, actor=said.actor, id_=said.record_id)
     for first in range(0, len(ids), bulk.CHUNK):
         try:
             done = await act(ids[first : first + bulk.CHUNK])
@@ -116,8 +146,10 @@ async def _act(
                 _log.warning("tasks_not_recorded", action=action, tasks=len(tasks), error=unrecorded)
             raise
         tasks |= done
+        if said.record_id is not None:
+            continue
         recorded = [id_ for id_, (status, _) in done.items() if status in changed]
-        problem = await record_tasks(services, action, recorded, reason=reason, actor=actor)
+        problem = await record_tasks(services, action, recorded, reason=said.reason, actor=said.actor)
         unrecorded = unrecorded or problem
     return ActionReport(tasks, unrecorded)
 

@@ -51,3 +51,13 @@ def decompress(data: bytes, size: int) -> bytes:
     if not unpacker.eof or len(value) != size:
         raise ValueError(f"it does not hold {size} bytes")
     return value
+
+
+def decompress_head(data: bytes, max_bytes: int) -> bytes:
+    """Return the beginning of the value, from the beginning of its object; raises as `decompress`."""
+    module = zstd_module()
+    try:
+        head: bytes = module.ZstdDecompressor().decompress(data, max_bytes)
+    except module.ZstdError as damaged:
+        raise ValueError(str(damaged)) from None
+    return head

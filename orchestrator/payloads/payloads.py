@@ -14,7 +14,7 @@ from anyio import to_thread
 from orchestrator.core.errors import ConfigError, PayloadChanged, PayloadError, PayloadStoreUnavailable
 from orchestrator.core.formats import Feature
 from orchestrator.core.log import get_logger
-from orchestrator.payloads.compression import ZSTD, compress, decompress, zstd_module
+from orchestrator.payloads.compression import ZSTD, compress, decompress, decompress_head, zstd_module
 from orchestrator.payloads.opening import open_store
 from orchestrator.payloads.reference import (
     Reference,
@@ -107,6 +107,22 @@ def _unpack(reference: Reference, data: bytes) -> bytes:
     return decompress(data, reference.size) if reference.encoding == ZSTD else data
 
 
+def _unpacked(task_id: str, stored: bytes) -> Reference:
+    try:
+        return unpack_reference(stored)
+    except ValueError as damaged:
+        raise PayloadError(
+            f"the reference of task {task_id} to its payload cannot be decoded: {damaged}; it is damaged, or of a "
+            "newer version of this program"
+        ) from None
+
+
+def _unreadable(name: str) -> PayloadStoreUnavailable:
+    return PayloadStoreUnavailable(
+        f"{name} is compressed with zstd, which this process cannot read; install redis-orchestrator[zstd]"
+    )
+
+
 class Payloads:
     """The payload store of a process, and the checks of what it returns.
 
@@ -152,13 +168,7 @@ class Payloads:
         """
         if not is_reference(stored):
             return stored
-        try:
-            reference = unpack_reference(stored)
-        except ValueError as damaged:
-            raise PayloadError(
-                f"the reference of task {task_id} to its payload cannot be decoded: {damaged}; it is damaged, or of a "
-                "newer version of this program"
-            ) from None
+        reference = _unpacked(task_id, stored)
         name, store = name_of(task_id, reference.part), self._open()
         data = await store.get(name, max_bytes=reference.stored)
         if len(data) != reference.stored:
@@ -167,9 +177,25 @@ class Payloads:
         try:
             return await to_thread.run_sync(_unpack, reference, data)
         except ConfigError:
-            raise PayloadStoreUnavailable(
-                f"{name} is compressed with zstd, which this process cannot read; install redis-orchestrator[zstd]"
-            ) from None
+            raise _unreadable(name) from None
+        except ValueError as changed:
+            raise PayloadChanged(name, store.address, str(changed)) from None
+
+    async def load_head(self, task_id: str, stored: bytes, *, max_bytes: int) -> bytes:
+        """Return the beginning of a value in the store without reading the rest, so that its digest is not checked.
+
+        Raises:
+            PayloadError: as of `load`.
+        """
+        reference = _unpacked(task_id, stored)
+        name, store = name_of(task_id, reference.part), self._open()
+        data = await store.get(name, max_bytes=min(reference.stored, max_bytes))
+        if reference.encoding != ZSTD:
+            return data[:max_bytes]
+        try:
+            return decompress_head(data, max_bytes)
+        except ConfigError:
+            raise _unreadable(name) from None
         except ValueError as changed:
             raise PayloadChanged(name, store.address, str(changed)) from None
 

@@ -156,6 +156,12 @@ async def tree(store: Store, top: str, *, limit: int) -> TaskTree:
     return TaskTree(tuple(ids), tuple(rows), more)
 
 
+async def count_children(store: Store, parents: Sequence[str]) -> dict[str, int]:
+    """Return the number of children that the list of each of these tasks has."""
+    replies = await store.pipeline([("LLEN", store.keys.children(parent)) for parent in parents])
+    return dict(zip(parents, map(_checked, replies), strict=True))
+
+
 async def below(store: Store, tops: Sequence[str], *, limit: int | None) -> tuple[list[str], bool]:
     """Return the ids of tasks and of all tasks below them, each behind its parent, and whether there are more.
 

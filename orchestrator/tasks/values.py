@@ -57,7 +57,17 @@ def result_field(generation: str) -> str:
 
 def reference_to(value: LargeValue) -> bytes:
     """Return what takes the place of a value; no JSON text and no reference to the payload store begins like this."""
-    return _MARK + f"{value.field} {len(value.data)}".encode()
+    return reference_of(value.field, len(value.data))
+
+
+def reference_of(field: str, size: int) -> bytes:
+    """Return the reference to a value of a field."""
+    return _MARK + f"{field} {size}".encode()
+
+
+def size_of(reference: bytes) -> int:
+    """Return the bytes of the value that a reference names."""
+    return read_whole(reference.rpartition(b" ")[2])
 
 
 def is_apart(stored: bytes | None) -> bool:
@@ -116,7 +126,7 @@ async def read_values(store: Store, wanted: Sequence[tuple[str, bytes]]) -> list
 
 def _size_of(wanted: tuple[object, ...]) -> int:
     stored: Any = wanted[1]
-    return read_whole(stored.rpartition(b" ")[2])
+    return size_of(stored)
 
 
 class _Abandoned(Exception):

@@ -58,6 +58,11 @@ async def read_tree(services: Services, task: str, *, limit: int = LIMIT) -> Tas
     return tree
 
 
+async def count_children(services: Services, tasks: Sequence[str]) -> dict[str, int]:
+    """Return the number of children that the list of each of these tasks has."""
+    return await families.count_children(services.store, tasks)
+
+
 async def ids_to_retry(services: Services, tasks: Sequence[str]) -> list[str]:
     """Return tasks, and those below them that ended without a result; each before its parent."""
     return await families.to_retry(services.store, tasks)

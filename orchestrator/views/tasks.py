@@ -14,6 +14,7 @@ from orchestrator.core.reading import read_whole
 from orchestrator.core.redaction import hidden_json
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import TaskState
+from orchestrator.tasks.records import read_record
 from orchestrator.tasks.selecting import DEFAULT_LIMIT, ErrorGroup, TaskPage, group_by_error, read_page, select
 from orchestrator.views.redaction import is_redacted, without_data
 
@@ -192,6 +193,14 @@ async def load_values(services: Services, info: TaskInfo) -> TaskInfo:
     if info.stored_result is not None:
         info = replace(info, result=await services.payloads.load(info.id, info.stored_result.packed))
     return info
+
+
+async def read_redaction(services: Services, id_: str) -> bool:
+    """Return whether the skill of a task is redacted. Raises as `read_task`."""
+    record = await read_record(services.store, check_task_id(id_), "state", "env")
+    if not record.exists:
+        raise NotFound(f"task {id_} does not exist, or its retention has passed")
+    return await is_redacted(services, record.skill)
 
 
 async def read_task_status(services: Services, id_: str) -> TaskStatus:

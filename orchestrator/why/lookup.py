@@ -16,7 +16,8 @@ from orchestrator.core.reading import read_text
 from orchestrator.payloads.reference import is_reference, name_of, unpack_reference
 from orchestrator.tasks.model import TaskState, decode_envelope, root_of
 from orchestrator.tasks.queries import version_scopes
-from orchestrator.tasks.records import TaskRecord, read_command, read_record
+from orchestrator.tasks.records import TaskRecord, once_field, read_command, read_record
+from orchestrator.tasks.values import ARGS, ROW_BYTES, reference_of, result_field
 from orchestrator.tracing.header import trace_id_of
 from orchestrator.why import scripts
 from orchestrator.why.explanation import explain
@@ -90,13 +91,28 @@ async def info(store: Store, id_: str) -> TaskInfo:
         NotFound: no such task, or its retention has passed.
     """
     found, record, children = await _find_with_record(store, id_)
-    envelope, state = record.envelope, found.state
+    return _info(found, record, children, (await _with_child(store, explain(found))).text)
+
+
+async def info_without_values(store: Store, id_: str) -> tuple[TaskInfo, Why, TaskRecord]:
+    """Read a task without its large values: its arguments and result are empty, and the record may refer to them.
+
+    Raises:
+        NotFound: no such task, or its retention has passed.
+    """
+    found, record, children = await _find_with_record(store, id_, values=False)
+    why = await _with_child(store, explain(found))
+    return replace(_info(found, record, children, why.text), args=b"", result=None), why, record
+
+
+def _info(found: Findings, record: TaskRecord, children: _Children, why: str) -> TaskInfo:
+    id_, envelope, state = record.id, record.envelope, found.state
     has_begun = state in {TaskState.ASSIGNED, TaskState.RUNNING, TaskState.CANCELLING}
     runs = has_begun or state is TaskState.SUCCEEDED
     return TaskInfo(
         id=id_,
         state=state,
-        why=(await _with_child(store, explain(found))).text,
+        why=why,
         skill=envelope.skill,
         agent=record.holder if state.final or has_begun else None,
         worker=found.worker.id if found.worker else None,
@@ -151,25 +167,47 @@ class _Children(NamedTuple):
     older: int
 
 
-async def _find_with_record(store: Store, id_: str) -> tuple[Findings, TaskRecord, _Children]:
-    """Read the facts, the record and the children of a task at one moment, unless it changes all the time."""
-    children_key = store.keys.children(id_)
+async def _find_with_record(store: Store, id_: str, *, values: bool = True) -> tuple[Findings, TaskRecord, _Children]:
+    """Read the facts, the record and the children of a task at one moment, unless it changes all the time.
+
+    Without `values`, the record lacks what is stored in fields of its own, and of `ctx.once` it has the names alone.
+    """
+    key, children_key = store.keys.task(id_), store.keys.children(id_)
+    read = read_command(store.keys, id_) if values else ("HKEYS", key)
     reads_left = MAX_READS
     while True:
         reads_left -= 1
         found = await _find(store, id_)
+        size = () if values else (("HSTRLEN", key, "result"),)
         replies = await store.pipeline(
-            [read_command(store.keys, id_), ("LRANGE", children_key, -MOST_CHILDREN, -1), ("LLEN", children_key)]
+            [read, ("LRANGE", children_key, -MOST_CHILDREN, -1), ("LLEN", children_key), *size]
         )
         for reply in replies:
             if isinstance(reply, StoreError):
                 raise reply
-        record = TaskRecord.from_reply(id_, (), replies[0])
+        if values:
+            record = TaskRecord.from_reply(id_, (), replies[0])
+        else:
+            record = await _without_values(store, id_, [read_text(name) for name in replies[0]], replies[3])
         if not record.exists:
             raise _unknown(id_)
         if not reads_left or found.version == tuple(map(record.field, VERSION)):
             newest = [read_text(child) for child in replies[1]]
             return found, record, _Children(newest, max(0, replies[2] - len(newest)))
+
+
+async def _without_values(store: Store, id_: str, names: Sequence[str], result_bytes: int) -> TaskRecord:
+    """Read the fields of a record that hold no large value."""
+    kept = once_field("")
+    left_out = {ARGS, *(name for name in names if name.startswith((result_field(""), kept)))}
+    if result_bytes > ROW_BYTES:
+        left_out.add("result")
+    wanted = [name for name in names if name not in left_out]
+    record = await read_record(store, id_, *wanted) if wanted else TaskRecord(id_, {})
+    fields = {name: b"" for name in names if name.startswith(kept)}
+    if "result" in left_out:
+        fields["result"] = reference_of("result", result_bytes)
+    return record.merged(TaskRecord(id_, fields))
 
 
 async def _find(store: Store, id_: str) -> Findings:
