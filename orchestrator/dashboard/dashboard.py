@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 KEPT_S: Final = 1.0
 """How long equal requests share what one of them read."""
 
+DOWNLOADS: Final = 2
+"""Whole values that are read at the same time, because each is held in memory."""
+
 
 @dataclass(slots=False)
 class Dashboard:
@@ -42,6 +45,7 @@ class Dashboard:
     read_only: bool = False
     secure: bool = False
     stopping: anyio.Event = field(default_factory=anyio.Event)
+    downloads: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(DOWNLOADS))
 
     def __post_init__(self) -> None:
         """Prepare what belongs to the pool."""

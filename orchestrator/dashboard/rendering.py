@@ -52,7 +52,8 @@ def make_environment() -> Environment:
         "visible": visible,
         "size": size,
         "count": count,
-        "tojson_text": lambda value: json.dumps(value, ensure_ascii=False),
+        "clock": clock,
+        "tojson_text": lambda value: plain_json(json.dumps(value, ensure_ascii=False)),
         "segment": lambda text: quote(str(text), safe=""),
         "query": lambda values: urlencode({name: value for name, value in values.items() if value not in (None, "")}),
     }
@@ -72,6 +73,26 @@ def visible(text: object) -> str:
         else f"\\u{ord(char):04x}"
         for char in said
     )
+
+
+def plain_json(text: str) -> str:
+    """Return JSON that has the same value and spells invisible characters out."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        char
+        if char in "\n\t" or unicodedata.category(char) not in _UNSEEN
+        else json.dumps(char)[1:-1]
+        if char != "\x7f"
+        else "\\u007f"
+        for char in text
+    )
+
+
+def clock(at: datetime) -> Markup:
+    """Return a time of day, with the exact time as its title."""
+    exact = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return Markup('<time title="{0}">{1}</time>').format(exact, exact[11:19])
 
 
 def ago(at: datetime | None) -> Markup:

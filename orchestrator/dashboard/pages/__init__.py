@@ -1,6 +1,18 @@
 """The pages, one module each. Importing this package declares them all."""
 
-from orchestrator.dashboard.pages import agents, control, overview, queues, submit, task, tasks, workers
+from orchestrator.dashboard.pages import (
+    agents,
+    control,
+    overview,
+    questions,
+    queues,
+    submit,
+    task,
+    task_tree,
+    task_value,
+    tasks,
+    workers,
+)
 
-ALL = (overview, queues, agents, workers, tasks, task, submit, control)
+ALL = (overview, queues, agents, workers, tasks, task, task_tree, task_value, questions, submit, control)
 """The modules, in the order of the navigation."""

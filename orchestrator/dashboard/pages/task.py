@@ -1,42 +1,130 @@
-"""One task: its state in words, what to do, its attempts, arguments, result and tracebacks."""
+"""One task: its state in words, what to do, its life as a picture and a table, output, values and errors."""
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.dashboard.actions import BUTTONS
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.redaction import hidden_value
 from orchestrator.dashboard.page import page
+from orchestrator.dashboard.task_buttons import BUTTONS
+from orchestrator.dashboard.task_output import line_of
+from orchestrator.dashboard.timeline import draw, lasted, spans_of
 from orchestrator.tasks.selecting import RETRYABLE
-from orchestrator.views.tasks import read_task
+from orchestrator.views.hidden_keys import mask_keys
+from orchestrator.views.task_output import read_newest_output
+from orchestrator.views.task_values import read_details, read_head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from orchestrator.dashboard.page import PageRequest
+    from orchestrator.services import Services
+    from orchestrator.views.task_values import StoredPart, TaskDetails
+    from orchestrator.why.model import TaskInfo
 
 PREVIEW_CHARS: Final = 4096
 ERRORS: Final = 5
+ERROR_CHARS: Final = 8 * 1024
+CHILDREN: Final = 20
+SAID: Final[Mapping[str, str]] = {
+    "cancel:ended": "The task was cancelled.",
+    "cancel:signalled": "Its worker was told to stop it.",
+    "cancel:already": "It had ended before, so nothing was cancelled.",
+    "retry:requeued": "The task waits to run again.",
+    "retry:already": "It has not ended, so there was nothing to retry.",
+    "retry:refused": "It succeeded, so it is not retried.",
+    "retry:damaged": "Its record is damaged, so it cannot run again.",
+    "delete:refused": "It has not ended, so it is not deleted; cancel it first.",
+    "answer:answered": "The answer was given; the task goes on.",
+    "answer:already": "The question has this answer already.",
+    "cancel:replayed": "This form was sent before, so the task was cancelled once.",
+    "retry:replayed": "This form was sent before, so the task was retried once.",
+    "delete:replayed": "This form was sent before, so nothing more was done.",
+}
+"""What a page says after an action, by action and status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """Arguments or a result on the page of a task.
+
+    Attributes:
+        text: the beginning; None if it is not shown.
+        cut: there is more.
+        problem: why it is not shown.
+    """
+
+    part: str
+    size: int
+    text: str | None
+    cut: bool = False
+    problem: str = ""
 
 
 @page("/tasks/{id}", "task.html")
 async def task(asked: PageRequest) -> Mapping[str, Any]:
     """Read everything about one task; of large values, the beginning."""
-    info = await read_task(asked.services, asked.path["id"])
-    final = info.state.final
-    buttons = ("delete", *(("retry",) if info.state in RETRYABLE else ())) if final else ("cancel",)
+    services, id_ = asked.services, asked.path["id"]
+    details = await read_details(services, id_)
+    output = await read_newest_output(services, id_)
+    info, now, spans = details.info, datetime.now(UTC), spans_of(details)
+    shown_errors = info.errors[::-1][:ERRORS]
     return {
         "task": info,
-        "buttons": {name: BUTTONS[name].danger for name in buttons},
+        "buttons": {name: BUTTONS[name].danger for name in buttons_of(info)},
         "question": next((one for one in info.questions if one.open), None),
-        "said": asked.text("said"),
-        "args": preview(info.args),
-        "args_size": info.stored_args.size if info.stored_args else len(info.args),
-        "result": None if info.result is None else preview(info.result),
-        "result_size": info.stored_result.size if info.stored_result else len(info.result or b""),
-        "errors": [error[: PREVIEW_CHARS * 4] for error in info.errors[::-1][:ERRORS]],
+        "said": SAID.get(asked.text("said") or ""),
+        "values": [await preview(services, details, value) for value in (details.args, details.result) if value],
+        "redacted": details.redacted,
+        "spans": [(span, lasted(span, now)) for span in spans],
+        "timeline": draw(spans, now),
+        "errors": [(len(info.errors) - n, error[:ERROR_CHARS]) for n, error in enumerate(shown_errors)],
+        "children": info.children[-CHILDREN:],
+        "children_total": len(info.children) + info.children_dropped,
+        "lines": [line_of(one, hidden=details.redacted) for one in output.events],
+        "output": output,
+        "commands": commands_of(info),
     }
 
 
-def preview(data: bytes) -> str:
-    """Return the beginning of a value."""
-    return data[: PREVIEW_CHARS * 4].decode(errors="replace")[:PREVIEW_CHARS]
+def buttons_of(info: TaskInfo) -> tuple[str, ...]:
+    """Return the names of the actions that a task allows now."""
+    if not info.state.final:
+        return ("cancel",)
+    return ("retry", "delete") if info.state in RETRYABLE else ("delete",)
+
+
+def commands_of(info: TaskInfo) -> list[str]:
+    """Return the commands that show and do the same on the command line."""
+    commands = [f"orc tasks show {info.id}"]
+    if not info.state.final:
+        commands += [f"orc tasks why {info.id}", f"orc tasks watch {info.id}"]
+    commands += [f"orc tasks {name} {info.id}" for name in buttons_of(info)]
+    question = next((one for one in info.questions if one.open), None)
+    if question is not None:
+        commands.append(f"orc tasks answer {info.id} ANSWER --question {question.number}")
+    if info.children:
+        commands.append(f"orc tasks show {info.id} --tree")
+    if info.session is not None and info.session.isprintable():
+        commands.append(f"orc tasks list --session {shlex.quote(info.session)}")
+    return commands
+
+
+async def preview(services: Services, details: TaskDetails, value: StoredPart) -> Preview:
+    """Return the beginning of a value, with masked secrets."""
+    if details.redacted:
+        return Preview(value.part, value.size, hidden_value(value.size))
+    try:
+        head = await read_head(services, value)
+    except OrchestratorError as failure:
+        return Preview(value.part, value.size, None, problem=str(failure))
+    if head is None:
+        return Preview(value.part, value.size, None, problem="It is too large for a preview.")
+    text = mask_keys(head.decode(errors="ignore"))
+    return Preview(
+        value.part, value.size, text[:PREVIEW_CHARS], cut=len(head) < value.size or len(text) > PREVIEW_CHARS
+    )
