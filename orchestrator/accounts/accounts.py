@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from anyio import to_thread
 
-from orchestrator.accounts.model import Role, Token, User
+from orchestrator.accounts.model import EVERYTHING, AccountScope, Role, Token, User
 from orchestrator.accounts.passwords import LEAST_CHARS, hash_password, matches
 from orchestrator.core.errors import InvalidInput, NotFound
-from orchestrator.core.ids import check_name
+from orchestrator.core.ids import check_name, encode_foreign
+from orchestrator.core.queue_name import QueueName
 from orchestrator.core.reading import read_text, read_whole
 
 if TYPE_CHECKING:
@@ -29,18 +30,30 @@ if TYPE_CHECKING:
 LINK_S: Final = 600
 """Lifetime of a one-time link."""
 MAX_ACCOUNTS: Final = 1000
+MAX_NAMES: Final = 100
+"""Names to which a user or token may be narrowed."""
 TOKEN_MARK: Final = "orc_"  # noqa: S105 - not a secret: scanners of secrets find tokens by it
 _NO_PASSWORD: Final = hash_password("")
 
 
-class _StoredUser(msgspec.Struct, frozen=True):
+class _StoredScope(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    agents: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    sessions: tuple[str, ...] = ()
+
+    @property
+    def scope(self) -> AccountScope:
+        return AccountScope(frozenset(self.agents), frozenset(self.queues), frozenset(self.sessions))
+
+
+class _StoredUser(_StoredScope, frozen=True, kw_only=True):
     role: str
     password: str
     number: int
     made_s: int
 
 
-class _StoredToken(msgspec.Struct, frozen=True):
+class _StoredToken(_StoredScope, frozen=True, kw_only=True):
     name: str
     role: str
     made_s: int
@@ -56,8 +69,8 @@ class Accounts:
 
     # ---------------------------------------------------------------------------------------------------------- users
 
-    async def put_user(self, name: str, role: Role, password: str) -> None:
-        """Add a user, or replace role and password of one, which ends its sessions.
+    async def put_user(self, name: str, role: Role, password: str, *, scope: AccountScope = EVERYTHING) -> None:
+        """Add a user, or replace role, password and scope of one, which ends its sessions.
 
         Raises:
             InvalidInput: a bad name, a password below 8 characters, or too many users.
@@ -69,7 +82,8 @@ class Accounts:
         if await self.store.execute("HLEN", keys.web_users) >= MAX_ACCOUNTS:
             raise InvalidInput(f"there are {MAX_ACCOUNTS} users; remove one first")
         hashed = await to_thread.run_sync(hash_password, password)
-        stored = _StoredUser(role.word, hashed, secrets.randbits(48), _now_s())
+        number = secrets.randbits(48)
+        stored = _StoredUser(role=role.word, password=hashed, number=number, made_s=_now_s(), **_names(scope))
         await self.store.execute("HSET", keys.web_users, name, msgspec.json.encode(stored))
 
     async def remove_user(self, name: str) -> None:
@@ -96,7 +110,7 @@ class Accounts:
 
     # --------------------------------------------------------------------------------------------------------- tokens
 
-    async def make_token(self, name: str, role: Role, *, days: float) -> str:
+    async def make_token(self, name: str, role: Role, *, days: float, scope: AccountScope = EVERYTHING) -> str:
         """Make a token and return it; it cannot be read again.
 
         Raises:
@@ -109,7 +123,9 @@ class Accounts:
         if await self.store.execute("HLEN", keys.web_tokens) >= MAX_ACCOUNTS:
             raise InvalidInput(f"there are {MAX_ACCOUNTS} tokens; revoke one first")
         token = TOKEN_MARK + secrets.token_urlsafe(32)
-        stored = _StoredToken(name, role.word, _now_s(), _now_s() + round(days * 86_400))
+        now_s = _now_s()
+        ends_s = now_s + round(days * 86_400)
+        stored = _StoredToken(name=name, role=role.word, made_s=now_s, ends_s=ends_s, **_names(scope))
         await self.store.execute("HSET", keys.web_tokens, _digest(token), msgspec.json.encode(stored))
         return token
 
@@ -161,7 +177,7 @@ class Accounts:
 def _user(name: str, data: bytes) -> User | None:
     try:
         stored = msgspec.json.decode(data, type=_StoredUser)
-        return User(name, Role.of_word(stored.role), stored.password, stored.number, _at(stored.made_s))
+        return User(name, Role.of_word(stored.role), stored.password, stored.number, _at(stored.made_s), stored.scope)
     except (msgspec.DecodeError, KeyError, OverflowError, ValueError):
         return None
 
@@ -169,9 +185,29 @@ def _user(name: str, data: bytes) -> User | None:
 def _token(data: bytes) -> Token | None:
     try:
         stored = msgspec.json.decode(data, type=_StoredToken)
-        return Token(stored.name, Role.of_word(stored.role), _at(stored.made_s), _at(stored.ends_s))
+        return Token(stored.name, Role.of_word(stored.role), _at(stored.made_s), _at(stored.ends_s), stored.scope)
     except (msgspec.DecodeError, KeyError, OverflowError, ValueError):
         return None
+
+
+def _names(scope: AccountScope) -> dict[str, tuple[str, ...]]:
+    """Return the names of a scope as they are stored, after a check.
+
+    Raises:
+        InvalidInput: one is no name of its kind, or there are too many.
+    """
+    if len(scope.agents) + len(scope.queues) + len(scope.sessions) > MAX_NAMES:
+        raise InvalidInput(f"a scope has at most {MAX_NAMES} names")
+    for agent in scope.agents:
+        check_name("agent", agent)
+    for queue in scope.queues:
+        kind, name = QueueName.parse(queue)
+        if kind not in {"skill", "agent"}:
+            raise InvalidInput(f"queue {queue!r} must be skill:NAME or agent:NAME, as `orc queues list` shows it")
+        check_name("queue", name)
+    for session in scope.sessions:
+        encode_foreign("session", session)
+    return {name: tuple(sorted(getattr(scope, name))) for name in ("agents", "queues", "sessions")}
 
 
 def _pairs(flat: Any) -> list[tuple[bytes, bytes]]:

@@ -135,6 +135,8 @@ SECTIONS: Final[dict[str, dict[str, Any]]] = {
         "hosts": (),
         "https": False,
         "read_only": False,
+        "proxy_header": None,
+        "proxies": (),
     },
     "tracing": {
         "relation": "link",

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from ipaddress import ip_address
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar, get_args
 from urllib.parse import urlsplit
 
@@ -59,6 +60,16 @@ def _check_base_path(path: str) -> str:
     if not (path.startswith("/") and safe):
         raise ValueError("must begin with / and have letters, digits, - and _ between its slashes, as /orc")
     return path
+
+
+def _check_header(name: str) -> str:
+    if not (name.isascii() and name.replace("-", "").isalnum()):
+        raise ValueError("must be the name of a header, as X-Forwarded-User")
+    return name
+
+
+def _check_address(address: str) -> str:
+    return str(ip_address(address))
 
 
 def _check_health(address: str) -> str:
@@ -597,6 +608,14 @@ class DashboardSettings(_Section):
         default=False, description="Browsers reach the dashboard over TLS, by a proxy. Cookies are then Secure."
     )
     read_only: bool = Field(default=False, description="Refuse every command, and show no buttons.")
+    proxy_header: Annotated[str, AfterValidator(_check_header)] | None = Field(
+        default=None,
+        description="Header in which a proxy that logs users in names them; they must be users of `orc web user`.",
+        examples=["X-Forwarded-User"],
+    )
+    proxies: tuple[Annotated[str, AfterValidator(_check_address)], ...] = Field(
+        default=(), description="Addresses of the proxies whose `proxy_header` is trusted; from others it is ignored."
+    )
 
 
 class TracingSettings(_Section):

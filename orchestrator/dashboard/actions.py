@@ -7,9 +7,10 @@ answer to a question stands.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from orchestrator.client.answering import answer as answer_question
 from orchestrator.control.scripts import AppendStatus
@@ -28,10 +29,10 @@ from orchestrator.dashboard.forms import read_form
 from orchestrator.dashboard.pages.submit import OPTIONS, form_of
 from orchestrator.dashboard.pages.task_value import find_value, masked_bytes
 from orchestrator.dashboard.rendering import visible
+from orchestrator.dashboard.route import RouteRefused, action, reads
 from orchestrator.dashboard.schema_form import STEM, Typed, read_typed
 from orchestrator.dashboard.task_buttons import BUTTONS
 from orchestrator.dashboard.task_output import follow
-from orchestrator.dashboard.who import identify
 from orchestrator.views.tasks import read_task_status
 
 if TYPE_CHECKING:
@@ -40,20 +41,13 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from orchestrator.client.answering import Given
-    from orchestrator.control.commands import Danger
     from orchestrator.dashboard.dashboard import Dashboard
     from orchestrator.dashboard.identity import Identity
 
 
-async def act(dashboard: Dashboard, request: Request) -> Response:
+async def _act(name: str, dashboard: Dashboard, identity: Identity, request: Request) -> Response:
     """Cancel, retry or delete a task; answer with its page."""
-    name, id_ = request.path_params["action"], check_task_id(request.path_params["id"])
-    button = BUTTONS.get(name)
-    if button is None:
-        raise NotFound(f"there is no action {name!r} on a task")
-    identity = await _allowed(dashboard, request, button.danger)
-    if isinstance(identity, Response):
-        return identity
+    button, id_ = BUTTONS[name], check_task_id(request.path_params["id"])
     form = await read_form(request)
     reason, record_id = form.get("reason", ""), command_id(form)
     if button.danger == "C" and not reason:
@@ -69,6 +63,10 @@ async def act(dashboard: Dashboard, request: Request) -> Response:
     dashboard.forget_reads()
     gone = name == "delete" and await _is_gone(dashboard, id_)
     return RedirectResponse(dashboard.url(f"/tasks{'' if gone else f'/{id_}'}?said={name}:{status}"), 303)
+
+
+for _name, _button in BUTTONS.items():
+    action(f"/tasks/{{id}}/{_name}", _button.danger)(partial(_act, _name))
 
 
 async def _is_gone(dashboard: Dashboard, id_: str) -> bool:
@@ -91,12 +89,10 @@ def command_id(form: Mapping[str, str]) -> str:
         raise InvalidInput("the form has no id of its command; load the page again") from None
 
 
-async def answer(dashboard: Dashboard, request: Request) -> Response:
+@action("/tasks/{id}/answer", "B")
+async def answer(dashboard: Dashboard, identity: Identity, request: Request) -> Response:
     """Answer the question of a task; answer with its page."""
     id_ = check_task_id(request.path_params["id"])
-    identity = await _allowed(dashboard, request, "B")
-    if isinstance(identity, Response):
-        return identity
     form = await read_form(request)
     number = form.get("number", "")
     if not (number.isascii() and number.isdigit() and 0 < len(number) < 6):
@@ -122,16 +118,15 @@ async def _give_answer(dashboard: Dashboard, id_: str, typed: str, *, number: in
         return await answer_question(dashboard.services, id_, typed, number=number, actor=actor)
 
 
-async def submit(dashboard: Dashboard, request: Request) -> Response:
+@action("/submit", "B", checks_scope=True)
+async def submit(dashboard: Dashboard, identity: Identity, request: Request) -> Response:
     """Submit a task; answer with its page, or with the form as it was typed and what is wrong with it.
 
     The key of the task comes from the form, so that a second click submits nothing.
     """
-    identity = await _allowed(dashboard, request, "B")
-    if isinstance(identity, Response):
-        return identity
     form = await read_form(request)
     key, skill = f"web {command_id(form)}", form.get("skill", "")
+    check_submit(identity, skill=skill, agent=form.get("agent"), session=form.get("session"))
     shown = await form_of(dashboard.services, skill, as_json=form.get("as") == "json")
     typed = read_typed(shown["fields"], form) if shown["fields"] is not None else _json_object(form.get("args", ""))
     problem, status = "The task was not submitted; see beside the fields.", 400
@@ -187,11 +182,9 @@ def _options(form: Mapping[str, str]) -> dict[str, Any]:
     return options
 
 
-async def download(dashboard: Dashboard, request: Request) -> Response:
+@reads("/tasks/{id}/{part}/download")
+async def download(dashboard: Dashboard, _: Identity, request: Request) -> Response:
     """Answer with the whole arguments or the whole result as a file, with masked secrets."""
-    identity = await identify(request, dashboard.accounts, cookie=dashboard.cookie)
-    if identity is None:
-        return PlainTextResponse("log in first\n", 401)
     id_, part = check_task_id(request.path_params["id"]), request.path_params["part"]
     value = await find_value(dashboard.services, id_, part)
     async with dashboard.downloads:
@@ -203,21 +196,13 @@ async def download(dashboard: Dashboard, request: Request) -> Response:
     return Response(data, media_type="application/json", headers=headers)
 
 
-async def output(dashboard: Dashboard, request: Request) -> Response:
+@reads("/tasks/{id}/output")
+async def output(dashboard: Dashboard, _: Identity, request: Request) -> Response:
     """Follow the output of a task."""
-    identity = await identify(request, dashboard.accounts, cookie=dashboard.cookie)
-    if identity is None:
-        return PlainTextResponse("log in first\n", 401)
     return await follow(dashboard, request)
 
 
-async def _allowed(dashboard: Dashboard, request: Request, danger: Danger) -> Identity | Response:
-    """Return who may do this, or the refusal."""
-    identity = await identify(request, dashboard.accounts, cookie=dashboard.cookie)
-    if identity is None:
-        return PlainTextResponse("log in first\n", 401)
-    if not dashboard.can_send:
-        return PlainTextResponse("this dashboard is read-only\n", 403)
-    if not identity.may(danger):
-        return PlainTextResponse(f"a {identity.role.word} may not do this\n", 403)
-    return identity
+def check_submit(identity: Identity, *, skill: str, agent: str | None, session: str | None) -> None:
+    """Refuse a task outside of the scope of its sender."""
+    if not identity.includes(agent=agent, session=session, skill=skill):
+        raise RouteRefused(403, f"{identity.name} may submit only tasks about {identity.scope.words}")

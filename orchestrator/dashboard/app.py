@@ -1,28 +1,27 @@
-"""Makes the ASGI application: routes, identities, pages and their streams, commands."""
+"""Makes the ASGI application: routes, pages and their streams, actions, the JSON API, and what refuses a request."""
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import anyio
 from starlette.applications import Starlette
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 
 from orchestrator.core.errors import InvalidInput, NotFound, OrchestratorError, ServerUnavailable
 from orchestrator.dashboard import actions, assets, commands, login, pages
 from orchestrator.dashboard.guard import BodyTooLarge, Guard
-from orchestrator.dashboard.live import patches, stream
+from orchestrator.dashboard.live import MAX_STREAMS, patches, stream
 from orchestrator.dashboard.page import PAGES, PageRequest
+from orchestrator.dashboard.route import ROUTES, DeclaredRoute, RouteRefused, allowed
 from orchestrator.dashboard.who import identify
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection
+    from collections.abc import Awaitable, Callable, Collection
 
     from starlette.requests import Request
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from orchestrator.dashboard.dashboard import Dashboard
     from orchestrator.dashboard.identity import Identity
@@ -30,7 +29,22 @@ if TYPE_CHECKING:
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 
-assert pages.ALL  # the modules declare their pages at import
+assert pages.ALL  # the modules declare their pages and actions at import
+assert actions.BUTTONS
+assert commands.GIVEN
+
+
+def declared_routes() -> list[DeclaredRoute]:
+    """Return all routes, in the order in which they are matched."""
+    return [
+        DeclaredRoute("GET", "/login", login.show, open=True),
+        DeclaredRoute("POST", "/login", login.log_in, open=True),
+        DeclaredRoute("POST", "/logout", login.log_out, open=True),
+        DeclaredRoute("GET", "/static/{digest}/{name:path}", _static, open=True),
+        *ROUTES,
+        *(DeclaredRoute("GET", "/live" + one.path, partial(_live, one), checks_scope=one.narrowed) for one in PAGES),
+        *(DeclaredRoute("GET", one.path, partial(_show, one), checks_scope=one.narrowed) for one in PAGES),
+    ]
 
 
 def make_app(dashboard: Dashboard, *, hosts: Collection[str] = LOOPBACK) -> ASGIApp:
@@ -40,30 +54,9 @@ def make_app(dashboard: Dashboard, *, hosts: Collection[str] = LOOPBACK) -> ASGI
         dashboard: of one pool.
         hosts: names that requests may ask for in `Host`.
     """
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with anyio.create_task_group() as group:
-            group.start_soon(dashboard.feed.run)
-            try:
-                yield
-            finally:
-                dashboard.stopping.set()
-                group.cancel_scope.cancel()
-
     routes = [
-        Route("/login", partial(login.show, dashboard), methods=["GET"]),
-        Route("/login", partial(login.log_in, dashboard), methods=["POST"]),
-        Route("/logout", partial(login.log_out, dashboard), methods=["POST"]),
-        Route("/static/{digest}/{name:path}", partial(assets.serve, dashboard.assets), methods=["GET"]),
-        Route("/commands/{kind}", partial(commands.give, dashboard), methods=["POST"]),
-        Route("/submit", partial(actions.submit, dashboard), methods=["POST"]),
-        Route("/tasks/{id}/answer", partial(actions.answer, dashboard), methods=["POST"]),
-        Route("/tasks/{id}/output", partial(actions.output, dashboard), methods=["GET"]),
-        Route("/tasks/{id}/{part}/download", partial(actions.download, dashboard), methods=["GET"]),
-        Route("/tasks/{id}/{action}", partial(actions.act, dashboard), methods=["POST"]),
-        *(Route("/live" + page.path, partial(_live, dashboard, page), methods=["GET"]) for page in PAGES),
-        *(Route(page.path, partial(_show, dashboard, page), methods=["GET"]) for page in PAGES),
+        Route(one.path, _endpoint(dashboard, one), methods=[one.method], include_in_schema=False)
+        for one in declared_routes()
     ]
     handlers: Any = {
         InvalidInput: partial(_problem, dashboard, 400),
@@ -71,28 +64,54 @@ def make_app(dashboard: Dashboard, *, hosts: Collection[str] = LOOPBACK) -> ASGI
         ServerUnavailable: partial(_problem, dashboard, 503),
         OrchestratorError: partial(_problem, dashboard, 409),
         BodyTooLarge: partial(_problem, dashboard, 413),
+        RouteRefused: partial(_refuse, dashboard),
     }
-    inner: list[Any] = [Mount(dashboard.base, routes=routes)] if dashboard.base else routes
-    return Guard(Starlette(routes=inner, lifespan=lifespan, exception_handlers=handlers), hosts=hosts)
+    return Guard(_below(dashboard.base, Starlette(routes=routes, exception_handlers=handlers)), hosts=hosts)
 
 
-async def _show(dashboard: Dashboard, page: WebPage, request: Request) -> Response:
-    identity = await identify(request, dashboard.accounts, cookie=dashboard.cookie)
-    if identity is None:
-        return RedirectResponse(dashboard.url("/login"), 303)
+def _below(base: str, app: ASGIApp) -> ASGIApp:
+    """Serve an application below a path, also where a server or an outer application has mounted it there."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if base and scope["type"] == "http" and not scope.get("root_path", "").endswith(base):
+            if not (scope["path"] + "/").startswith(base + "/"):
+                await PlainTextResponse(f"the dashboard is at {base}/\n", 404)(scope, receive, send)
+                return
+            scope = {**scope, "root_path": scope.get("root_path", "") + base}
+        await app(scope, receive, send)
+
+    return serve
+
+
+def _endpoint(dashboard: Dashboard, route: DeclaredRoute) -> Callable[[Request], Awaitable[Response]]:
+    """Return the function that checks a request and answers it."""
+    if route.open:
+        return partial(route.act, dashboard)
+
+    async def answer(request: Request) -> Response:
+        return await route.act(dashboard, await allowed(dashboard, request, route), request)
+
+    return answer
+
+
+async def _static(dashboard: Dashboard, request: Request) -> Response:
+    return await assets.serve(dashboard.assets, request)
+
+
+async def _show(page: WebPage, dashboard: Dashboard, identity: Identity, request: Request) -> Response:
     found = await dashboard.read(page, _asked(dashboard, identity, request))
     template = dashboard.templates.get_template(page.template)
-    common = dashboard.context(identity, _path(dashboard, request), request.url.query)
+    common = dashboard.context(identity, _path(request), request.url.query)
     return HTMLResponse(template.render({**common, **found}))
 
 
-async def _live(dashboard: Dashboard, page: WebPage, request: Request) -> Response:
-    identity = await identify(request, dashboard.accounts, cookie=dashboard.cookie)
-    if identity is None:
-        return PlainTextResponse("log in first\n", 401)
+async def _live(page: WebPage, dashboard: Dashboard, identity: Identity, request: Request) -> Response:
+    if dashboard.feed.readers >= MAX_STREAMS:
+        text = f"{MAX_STREAMS} pages are open in this dashboard; reload the page to see changes\n"
+        return PlainTextResponse(text, 429, {"Retry-After": "30"})
     asked = _asked(dashboard, identity, request)
     template = dashboard.templates.get_template(page.template)
-    path = _path(dashboard, request).removeprefix("/live") or "/"
+    path = _path(request).removeprefix("/live") or "/"
     common = dashboard.context(identity, path, request.url.query)
 
     async def render() -> dict[str, str]:
@@ -108,23 +127,34 @@ async def _live(dashboard: Dashboard, page: WebPage, request: Request) -> Respon
         }
         return {"problem": "", **regions}
 
-    return stream(patches(dashboard.feed, render, stopping=dashboard.stopping))
+    seen = request.headers.get("last-event-id", "")
+    return stream(patches(dashboard.feed, render, stopping=dashboard.stopping, seen=seen))
 
 
 def _asked(dashboard: Dashboard, identity: Identity, request: Request) -> PageRequest:
     return PageRequest(dashboard.services, identity, dict(request.path_params), dict(request.query_params))
 
 
-def _path(dashboard: Dashboard, request: Request) -> str:
-    return request.url.path.removeprefix(dashboard.base)
+def _path(request: Request) -> str:
+    return str(request.scope["path"]).removeprefix(request.scope.get("root_path", "")) or "/"
+
+
+async def _refuse(dashboard: Dashboard, request: Request, refused: RouteRefused) -> Response:
+    """Lead a page without a login there; say all others why."""
+    path = _path(request)
+    if refused.status == 401:
+        if request.method == "GET" and not path.startswith("/live"):
+            return RedirectResponse(dashboard.url("/login"), 303)
+        return PlainTextResponse(f"{refused}\n", 401)
+    return await _problem(dashboard, refused.status, request, refused)
 
 
 async def _problem(dashboard: Dashboard, status: int, request: Request, failure: Exception) -> Response:
     text = str(failure) or "the request is too large"
-    identity = await identify(request, dashboard.accounts, cookie=dashboard.cookie) if status != 503 else None
+    identity = await identify(request, dashboard) if status != 503 else None
     if identity is None:
         return PlainTextResponse(text + "\n", status)
-    common = dashboard.context(identity, _path(dashboard, request), "")
+    common = dashboard.context(identity, _path(request), "")
     return HTMLResponse(
         dashboard.templates.get_template("refused.html").render({**common, "live": "", "text": text}), status
     )

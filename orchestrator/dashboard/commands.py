@@ -6,50 +6,80 @@ second one leads to the receipts of the first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
 from orchestrator.control.commands import KINDS, Job, RecordCommand, make_command
 from orchestrator.control.scripts import AppendStatus
-from orchestrator.core.errors import CommandRefused, InvalidInput, NotFound
+from orchestrator.core.errors import CommandRefused, InvalidInput
 from orchestrator.core.ids import check_task_id
 from orchestrator.dashboard.forms import read_form
-from orchestrator.dashboard.who import identify
+from orchestrator.dashboard.route import RouteRefused, action
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from starlette.requests import Request
 
+    from orchestrator.control.commands import Command
     from orchestrator.dashboard.dashboard import Dashboard
+    from orchestrator.dashboard.identity import Identity
+
+GIVEN: Final = {kind: model for kind, model in KINDS.items() if not issubclass(model, (RecordCommand, Job))}
+"""Commands that a person gives. A job needs a selection, and records tell of what was done."""
 
 
-async def give(dashboard: Dashboard, request: Request) -> Response:
-    """Give the command of a form; answer with the page of its receipts."""
-    identity = await identify(request, dashboard.accounts, cookie=dashboard.cookie)
-    if identity is None:
-        return PlainTextResponse("log in first\n", 401)
-    model = KINDS.get(request.path_params["kind"])
-    if model is None or issubclass(model, (RecordCommand, Job)):
-        raise NotFound(f"there is no command {request.path_params['kind']!r}")
-    if not dashboard.can_send:
-        return PlainTextResponse("this dashboard is read-only\n", 403)
-    if not identity.may(model.danger):
-        return PlainTextResponse(f"a {identity.role.word} may not give this command\n", 403)
-    form = await read_form(request)
-    id_, reason = form.pop("id", ""), form.pop("reason", "")
+def in_scope(identity: Identity, command: Command) -> bool:
+    """Return whether a narrowed user may give a command: its target is an agent, queue or session of the scope."""
+    limit = getattr(command, "limit", None) or ""
+    return identity.includes(
+        agent=getattr(command, "agent", None) or (limit[1:] if limit.startswith("@") else None),
+        queue=getattr(command, "queue", None),
+        session=getattr(command, "session", None),
+        skill=getattr(command, "skill", None),
+    )
+
+
+async def send_given(
+    dashboard: Dashboard, identity: Identity, model: type[Command], fields: Mapping[str, Any], *, id_: str, reason: str
+) -> bool:
+    """Give a command; return False if it was given before, with this id.
+
+    Raises:
+        InvalidInput: a field, the id or the reason is missing or wrong.
+        RouteRefused: a narrowed user may not give it.
+        CommandRefused: Redis did not accept it.
+    """
     try:
         check_task_id(id_)
     except InvalidInput:
         raise InvalidInput("the form has no id of its command; load the page again") from None
     if model.danger == "C" and not reason:
         raise InvalidInput("this command needs a reason")
-    fields = {name: value for name, value in form.items() if value}
     command = make_command(model.model_fields["kind"].default, fields)
+    if not in_scope(identity, command):
+        raise RouteRefused(403, f"{identity.name} may give commands only about {identity.scope.words}")
     try:
         await dashboard.orc.admin.give(command, id_=id_, actor=identity.actor, reason=reason)
     except CommandRefused as refused:
         if refused.status != AppendStatus.REPLAYED:
             raise
-        return RedirectResponse(dashboard.url(f"/control/{id_}?replayed=1"), 303)
-    dashboard.forget_reads()
-    return RedirectResponse(dashboard.url(f"/control/{id_}"), 303)
+        return False
+    finally:
+        dashboard.forget_reads()
+    return True
+
+
+async def _give(model: type[Command], dashboard: Dashboard, identity: Identity, request: Request) -> Response:
+    """Give the command of a form; answer with the page of its receipts."""
+    form = await read_form(request)
+    id_, reason = form.pop("id", ""), form.pop("reason", "")
+    fields = {name: value for name, value in form.items() if value}
+    new = await send_given(dashboard, identity, model, fields, id_=id_, reason=reason)
+    return RedirectResponse(dashboard.url(f"/control/{id_}" + ("" if new else "?replayed=1")), 303)
+
+
+for _kind, _model in GIVEN.items():
+    action(f"/commands/{_kind}", _model.danger, checks_scope=True)(partial(_give, _model))

@@ -6,7 +6,6 @@ something changed. What the page then shows is read by its own view, so that a l
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -34,22 +33,21 @@ class Feed:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._changed = anyio.Event()
-        self._readers = 0
         self._wanted = anyio.Event()
+        self.readers = 0
+        """Number of open pages."""
         self.changes = 0
-        self.answered_s = 0.0
-        """Monotonic time of the last answer."""
 
     @contextmanager
     def reader(self) -> Iterator[None]:
         """Read while an open page wants changes."""
-        self._readers += 1
+        self.readers += 1
         self._wanted.set()
         try:
             yield
         finally:
-            self._readers -= 1
-            if not self._readers:
+            self.readers -= 1
+            if not self.readers:
                 self._wanted = anyio.Event()
 
     async def wait(self, seen: int, *, most_s: float) -> int:
@@ -84,7 +82,6 @@ class Feed:
                     await anyio.sleep(pauses.next_s(failure))
                     continue
                 pauses.reset()
-                self.answered_s = time.monotonic()
                 for stream, entries in reply:
                     places[streams.index(read_text(stream))] = read_text(entries[-1][0])
                 if reply:

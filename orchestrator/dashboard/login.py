@@ -45,13 +45,13 @@ async def log_in(dashboard: Dashboard, request: Request) -> Response:
         if not await dashboard.accounts.use_link(link):
             problem = "this link was used before or is older than 10 minutes; `orc web login` prints a new one"
             return _page(dashboard, problem=problem, status=403)
-        session = Session(LINK_USER, Role.ADMIN, ends_s)
+        session, narrowed = Session(LINK_USER, Role.ADMIN, ends_s), False
     else:
         user = await dashboard.accounts.log_in(form.get("name", ""), form.get("password", ""))
         if user is None:
             return _page(dashboard, problem="name or password is wrong", status=403)
-        session = Session(user.name, user.role, ends_s, user.number)
-    answer = RedirectResponse(dashboard.url("/"), 303)
+        session, narrowed = Session(user.name, user.role, ends_s, user.number), user.scope.narrowed
+    answer = RedirectResponse(dashboard.url("/tasks" if narrowed else "/"), 303)
     answer.set_cookie(
         dashboard.cookie,
         seal(session, await dashboard.accounts.cookie_key()),

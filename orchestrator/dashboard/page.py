@@ -43,22 +43,33 @@ Read: TypeAlias = "Callable[[PageRequest], Awaitable[Mapping[str, Any]]]"
 
 @dataclass(frozen=True, slots=True)
 class WebPage:
-    """One page. Its template has a block `region_NAME` for each part that changes while the page is open."""
+    """One page. Its template has a block `region_NAME` for each part that changes while the page is open.
+
+    Attributes:
+        narrowed: it shows a narrowed user only what `PageRequest.includes` allows; else it refuses such a user.
+    """
 
     path: str
     template: str
     read: Read = field(repr=False)
+    narrowed: bool = False
 
 
 PAGES: Final[list[WebPage]] = []
 """All pages, in the order of the navigation."""
 
 
-def page(path: str, template: str) -> Callable[[Read], Read]:
-    """Declare the decorated function as the reader of a page."""
+def page(path: str, template: str, *, narrowed: bool = False) -> Callable[[Read], Read]:
+    """Declare the decorated function as the reader of a page.
+
+    Args:
+        path: below the base path; `{name}` is a part of it that `PageRequest.path` has.
+        template: its file.
+        narrowed: the function shows users who are narrowed to agents, queues or sessions only those.
+    """
 
     def declare(read: Read) -> Read:
-        PAGES.append(WebPage(path, template, read))
+        PAGES.append(WebPage(path, template, read, narrowed))
         return read
 
     return declare

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -16,8 +17,10 @@ from orchestrator.dashboard.app import LOOPBACK, make_app
 from orchestrator.dashboard.dashboard import Dashboard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
     from types import FrameType
+
+    from starlette.types import ASGIApp
 
     from orchestrator.core.settings import DashboardSettings, Settings
 
@@ -65,7 +68,7 @@ async def serve(settings: Settings, *, started: Callable[[Serving], None]) -> No
     """
     chosen = settings.dashboard
     async with Orchestrator(settings=settings) as orc:
-        dashboard = Dashboard(orc, base=chosen.base_path or "", read_only=chosen.read_only, secure=chosen.https)
+        dashboard = new_dashboard(orc)
         loopback = is_loopback(chosen.host)
         users = bool(await dashboard.accounts.users())
         if not loopback and not users:
@@ -77,14 +80,48 @@ async def serve(settings: Settings, *, started: Callable[[Serving], None]) -> No
         port = listener.getsockname()[1]
         url = f"http://{_host_of_url(chosen.host)}:{port}{dashboard.base}/"
         link = None if users else f"{url}login?link={await dashboard.accounts.make_link()}"
-        app = make_app(dashboard, hosts={*LOOPBACK, _host_of_url(chosen.host), *chosen.hosts})
+        app = make_app(dashboard, hosts=allowed_hosts(chosen))
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=BACKSTOP_S,
+            app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=BACKSTOP_S,
             server_header=False, proxy_headers=False,
         )  # fmt: skip
         server = _DashboardServer(config, dashboard)
-        started(Serving(url, link))
-        await server.serve(sockets=[listener])
+        async with dashboard.following():
+            started(Serving(url, link))
+            await server.serve(sockets=[listener])
+
+
+@asynccontextmanager
+async def dashboard_app(orc: Orchestrator) -> AsyncIterator[ASGIApp]:
+    """Open the dashboard as an ASGI application, to be mounted in another one or served by any ASGI server.
+
+    It follows the settings `dashboard` of the client. Set `dashboard.base_path` to the path of its mount, and
+    `dashboard.hosts` to the names by which browsers reach it.
+
+    Args:
+        orc: open client of the pool; it must stay open as long.
+    """
+    dashboard = new_dashboard(orc)
+    async with dashboard.following():
+        yield make_app(dashboard, hosts=allowed_hosts(orc.services.settings.dashboard))
+
+
+def new_dashboard(orc: Orchestrator) -> Dashboard:
+    """Return the dashboard that the settings of a client describe."""
+    chosen = orc.services.settings.dashboard
+    return Dashboard(
+        orc,
+        base=chosen.base_path or "",
+        read_only=chosen.read_only,
+        secure=chosen.https,
+        proxy_header=chosen.proxy_header or "",
+        proxies=frozenset(chosen.proxies),
+    )
+
+
+def allowed_hosts(chosen: DashboardSettings) -> frozenset[str]:
+    """Return the names that requests may ask for in `Host`."""
+    return frozenset({*LOOPBACK, _host_of_url(chosen.host), *chosen.hosts})
 
 
 def is_loopback(host: str) -> bool:

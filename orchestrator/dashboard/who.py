@@ -10,19 +10,25 @@ from orchestrator.dashboard.identity import Identity
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from orchestrator.accounts.accounts import Accounts
+    from orchestrator.dashboard.dashboard import Dashboard
 
 LINK_USER: Final = "local"
 """Name of who logged in by a one-time link."""
 
 
-async def identify(request: Request, accounts: Accounts, *, cookie: str) -> Identity | None:
+async def identify(request: Request, dashboard: Dashboard) -> Identity | None:
     """Return who sends the request. A request with a token is judged by the token alone."""
+    accounts = dashboard.accounts
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         found = await accounts.token(token.strip())
-        return None if found is None else Identity(found.name, found.role, by_token=True)
-    value = request.cookies.get(cookie)
+        return None if found is None else Identity(found.name, found.role, found.scope, by_token=True)
+    if dashboard.proxy_header and request.client and request.client.host in dashboard.proxies:
+        name = request.headers.get(dashboard.proxy_header)
+        if name is not None:
+            user = await accounts.user(name)
+            return None if user is None else Identity(user.name, user.role, user.scope)
+    value = request.cookies.get(dashboard.cookie)
     if value is None:
         return None
     session = unseal(value, await accounts.cookie_key())
@@ -32,5 +38,5 @@ async def identify(request: Request, accounts: Accounts, *, cookie: str) -> Iden
         user = await accounts.user(session.name)
         if user is None or user.number != session.login:
             return None
-        return Identity(user.name, min(user.role, session.role))
+        return Identity(user.name, min(user.role, session.role), user.scope)
     return Identity(session.name, session.role)

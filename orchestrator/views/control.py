@@ -118,5 +118,17 @@ def job_state(found: Receipts) -> JobState:
     return JobState("stored")
 
 
+async def lacks_secret(services: Services) -> bool:
+    """Return whether the pool's commands are signed and this process has no secret, so that its commands are refused.
+
+    The newest command tells; a pool without commands has no answer yet.
+    """
+    if _signer(services).wanted:
+        return False
+    newest = await services.store.execute("XREVRANGE", services.keys.control, "+", "-", "COUNT", 1)
+    fields = dict(zip(newest[0][1][::2], newest[0][1][1::2], strict=False)) if newest else {}
+    return bool(fields.get(b"s", b"").strip())
+
+
 def _signer(services: Services) -> Signer:
     return signer_of(services.settings, place=services.keys.root)

@@ -13,6 +13,9 @@ from orchestrator.cli.terminal.output import is_terminal
 from orchestrator.cli.terminal.parsing import Commands, option, positional
 from orchestrator.core.errors import InvalidInput
 
+Agents: TypeAlias = Annotated[tuple[str, ...], option("--agent", metavar="AGENT", many=True)]
+Queues: TypeAlias = Annotated[tuple[str, ...], option("--queue", metavar="QUEUE", many=True)]
+Sessions: TypeAlias = Annotated[tuple[str, ...], option("--session", metavar="SESSION", many=True)]
 RoleWord: TypeAlias = Literal["viewer", "operator", "admin"]
 
 users = Commands("user", "orc web user add ada --role admin", "orc web user list", "orc web user remove ada")
@@ -26,7 +29,14 @@ TokenName: TypeAlias = Annotated[str, positional("NAME", help="Name of the token
 
 @users.command("add", "orc web user add ada --role operator", "pass show orc | orc web user add ada")
 async def add(
-    name: UserName, /, *, role: Annotated[RoleWord, option("--role")] = "viewer", common: Globals = DEFAULTS
+    name: UserName,
+    /,
+    *,
+    role: Annotated[RoleWord, option("--role")] = "viewer",
+    agents: Agents = (),
+    queues: Queues = (),
+    sessions: Sessions = (),
+    common: Globals = DEFAULTS,
 ) -> None:
     """Add a user, or give one a new role and password, which ends its sessions.
 
@@ -34,12 +44,16 @@ async def add(
 
     Args:
         role: viewer reads; operator pauses, stops, cancels and retries; admin also deletes [viewer].
+        agents: Narrow it to this agent; may be repeated.
+        queues: Narrow it to this queue, as skill:review; may be repeated.
+        sessions: Narrow it to this session; may be repeated.
     """
-    from orchestrator.accounts.model import Role
+    from orchestrator.accounts.model import AccountScope, Role
 
+    scope = AccountScope(frozenset(agents), frozenset(queues), frozenset(sessions))
     password = _read_password()
     async with common.services() as services:
-        await services.accounts.put_user(name, Role.of_word(role), password)
+        await services.accounts.put_user(name, Role.of_word(role), password, scope=scope)
     output.say(f"user {name} may log in as {role}")
 
 
@@ -48,9 +62,11 @@ async def list_users(*, common: Globals = DEFAULTS) -> None:
     """List the users of the dashboard."""
     async with common.services() as services:
         found = await services.accounts.users()
-    rows = [{"name": user.name, "role": user.role.word, "since": user.made_at} for user in found]
+    rows = [
+        {"name": user.name, "role": user.role.word, "sees": user.scope.words, "since": user.made_at} for user in found
+    ]
     output.show_list(
-        common.output, rows, ("name", "role", "since"), key="name", empty="no users; one-time links log in"
+        common.output, rows, ("name", "role", "sees", "since"), key="name", empty="no users; one-time links log in"
     )
 
 
@@ -70,6 +86,9 @@ async def make(
     *,
     role: Annotated[RoleWord, option("--role")] = "viewer",
     days: Annotated[float, option("--days", metavar="N")] = 90.0,
+    agents: Agents = (),
+    queues: Queues = (),
+    sessions: Sessions = (),
     common: Globals = DEFAULTS,
 ) -> None:
     """Make a bearer token for the API and print it; it cannot be shown again.
@@ -77,11 +96,15 @@ async def make(
     Args:
         role: viewer, operator or admin [viewer].
         days: Days until it ends [90].
+        agents: Narrow it to this agent; may be repeated.
+        queues: Narrow it to this queue, as skill:review; may be repeated.
+        sessions: Narrow it to this session; may be repeated.
     """
-    from orchestrator.accounts.model import Role
+    from orchestrator.accounts.model import AccountScope, Role
 
+    scope = AccountScope(frozenset(agents), frozenset(queues), frozenset(sessions))
     async with common.services() as services:
-        token = await services.accounts.make_token(name, Role.of_word(role), days=days)
+        token = await services.accounts.make_token(name, Role.of_word(role), days=days, scope=scope)
     output.write(f"{token}\n")
 
 
@@ -91,10 +114,18 @@ async def list_tokens(*, common: Globals = DEFAULTS) -> None:
     async with common.services() as services:
         found = await services.accounts.tokens()
     rows = [
-        {"name": token.name, "hash": short, "role": token.role.word, "since": token.made_at, "until": token.ends_at}
+        {
+            "name": token.name,
+            "hash": short,
+            "role": token.role.word,
+            "sees": token.scope.words,
+            "since": token.made_at,
+            "until": token.ends_at,
+        }
         for short, token in found
     ]
-    output.show_list(common.output, rows, ("name", "hash", "role", "since", "until"), key="name", empty="no tokens")
+    columns = ("name", "hash", "role", "sees", "since", "until")
+    output.show_list(common.output, rows, columns, key="name", empty="no tokens")
 
 
 @tokens.command("revoke", "orc web token revoke ci")

@@ -2,6 +2,7 @@
 
 from orchestrator.dashboard.pages import (
     agents,
+    commands,
     control,
     overview,
     questions,
@@ -14,5 +15,5 @@ from orchestrator.dashboard.pages import (
     workers,
 )
 
-ALL = (overview, queues, agents, workers, tasks, task, task_tree, task_value, questions, submit, control)
+ALL = (overview, queues, agents, workers, tasks, task, task_tree, task_value, questions, submit, control, commands)
 """The modules, in the order of the navigation."""

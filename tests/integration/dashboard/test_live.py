@@ -1,0 +1,167 @@
+"""Streams of pages: resumption, shared reads, the end; and where the application may be mounted."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import httpx2
+import pytest
+from starlette.applications import Starlette
+
+from orchestrator import NotFound
+from orchestrator.accounts.model import AccountScope, Role
+from orchestrator.dashboard import live
+from orchestrator.dashboard.identity import Identity
+from orchestrator.dashboard.live import patches
+from orchestrator.dashboard.page import PageRequest, WebPage
+from orchestrator.dashboard.serving import dashboard_app
+from tests.helpers.web_client import WebClient
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.helpers.local_team import LocalTeam
+
+ADMIN = Identity("ada", Role.ADMIN)
+
+
+async def _events(web: WebClient, regions: Mapping[str, str], seen: str) -> list[str]:
+    """Return the events of a stream whose server stops at once."""
+
+    async def render() -> Mapping[str, str]:
+        return regions
+
+    web.dashboard.stopping.set()
+    return [one async for one in patches(web.dashboard.feed, render, stopping=web.dashboard.stopping, seen=seen)]
+
+
+async def test_a_stream_resumes(team: LocalTeam) -> None:
+    """A page that names its last event gets only the regions that changed since, also from another copy."""
+    first = await _events(WebClient(team.orc), {"a": "<p>1</p>", "b": "<p>2</p>"}, "")
+    found = re.search(r"^id: (.+)$", first[1], re.MULTILINE)
+    assert found is not None
+    assert "event: bye" in first[-1]
+    again = await _events(WebClient(team.orc), {"a": "<p>1</p>", "b": "<p>3</p>"}, found[1])
+    assert "<p>3</p>" in again[1]
+    assert "#a" not in again[1]
+    nothing = await _events(WebClient(team.orc), {"a": "<p>1</p>", "b": "<p>2</p>"}, found[1])
+    assert nothing[1].startswith(":")
+    for damaged in ("1-0", "a=,b", "=", "a=b=c", "\ud800"):
+        assert "<p>1</p>" in (await _events(WebClient(team.orc), {"a": "<p>1</p>"}, damaged))[1]
+
+
+async def test_equal_reads_share_one(team: LocalTeam) -> None:
+    """Fifty pages that show the same read once; another query or other rights read anew."""
+    web, reads = WebClient(team.orc), 0
+    began, go_on = anyio.Event(), anyio.Event()
+
+    async def read(_: PageRequest) -> Mapping[str, Any]:
+        nonlocal reads
+        reads += 1
+        began.set()
+        await go_on.wait()
+        return {"reads": reads}
+
+    page, found = WebPage("/x", "x.html", read), []
+
+    async def ask(identity: Identity, **query: str) -> None:
+        found.append((await web.dashboard.read(page, PageRequest(team.services, identity, {}, query)))["reads"])
+
+    async with anyio.create_task_group() as group:
+        for _ in range(50):
+            group.start_soon(ask, ADMIN)
+        await began.wait()
+        go_on.set()
+    assert (reads, found) == (1, [1] * 50)
+    await ask(ADMIN, state="dead")
+    await ask(Identity("bob", Role.ADMIN, AccountScope(frozenset({"editor"}))))
+    await ask(Identity("eve", Role.VIEWER))
+    assert reads == 4
+    web.dashboard.forget_reads()
+    await ask(ADMIN)
+    assert reads == 5
+
+
+async def test_a_cancelled_read_is_done_by_another(team: LocalTeam) -> None:
+    """The browser whose request reads goes away: those that wait for it read themselves. A failure is shared."""
+    web, reads = WebClient(team.orc), 0
+    began = anyio.Event()
+
+    async def read(_: PageRequest) -> Mapping[str, Any]:
+        nonlocal reads
+        reads += 1
+        if reads == 1:
+            began.set()
+            await anyio.sleep_forever()
+        return {"reads": reads}
+
+    async def ask(page: WebPage) -> Any:
+        return await web.dashboard.read(page, PageRequest(team.services, ADMIN, {}, {}))
+
+    page, found = WebPage("/x", "x.html", read), []
+
+    async def wait_for_it() -> None:
+        found.append((await ask(page))["reads"])
+
+    async with anyio.create_task_group() as group:
+        with anyio.CancelScope() as gone:
+            group.start_soon(_cancelled_by, began, gone)
+            await ask(page)
+        group.start_soon(wait_for_it)
+        group.start_soon(wait_for_it)
+    assert found == [2, 2]
+
+    async def fail(_: PageRequest) -> Mapping[str, Any]:
+        raise NotFound("no such thing")
+
+    with pytest.raises(NotFound):
+        await ask(WebPage("/y", "x.html", fail))
+
+
+async def _cancelled_by(began: anyio.Event, scope: anyio.CancelScope) -> None:
+    await began.wait()
+    scope.cancel()
+
+
+async def test_streams_are_limited(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process holds so many streams; the next page is told to come later."""
+    monkeypatch.setattr("orchestrator.dashboard.app.MAX_STREAMS", 1)
+    assert live.MAX_STREAMS > 1
+    web = WebClient(team.orc)
+    await web.log_in()
+    web.dashboard.stopping.set()
+    assert (await web.get("/live/commands")).status_code == 200
+    with web.dashboard.feed.reader():
+        answer = await web.get("/live/commands")
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "30")
+
+
+async def test_mounted_in_another_application(team: LocalTeam) -> None:
+    """Below the path of its mount, with its own checks; without the path it is not there."""
+    orc = await team.client(dashboard__base_path="/ops/orc", dashboard__hosts=("example.org",))
+    async with dashboard_app(orc) as app:
+        outer = Starlette()
+        outer.mount("/ops/orc", app)
+        transport = httpx2.ASGITransport(app=outer)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://example.org") as http:
+            assert (await http.get("/ops/orc/login")).status_code == 200
+            answer = await http.get("/ops/orc/commands")
+            assert (answer.status_code, answer.headers["location"]) == (303, "/ops/orc/login")
+            assert (await http.get("/login")).status_code == 404
+            assert (await http.get("/ops/orc/login", headers={"Host": "evil.example"})).status_code == 421
+        transport = httpx2.ASGITransport(app=app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://example.org") as http:
+            assert (await http.get("/ops/orc/login")).status_code == 200
+            assert (await http.get("/login")).status_code == 404
+            assert (await http.get("/ops/orcs/login")).status_code == 404
+
+
+async def test_the_clock_of_redis(team: LocalTeam) -> None:
+    """Each page has the distance of the two clocks."""
+    web = WebClient(team.orc)
+    await web.log_in()
+    await web.get("/commands")
+    assert web.dashboard.skew_s is not None
+    assert abs(web.dashboard.skew_s) < 1
