@@ -41,7 +41,8 @@ bob = Agent("bob", lease=LEASE_S)
 def say(who: str, what: str) -> None:
     """Print a step with the second of the minute."""
     now_s = time.time()
-    print(f"{now_s % 60:04.1f} {who:>6}: {what}", flush=True)
+    # The line and its end in one write: with PYTHONUNBUFFERED, print() writes each, and three processes mix theirs.
+    print(f"{now_s % 60:04.1f} {who:>6}: {what}\n", end="", flush=True)
 
 
 async def write(ctx: TaskContext, line: str, *, freeze: bool = False) -> None:

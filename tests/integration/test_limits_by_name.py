@@ -13,11 +13,12 @@ from orchestrator import Agent, InvalidInput, Submission, TaskContext
 from orchestrator.core.errors import UpgradeUnfinished
 from orchestrator.core.formats import FORMAT, OLDEST_FORMAT
 from tests.helpers.guards import keys_of
-from tests.helpers.local_team import TIMEOUT_S
+from tests.helpers.local_team import TIMEOUT_S, run_local_team
 
 if TYPE_CHECKING:
     import redis
 
+    from orchestrator.core.settings import Settings
     from tests.helpers.local_team import LocalTeam
 
 
@@ -73,22 +74,24 @@ async def test_large_costs(team: LocalTeam) -> None:
     assert (await check()).used == 2**53
 
 
-async def test_old_programs_in_the_pool(team: LocalTeam, redis_client: redis.Redis) -> None:
+async def test_old_programs_in_the_pool(settings: Settings, redis_client: redis.Redis) -> None:
     """Below the version floor a limit counts as old programs do; what they cannot count is refused until then."""
-    redis_client.set(team.services.keys.format, OLDEST_FORMAT)
-    limits = (await team.client()).limits
-    assert (await limits.check("calls", 5, 3600, cost=3)).used == 3
-    keys = {name.rpartition("}:")[2] for name in keys_of(redis_client, team.settings.prefix) if "{limit:" in name}
-    assert keys == {"window:3600000"}
-    for limit, cost in ((10**6, 1), (10**5, 501)):
-        with pytest.raises(UpgradeUnfinished, match="orc upgrade finish"):
-            await limits.check("tokens", limit, 3600, cost=cost)
-    redis_client.set(team.services.keys.format, FORMAT)
-    assert (await limits.check("tokens", 10**6, 3600, cost=501)).allowed
-    # What was counted by units counts on, also for a program that has not heard of the floor.
-    assert not (await limits.check("calls", 5, 3600, cost=3)).allowed
-    assert (await limits.check("calls", 5, 3600, cost=2)).used == 5
-    assert not (await team.orc.limits.check("calls", 5, 3600)).allowed
+    # A supervisor that leads raises the floor again to the one that it has seen.
+    async with run_local_team(settings, supervised=False) as team:
+        redis_client.set(team.services.keys.format, OLDEST_FORMAT)
+        limits = (await team.client()).limits
+        assert (await limits.check("calls", 5, 3600, cost=3)).used == 3
+        keys = {name.rpartition("}:")[2] for name in keys_of(redis_client, team.settings.prefix) if "{limit:" in name}
+        assert keys == {"window:3600000"}
+        for limit, cost in ((10**6, 1), (10**5, 501)):
+            with pytest.raises(UpgradeUnfinished, match="orc upgrade finish"):
+                await limits.check("tokens", limit, 3600, cost=cost)
+        redis_client.set(team.services.keys.format, FORMAT)
+        assert (await limits.check("tokens", 10**6, 3600, cost=501)).allowed
+        # What was counted by units counts on, also for a program that has not heard of the floor.
+        assert not (await limits.check("calls", 5, 3600, cost=3)).allowed
+        assert (await limits.check("calls", 5, 3600, cost=2)).used == 5
+        assert not (await team.orc.limits.check("calls", 5, 3600)).allowed
 
 
 async def test_counts_once(team: LocalTeam) -> None:

@@ -24,11 +24,12 @@ from orchestrator.views.limits import list_limits
 from orchestrator.views.status import read_status
 from orchestrator.why.model import Cause
 from orchestrator.workers.testing import run_skill
-from tests.helpers.local_team import TIMEOUT_S
+from tests.helpers.local_team import TIMEOUT_S, run_local_team
 from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle
+    from orchestrator.core.settings import Settings
     from tests.helpers.local_team import LocalTeam
 
 RATE = "1000/s"
@@ -174,14 +175,16 @@ async def test_an_answer_is_passed_on_as_it_is(team: LocalTeam) -> None:
     assert (listed.kind, listed.reason) == ("hold-limit", "4" * 500)
 
 
-async def test_pauses_wait_for_the_end_of_an_upgrade(team: LocalTeam) -> None:
+async def test_pauses_wait_for_the_end_of_an_upgrade(settings: Settings) -> None:
     """Older programs would assign all the same, so nothing is given."""
-    store = team.services.store
-    await store.execute("SET", store.keys.format, Feature.TIMED_PAUSES.floor - 1)
-    store.floor.value = Feature.TIMED_PAUSES.floor - 1
-    with pytest.raises(UpgradeUnfinished, match="a pause with an end"):
-        await send(store, team.services.settings, HoldAgent(agent="one", for_s=60))
-    assert not await store.execute("EXISTS", store.keys.desired)
+    # A supervisor that leads raises the floor again to the one that it has seen.
+    async with run_local_team(settings, supervised=False) as team:
+        store = team.services.store
+        await store.execute("SET", store.keys.format, Feature.TIMED_PAUSES.floor - 1)
+        store.floor.value = Feature.TIMED_PAUSES.floor - 1
+        with pytest.raises(UpgradeUnfinished, match="a pause with an end"):
+            await send(store, team.services.settings, HoldAgent(agent="one", for_s=60))
+        assert not await store.execute("EXISTS", store.keys.desired)
 
 
 async def test_a_test_of_a_handler_needs_no_pool(team: LocalTeam) -> None:

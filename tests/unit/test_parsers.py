@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 CORPUS: Final = tuple(path.read_bytes() for path in sorted((Path(__file__).parent / "corpus").iterdir()))
 EXAMPLES: Final = 60
 SIGNER: Final = Signer("", "", "a:b:c:{pool:p}")
-LONG: Final = 5000
+LONG: Final = 1000
 _FIELDS: Final = (
     *("state", "env", "queue", "at", "gen", "reason", "ended", "fails", "deaths", "lane", "cancel", "progress"),
     *("awaits", "result", "ran", "ran:1", "error:1", "ask:1", "answer:1", "answered:1", "asks", "snoozes", "dropped"),
