@@ -36,7 +36,7 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
 
 def run(environ: dict[str, str], *command: str) -> str:
     """Type a command in the second terminal; answer what it printed."""
-    done = subprocess.run(command, cwd=EXAMPLES, env=environ, capture_output=True, text=True, timeout=40, check=False)
+    done = subprocess.run(command, cwd=EXAMPLES, env=environ, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

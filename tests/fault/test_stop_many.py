@@ -26,7 +26,8 @@ WITHIN_S = 3.0
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.blocks_loop  # it starts 50 processes and reads with a plain client
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("count", [50])
 async def test_a_stop_reaches_everybody(
     redis_server: RedisServer, prefix: str, attempt_log: AttemptLog, gate: Path, count: int
@@ -42,7 +43,8 @@ async def test_a_stop_reaches_everybody(
             await wait_for(
                 lambda: len(subprocesses.workers_of(direct, keys, "busy")) == count,
                 lambda: host.describe("all workers"),
-                30,
+                90,
+                poll_s=0.1,  # else the processes that start wait for those who ask
             )
             handles = [await orc.submit(SKILLS[n % 4], {"gate": str(gate)}) for n in range(count)]
             await wait_for(lambda: len(attempt_log.notes("begun")) == count, lambda: host.describe("all to run"), 30)
@@ -64,7 +66,8 @@ async def test_a_stop_reaches_everybody(
             await wait_for(
                 lambda: len(subprocesses.workers_of(direct, keys, "busy")) == count + 1,
                 lambda: late.describe("a worker"),
-                15,
+                30,
+                poll_s=0.1,
             )
             (newcomer,) = subprocesses.workers_of(direct, keys, "busy").keys() - workers.keys()
             await wait_for(
