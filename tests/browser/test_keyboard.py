@@ -59,7 +59,7 @@ def test_patches_keep_what_one_types(site: Site, browser: Browser) -> None:
     browser.type(".stop input[name=reason]", "half a")
     before = browser.one("#health").text
     for _ in range(3):
-        site.terminal.orc("tasks", "submit", "translate", "-a", "text=more")
+        site.terminal.orc("tasks", "submit", "write", "-a", "topic=more")
     wait_until(lambda: browser.one("#health").text != before, "other numbers", 10)
     browser.press(" reason")
     assert browser.one(".stop input[name=reason]").get_attribute("value") == "half a reason"
