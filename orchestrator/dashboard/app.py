@@ -14,6 +14,7 @@ from orchestrator.dashboard import actions, assets, commands, login, pages
 from orchestrator.dashboard.guard import BodyTooLarge, Guard
 from orchestrator.dashboard.live import MAX_STREAMS, patches, stream
 from orchestrator.dashboard.page import PAGES, PageRequest
+from orchestrator.dashboard.rendering import render_regions
 from orchestrator.dashboard.route import ROUTES, DeclaredRoute, RouteRefused, allowed
 from orchestrator.dashboard.who import identify
 
@@ -119,13 +120,7 @@ async def _live(page: WebPage, dashboard: Dashboard, identity: Identity, request
             found = await dashboard.read(page, asked)
         except OrchestratorError as failure:
             return {"problem": dashboard.templates.get_template("problem.html").render(text=str(failure))}
-        context = template.new_context({**common, **found})
-        regions = {
-            name.removeprefix("region_"): "".join(block(context))
-            for name, block in template.blocks.items()
-            if name.startswith("region_")
-        }
-        return {"problem": "", **regions}
+        return {"problem": "", **render_regions(template, {**common, **found})}
 
     seen = request.headers.get("last-event-id", "")
     return stream(patches(dashboard.feed, render, stopping=dashboard.stopping, seen=seen))

@@ -21,6 +21,8 @@ from orchestrator.core.durations import in_words
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from jinja2 import Template
+
 FOLDER: Final = Path(__file__).parent
 STATES: Final[Mapping[str, tuple[str, str]]] = {
     "ready": ("○", "wait"),
@@ -58,6 +60,18 @@ def make_environment() -> Environment:
         "query": lambda values: urlencode({name: value for name, value in values.items() if value not in (None, "")}),
     }
     return environment
+
+
+def render_regions(template: Template, values: Mapping[str, object]) -> dict[str, str]:
+    """Render the parts of a page that change while it is open: its blocks `region_NAME`, by their names."""
+    context = template.new_context(dict(values))
+    # The first step of a rendering makes the macros and variables that blocks share.
+    next(template.root_render_func(context))
+    return {
+        name.removeprefix("region_"): "".join(block(context))
+        for name, block in template.blocks.items()
+        if name.startswith("region_")
+    }
 
 
 def visible(text: object) -> str:

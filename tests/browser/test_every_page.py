@@ -35,7 +35,7 @@ def addresses(site: Site) -> Iterator[str]:
                 queue=quote("agent:editor", safe=""),
                 worker="nobody",
                 session=site.names["session"],
-                kind="pause_agent",
+                kind="pause-agent",
                 action="cancel",
             )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.dashboard.rendering import make_environment, size, visible
+from jinja2 import DictLoader
+
+from orchestrator.dashboard.rendering import make_environment, render_regions, size, visible
 
 
 def test_invisible_characters_are_spelled_out() -> None:
@@ -28,3 +30,16 @@ def test_sizes() -> None:
         "20.0 MB",
         "5000.0 GB",
     ]
+
+
+def test_regions_share_what_the_page_defines() -> None:
+    """A region rendered alone, for a patch, has the macros and variables of its template."""
+    environment = make_environment()
+    environment.loader = DictLoader({
+        "base": "<main>{% block main %}{% endblock %}</main>",
+        "page": "{% extends 'base' %}{% macro twice(text) %}{{ text }}{{ text }}{% endmacro %}{% set end = '.' %}"
+        "{% block main %}<p>{% block region_a %}{{ twice(said) }}{{ end }}{% endblock %}</p>{% endblock %}",
+    })  # fmt: skip
+    template = environment.get_template("page")
+    assert template.render(said="<x>") == "<main><p>&lt;x&gt;&lt;x&gt;.</p></main>"
+    assert render_regions(template, {"said": "<x>"}) == {"a": "&lt;x&gt;&lt;x&gt;."}
