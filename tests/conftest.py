@@ -114,8 +114,8 @@ def prefix(request: pytest.FixtureRequest, redis_client: redis.Redis) -> Iterato
     namespace = f"t{secrets.token_hex(5)}:test:t"
     with _logging_in(request, namespace):
         yield namespace
-        is_silent = request.node.get_closest_marker("denied") or _unparted(request)
-        refused = [] if is_silent else roles.denials(redis_client, namespace)
+        is_silent = request.node.get_closest_marker("denied") or not _parted(request)
+        refused = [] if is_silent else roles.denials(namespace)
     # A test may have left the server frozen, full or dead only if the server was its own; this one answers.
     keys = keys_of(redis_client, namespace)
     immortal = keys_without_ttl(redis_client, keys)
@@ -127,24 +127,23 @@ def prefix(request: pytest.FixtureRequest, redis_client: redis.Redis) -> Iterato
         pytest.fail("keys without a time to live that are not listed as permanent:\n" + "\n".join(immortal))
 
 
-def _unparted(request: pytest.FixtureRequest) -> bool:
-    """Return whether the programs of a test log in with the default user: on groups, and where it asks so."""
-    by_role = request.path.stem in roles.FILES or bool(os.environ.get("ORC_TEST_ROLES"))
-    if "integration" not in request.path.parts or not by_role or request.node.get_closest_marker("default_user"):
-        return True
-    return not hasattr(request.getfixturevalue("redis_server"), "directory")
+def _parted(request: pytest.FixtureRequest) -> bool:
+    """Return whether the programs of a test log in with the users of their roles."""
+    if request.node.get_closest_marker("default_user") or request.path.stem in roles.DEFAULT_USER:
+        return False
+    return not roles.FOLDERS.isdisjoint(request.path.parts)
 
 
 def _logging_in(request: pytest.FixtureRequest, namespace: str) -> AbstractContextManager[None]:
     """Let the programs of a test log in with the users of their roles."""
-    if _unparted(request):
+    if not _parted(request):
         return nullcontext()
     marker = request.node.get_closest_marker("roles")
     chosen = {} if marker is None else marker.kwargs
     # A program that gives commands is no client.
     if ".admin" in inspect.getsource(request.module):
         chosen = {"client": "operator", **chosen}
-    return roles.logging_in(request.getfixturevalue("redis_server"), namespace, **chosen)
+    return roles.logging_in(namespace, **chosen)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

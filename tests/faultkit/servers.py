@@ -11,7 +11,7 @@ import shutil
 import socket
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import redis
 from redis.backoff import NoBackoff
@@ -24,10 +24,18 @@ from orchestrator.testing.waiting import wait_until
 from tests.faultkit.processes import ActorProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
 _START_TIMEOUT_S: Final = 20.0
+
+RUNNING: Final[set[RedisServer]] = set()
+"""The servers of this process that run."""
+USERS: Final[list[Callable[[ServerBinary], Sequence[str]]]] = []
+"""What returns the options of users for each server that starts; see `tests.helpers.roles`."""
+REFUSED: Final[list[Mapping[str, Any]]] = []
+"""What servers that were closed had refused to such users."""
+_ASK_S: Final = 0.5
 
 _WITHOUT_DISK_SIGNAL: Final = ("sh", "-c", 'trap "" XFSZ; exec "$0" "$@"')
 """Makes a file limit an error for the server instead of a signal, as on a full disk."""
@@ -78,6 +86,8 @@ class RedisServer:
         self._env = env
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._process: ActorProcess | None = None
+        self.has_users = False
+        """Whether it has the users of tests, see `USERS`."""
 
     def __enter__(self) -> Self:
         return self.start()
@@ -105,6 +115,16 @@ class RedisServer:
         return f"unix://{self.directory}/redis.sock" if self.port is None else f"redis://127.0.0.1:{self.port}/0"
 
     @property
+    def takes_users(self) -> bool:
+        """Whether it may get users of tests, because no file gives it its own."""
+        return "include" not in self._options
+
+    @property
+    def places(self) -> set[str]:
+        """Its socket and its port, as they stand in URLs."""
+        return {f"{self.directory}/redis.sock", *([str(self.port)] if self.port else [])}
+
+    @property
     def runs(self) -> bool:
         """Whether its process is there, be it frozen."""
         return self._process is not None and self._process.returncode is None
@@ -126,17 +146,22 @@ class RedisServer:
         # With setpriv, the server ends with a killed test process.
         die_with_parent = [setpriv, "--pdeathsig", "KILL"] if (setpriv := shutil.which("setpriv")) else []
         arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
-        command = [*_WITHOUT_DISK_SIGNAL, *die_with_parent, str(self.binary.path), *arguments]
+        users = [word for options in USERS if self.takes_users for word in options(self.binary)]
+        self.has_users = bool(users)
+        command = [*_WITHOUT_DISK_SIGNAL, *die_with_parent, str(self.binary.path), *arguments, *users]
         self._process = ActorProcess(command, name="redis-server", env=self._env).start()
         try:
             wait_until(self._answers, lambda: self.process.describe("an answer to PING"), _START_TIMEOUT_S, poll_s=0.01)
         except BaseException:
             self.close()
             raise
+        RUNNING.add(self)
         return self
 
     def kill(self) -> None:
         """Kill it; the directory stays for the next `start`."""
+        REFUSED.extend(self.refused())
+        RUNNING.discard(self)
         self.process.kill()
         self.process.close()
         self._process = None
@@ -172,9 +197,18 @@ class RedisServer:
                 if not is_known:
                     direct.script_load(script.text)
 
-    def client(self) -> redis.Redis:
+    def client(self, **options: Any) -> redis.Redis:
         """Return a synchronous client without retries; close it."""
-        return redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0))
+        return redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0), **options)
+
+    def refused(self) -> Sequence[Mapping[str, Any]]:
+        """Return what it has refused to users of tests, if it has some and answers."""
+        if not self.has_users:
+            return ()
+        with contextlib.suppress(redis.RedisError), self.client(socket_timeout=_ASK_S) as client:
+            found: Any = client.acl_log(1000)
+            return tuple(found)
+        return ()
 
     def _answers(self) -> bool:
         if self.process.returncode is not None:

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from tests.helpers.attempt_log import AttemptLog
+from tests.helpers.roles import LOGINS
 from tests.helpers.subprocesses import ROOT
 from tests.helpers.team import make_settings
 
@@ -70,6 +71,7 @@ class ForkedActors:
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        url = LOGINS.url(url, "supervisor" if kind == "supervisor" else "worker")
         order = {"kind": kind, "url": url, "prefix": prefix, "attempt_log": str(attempt_log), "timings": timings}
         order["log"] = str(self._logs / f"{name}.log")
         with self._ordering:

@@ -7,26 +7,28 @@ the plain clients with which tests look at the data, log in with the default use
 from __future__ import annotations
 
 import re
+import subprocess
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from orchestrator.doctor.acl import ROLES, AclScope, acl_user
 from orchestrator.store import links
 from orchestrator.store.store import Store
 from orchestrator.testing.temporary_pool import TemporaryPool
-from tests.faultkit import proxy
+from tests.faultkit import proxy, servers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
-    import redis
-
+    from orchestrator.embedded.server_binary import ServerBinary
     from tests.faultkit.servers import RedisServer
 
 PASSWORD: Final = "pw"
+URL: Final = "ORC_REDIS__URL"
+VECTOR_SETS_SINCE: Final = 8
 NAMES: Final = frozenset(role.name for role in ROLES)
 OF_CONNECTIONS: Final[Mapping[str, str]] = {
     "client": "client",
@@ -49,35 +51,11 @@ READING: Final = frozenset(
 """Commands of `orc` that a viewer runs."""
 
 
-FILES: Final = frozenset(
-    {
-        "test_acl",
-        "test_agent_state",
-        "test_asking",
-        "test_boards",
-        "test_cancelling",
-        "test_chat",
-        "test_children",
-        "test_cli_answering",
-        "test_cli_dead",
-        "test_cli_forget",
-        "test_cli_locks",
-        "test_desired_state",
-        "test_execution_locks",
-        "test_extraction",
-        "test_handles",
-        "test_lanes",
-        "test_limits",
-        "test_output",
-        "test_pauses",
-        "test_payload_store",
-        "test_retrying",
-        "test_schedules",
-        "test_views",
-        "test_worker",
-    }
-)
-"""Integration tests that always log in by role; the others do with the variable `ORC_TEST_ROLES`."""
+FOLDERS: Final = frozenset({"integration", "e2e", "fault"})
+"""Folders of tests whose programs log in by role, but for those in `DEFAULT_USER`."""
+DEFAULT_USER: Final[Mapping[str, str]] = {
+}
+"""Files of tests whose programs log in as the default user, with the reason."""
 TRIED: Final = frozenset({"config|get", "eval_ro"})
 """Commands that programs try and can do without, as they do without setting the floor of an empty pool."""
 
@@ -87,35 +65,46 @@ class Logins:
     """The logins of the test that runs.
 
     Attributes:
-        places: sockets and ports of servers that have the users.
+        prefix: the namespace that the users may use; empty: all programs log in as the default user.
         roles: by the name of connections.
     """
 
-    places: set[str] = field(default_factory=set)
+    prefix: str = ""
     roles: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, url: str, connection: str) -> str | None:
         """Return the user of a connection; None for the default user."""
-        parts = urlsplit(url)
-        if parts.username or not {parts.path, str(parts.port), _upstream(parts.port)} & self.places:
+        if "@" in url or not _reaches_users(url):
             return None
         return self.roles.get(re.split(r"[^a-z]", connection, maxsplit=1)[0])
+
+    def url(self, url: str, role: str) -> str:
+        """Return a URL with the login of a role, if its server has one."""
+        if not self.prefix or "@" in url or not _reaches_users(url):
+            return url
+        return url.replace("://", f"://{self.roles.get(role, role)}:{PASSWORD}@", 1)
 
 
 LOGINS: Final = Logins()
 
 
-def _upstream(port: int | None) -> str:
-    found = proxy.UPSTREAMS.get(port or 0, "")
-    return found if isinstance(found, str) else str(found[1])
+def _reaches_users(url: str) -> bool:
+    """Return whether a URL leads to a server that has the users: itself, by a proxy, or by sentinels."""
+    places = set().union(*(server.places for server in servers.RUNNING if server.has_users))
+    named = [url.removeprefix("unix://"), *re.findall(r":(\d+)", url)]
+    proxied = [proxy.UPSTREAMS.get(int(port), "") for port in named[1:]]
+    upstreams = [found if isinstance(found, str) else str(found[1]) for found in proxied]
+    return bool(places & {*named, *upstreams}) or (url.startswith("redis+sentinel") and bool(places))
 
 
 def install() -> None:
-    """Let connections of this process log in by their names, from now on."""
+    """Let connections of this process, and programs that it starts, log in by their names, from now on."""
     for name in ("AsyncConnectionPool", "ConnectionPool"):
         plain: Any = getattr(links, name)
         setattr(links, name, _logging_in(plain))
     TemporaryPool.start_supervisor = _start_supervisor  # type: ignore[assignment,method-assign]
+    subprocess.Popen.__init__ = _start_program(subprocess.Popen.__init__)  # type: ignore[method-assign]
+    servers.USERS.append(_options)
 
 
 def _logging_in(plain: Any) -> Any:
@@ -129,12 +118,42 @@ def _logging_in(plain: Any) -> Any:
     return LoggingIn
 
 
+def _start_program(plain: Any) -> Any:
+    """Return what starts programs with the URL of their role, in their variables and among their words."""
+
+    @wraps(plain)
+    def start(self: Any, args: Any, *others: Any, **options: Any) -> None:
+        if LOGINS.prefix and not isinstance(args, (str, bytes)):
+            args, environ = [*args], options.get("env")
+            role = _role_of([str(word) for word in args])
+            args = [LOGINS.url(word, role) if isinstance(word, str) and "://" in word[:20] else word for word in args]
+            if environ is not None and URL in environ:
+                options["env"] = {**environ, URL: LOGINS.url(environ[URL], role)}
+        plain(self, args, *others, **options)
+
+    return start
+
+
+def _role_of(words: list[str]) -> str:
+    """Return the role of a program by its command line; that of a client, unless it is a program of ours."""
+    files = [word for word in words if word.endswith(".py") and Path(word).is_file()]
+    text = " ".join([*words, *(Path(file).read_text() for file in files)])
+    if "supervisor run" in text or "run_supervisor" in text or re.search(r"\borc\S* (up|demo)\b", text):
+        return "supervisor"
+    if "worker run" in text or "orchestrator.workers" in text or re.search(r"^ *(orchestrator\.)?run\(", text, re.M):
+        return "worker"
+    typed = re.search(r"(?:/orc|-m orchestrator) (.*)", text, re.DOTALL)
+    if typed is None:
+        return "operator" if ".admin" in text else "client"
+    return "viewer" if _only_reads(typed[1].split(" ")) else "operator"
+
+
 _start_as_test = TemporaryPool.start_supervisor
 
 
 async def _start_supervisor(pool: TemporaryPool) -> Any:
     """Start the supervisor of a temporary pool with a connection of its own, as the program has it."""
-    if not LOGINS.places:
+    if not LOGINS.prefix:
         return await _start_as_test(pool)
     services = pool.services
     store = await pool._stack.enter_async_context(Store(services.endpoint, services.keys, name="supervisor"))
@@ -148,55 +167,68 @@ async def _start_supervisor(pool: TemporaryPool) -> Any:
 def set_users(server: RedisServer, prefix: str, *, pool: str | None = None, loader_only: bool = False) -> None:
     """Give a server the users of all roles for a namespace, or for one pool of it, and empty its ACL LOG."""
     with server.client() as admin, admin.pipeline(transaction=False) as pipeline:
-        scope = AclScope(prefix, pool, vector_sets=_has_vector_sets(server, admin), loader_only=loader_only)
-        for role in ROLES:
-            name, *rules = acl_user(role, scope)
-            pipeline.execute_command("ACL", "SETUSER", name, "reset", f">{PASSWORD}", *rules)
+        scope = AclScope(prefix, pool, vector_sets=_has_vector_sets(server.binary), loader_only=loader_only)
+        for name, rules in _users(scope):
+            pipeline.execute_command("ACL", "SETUSER", name, "reset", *rules)
         pipeline.acl_log_reset()
         pipeline.execute()
+    server.has_users = True
 
 
-def _has_vector_sets(server: RedisServer, admin: redis.Redis) -> bool:
-    path = server.binary.path
-    if path not in _VECTOR_SETS:
-        commands: Any = admin.command()
-        _VECTOR_SETS[path] = "vadd" in {name.lower() for name in commands}
-    return _VECTOR_SETS[path]
+def _users(scope: AclScope) -> Iterator[tuple[str, list[str]]]:
+    for role in ROLES:
+        name, on, *rules = acl_user(role, scope)
+        yield name, [on, f">{PASSWORD}", *rules]
 
 
-_VECTOR_SETS: Final[dict[Path, bool]] = {}
-"""Whether a program has vector sets."""
+def _options(binary: ServerBinary) -> list[str]:
+    """Return the options with which a server starts that has the users of the test that runs."""
+    if not LOGINS.prefix:
+        return []
+    users = _users(AclScope(LOGINS.prefix, vector_sets=_has_vector_sets(binary)))
+    return [word for name, rules in users for word in ("--user", name, *rules)]
+
+
+def _has_vector_sets(binary: ServerBinary) -> bool:
+    return binary.path.name != "valkey-server" and int(binary.version.partition(".")[0]) >= VECTOR_SETS_SINCE
 
 
 @contextmanager
-def logging_in(server: RedisServer, prefix: str, **roles: str) -> Iterator[None]:
-    """Let the programs of this process log in at a server as their roles.
+def logging_in(prefix: str, **roles: str) -> Iterator[None]:
+    """Let programs log in as their roles, at the servers that run and at those that the test starts.
 
     Args:
-        server: gets the users.
         prefix: the namespace that they may use.
         roles: by the name of connections, where they differ from the usual ones: `worker="pauser"`.
     """
-    set_users(server, prefix)
-    LOGINS.places = {f"{server.directory}/redis.sock", *([str(server.port)] if server.port else [])}
-    LOGINS.roles = {**OF_CONNECTIONS, **roles}
+    for server in servers.RUNNING:
+        if server.takes_users:
+            set_users(server, prefix)
+    servers.REFUSED.clear()
+    LOGINS.prefix, LOGINS.roles = prefix, {**OF_CONNECTIONS, **roles}
     try:
         yield
     finally:
-        LOGINS.places, LOGINS.roles = set(), {}
+        LOGINS.prefix, LOGINS.roles = "", {}
+        for server in servers.RUNNING:
+            server.has_users = False
 
 
 @contextmanager
 def typing(arguments: tuple[str, ...]) -> Iterator[None]:
     """Log in as the operator, or as the viewer for a command that only reads, while a command of `orc` runs."""
     before = LOGINS.roles
-    words = [word for word in arguments[:2] if not word.startswith("-")]
-    reads = words[:1] == [*READING & {*words[:1]}] or " ".join(words) in READING
-    LOGINS.roles = {**before, **dict.fromkeys(OF_ORC, "viewer" if reads else "operator")} if before else before
+    role = "viewer" if _only_reads(arguments) else "operator"
+    LOGINS.roles = {**before, **dict.fromkeys(OF_ORC, role)} if before else before
     try:
         yield
     finally:
         LOGINS.roles = before
+
+
+def _only_reads(arguments: Sequence[str]) -> bool:
+    words = [word for word in arguments[:2] if not word.startswith("-")]
+    return bool({" ".join(words[:1]), " ".join(words)} & READING)
 
 
 def url_of(server: RedisServer, role: str) -> str:
@@ -204,14 +236,13 @@ def url_of(server: RedisServer, role: str) -> str:
     return f"unix://{role}:{PASSWORD}@{server.directory}/redis.sock"
 
 
-def denials(client: redis.Redis, prefix: str = "") -> list[str]:
-    """Return what a server has refused to the users of roles since the last reset.
+def denials(prefix: str = "") -> list[str]:
+    """Return what servers have refused to the users of roles in this test.
 
     Args:
-        client: of the server.
         prefix: of keys that the users may use; a program of an earlier test that has not ended yet used others.
     """
-    log: Any = client.acl_log(1000)
+    log = [*servers.REFUSED, *(entry for server in servers.RUNNING for entry in server.refused())]
     return [
         f"{entry['username']} may not use {entry['object']} ({entry['reason']}, {entry['context']})"
         for entry in log

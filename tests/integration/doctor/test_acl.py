@@ -307,7 +307,7 @@ async def test_a_pool_of_its_own(redis_server: RedisServer, redis_client: redis.
         async with team.orc.locks().hold("door"):
             assert await (await team.orc.submit("add", {"a": 1, "b": 2})).result(timeout=TIMEOUT_S) == 3
         await team.orc.board("points").add("ann")
-    assert roles.denials(redis_client) == []
+    assert roles.denials() == []
     for role in ROLES:
         with redis.Redis.from_url(roles.url_of(redis_server, role.name)) as user:
             for kind in POOL_KEYS:
@@ -338,7 +338,7 @@ async def test_only_the_loader_loads(
     with pytest.raises(ServerUnavailable, match=r"type `orc upgrade load` as a user who may, such as loader"):
         async with Orchestrator(settings=settings) as orc:
             await orc.submit("hello")
-    assert roles.denials(redis_client)
+    assert roles.denials()
     redis_client.acl_log_reset()
     terminal = Terminal(tmp_path, ORC_REDIS__URL=roles.url_of(redis_server, "loader"), ORC_PREFIX=settings.prefix)
     assert await to_thread.run_sync(terminal.orc, "upgrade", "load") == Done(
