@@ -131,6 +131,8 @@ def _parted(request: pytest.FixtureRequest) -> bool:
     """Return whether the programs of a test log in with the users of their roles."""
     if request.node.get_closest_marker("default_user") or request.path.stem in roles.DEFAULT_USER:
         return False
+    if request.node.get_closest_marker("slow") and request.path.stem not in roles.SLOW_TOO:
+        return False
     return not roles.FOLDERS.isdisjoint(request.path.parts)
 
 

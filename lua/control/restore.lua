@@ -21,6 +21,8 @@ local now_arg = ARGV[6]                   -- time: test override, microseconds
 if mark ~= '' and not goes_on(pool, mark) then return -1 end
 local desired_key, revisions_key = pool .. ':desired', pool .. ':desired:revisions'
 local now_ms = math.floor(now_us(now_arg) / 1000)
+-- A worker without the right to give commands leaves it to a supervisor.
+if not redis.acl_check_cmd('HSET', desired_key, 'seq', '1') then return 0 end
 check_revisions(pool)
 local newest, written = now_ms, 0
 local floor = desired_number(revisions_key, 'pruned')

@@ -86,7 +86,7 @@ async def test_an_acknowledged_stop_outlives_its_loss(
             await waiting.result(TIMEOUT_S)
 
 
-@pytest.mark.parametrize("reader", ["worker", "supervisor"])
+@pytest.mark.parametrize("reader", [pytest.param("worker", marks=pytest.mark.roles(worker="pauser")), "supervisor"])
 async def test_one_reader_suffices(server: RedisServer, prefix: str, reader: str) -> None:
     """Every kind of command comes back from a worker or a supervisor alone; what was ended or reset does not."""
     with server.client() as direct:
@@ -122,6 +122,7 @@ def knows(team: Any, reader: str, direct: redis.Redis, keys: PoolKeys, command: 
     return all(slot.worker._commands.desired.seq == sequence for slot in team._slots)
 
 
+@pytest.mark.roles(worker="pauser")
 async def test_a_reader_that_was_cut_off_does_not_undo_a_start(
     server: RedisServer, prefix: str, attempt_log: AttemptLog
 ) -> None:

@@ -45,6 +45,7 @@ async def test_a_drain_outlives_the_silence_of_its_worker(make_team: Callable[..
             assert team.direct.hexists(team.keys.desired, f"drain:worker:{silent.worker.id}")
 
 
+@pytest.mark.roles(worker="pauser")  # another worker leaves the command to the supervisor
 async def test_a_stop_reaches_a_worker_that_returns(make_team: Callable[..., Team]) -> None:
     """The worker exits and takes the command for it along."""
     async with make_team(sweep_s=0.1, heartbeat_s=0.1) as team:

@@ -10,7 +10,7 @@ import re
 import subprocess
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 PASSWORD: Final = "pw"
 URL: Final = "ORC_REDIS__URL"
 VECTOR_SETS_SINCE: Final = 8
+RUNS: Final = re.compile(r"from orchestrator import[^;\n]*\brun\b|orchestrator\.run\(")
+"""A script that is a worker."""
 NAMES: Final = frozenset(role.name for role in ROLES)
 OF_CONNECTIONS: Final[Mapping[str, str]] = {
     "client": "client",
@@ -54,8 +56,26 @@ READING: Final = frozenset(
 FOLDERS: Final = frozenset({"integration", "e2e", "fault"})
 """Folders of tests whose programs log in by role, but for those in `DEFAULT_USER`."""
 DEFAULT_USER: Final[Mapping[str, str]] = {
+    "test_deployment_guide": "makes the users of the page itself",
+    "test_managed_redis": "its servers have users of their own, with what such services forbid",
+    "test_mixed_versions": "older programs need what the rights of their version allow",
+    "test_rights": "makes users with single rights itself",
+    "test_tls": "its certificates are the logins",
 }
-"""Files of tests whose programs log in as the default user, with the reason."""
+"""Files of tests whose programs log in as the default user, with the reason.
+
+Further: tests that are marked `default_user`, which copy keys to another namespace, or tell the server by its settings;
+programs that find a server which the product starts, embedded, because that has no users; and the slow tests of files
+that are not in `SLOW_TOO`, for they have not been tried under the roles yet.
+"""
+SLOW_TOO: Final = frozenset(
+    {
+        "test_acl", "test_agent_state", "test_asking", "test_boards", "test_cancelling", "test_chat", "test_children",
+        "test_cli_answering", "test_cli_dead", "test_cli_forget", "test_cli_locks", "test_desired_state",
+        "test_execution_locks", "test_extraction", "test_handles", "test_lanes", "test_limits", "test_output",
+        "test_pauses", "test_payload_store", "test_retrying", "test_schedules", "test_views", "test_worker",
+    }
+)  # fmt: skip
 TRIED: Final = frozenset({"config|get", "eval_ro"})
 """Commands that programs try and can do without, as they do without setting the floor of an empty pool."""
 
@@ -65,7 +85,7 @@ class Logins:
     """The logins of the test that runs.
 
     Attributes:
-        prefix: the namespace that the users may use; empty: all programs log in as the default user.
+        prefix: of the namespaces that the users may use; empty: all programs log in as the default user.
         roles: by the name of connections.
     """
 
@@ -140,7 +160,7 @@ def _role_of(words: list[str]) -> str:
     text = " ".join([*words, *(Path(file).read_text() for file in files)])
     if "supervisor run" in text or "run_supervisor" in text or re.search(r"\borc\S* (up|demo)\b", text):
         return "supervisor"
-    if "worker run" in text or "orchestrator.workers" in text or re.search(r"^ *(orchestrator\.)?run\(", text, re.M):
+    if "worker run" in text or "orchestrator.workers" in text or re.search(RUNS, text):
         return "worker"
     typed = re.search(r"(?:/orc|-m orchestrator) (.*)", text, re.DOTALL)
     if typed is None:
@@ -176,9 +196,17 @@ def set_users(server: RedisServer, prefix: str, *, pool: str | None = None, load
 
 
 def _users(scope: AclScope) -> Iterator[tuple[str, list[str]]]:
-    for role in ROLES:
-        name, on, *rules = acl_user(role, scope)
-        yield name, [on, f">{PASSWORD}", *rules]
+    for name, on, *rules in _rules(replace(scope, prefix=_ANY)):
+        yield name, [on, f">{PASSWORD}", *(rule.replace(_ANY, scope.prefix) for rule in rules)]
+
+
+@cache
+def _rules(scope: AclScope) -> list[list[str]]:
+    """Return the users of a scope; to make them takes longer than many a test."""
+    return [acl_user(role, scope) for role in ROLES]
+
+
+_ANY: Final = "<prefix>"
 
 
 def _options(binary: ServerBinary) -> list[str]:
@@ -198,14 +226,16 @@ def logging_in(prefix: str, **roles: str) -> Iterator[None]:
     """Let programs log in as their roles, at the servers that run and at those that the test starts.
 
     Args:
-        prefix: the namespace that they may use.
+        prefix: the namespace of the test.
         roles: by the name of connections, where they differ from the usual ones: `worker="pauser"`.
     """
+    # Some tests use several namespaces beside each other.
+    namespaces = f"{prefix.rpartition(':')[0]}:*"
     for server in servers.RUNNING:
         if server.takes_users:
-            set_users(server, prefix)
+            set_users(server, namespaces)
     servers.REFUSED.clear()
-    LOGINS.prefix, LOGINS.roles = prefix, {**OF_CONNECTIONS, **roles}
+    LOGINS.prefix, LOGINS.roles = namespaces, {**OF_CONNECTIONS, **roles}
     try:
         yield
     finally:

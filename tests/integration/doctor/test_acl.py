@@ -28,12 +28,14 @@ from tests.faultkit.processes import ActorProcess
 from tests.faultkit.servers import RedisServer, find_binary_of_line
 from tests.helpers import roles
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
+from tests.helpers.server_matrix import CLUSTER
 from tests.helpers.terminal import ORC, Done, Terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from orchestrator.core.settings import Settings
+    from tests.helpers.server_matrix import Topology
 
 ROOT = Path(__file__).parents[3]
 PREFIX = "shop:prod:acme"
@@ -320,6 +322,24 @@ async def test_a_pool_of_its_own(redis_server: RedisServer, redis_client: redis.
             ):  # fmt: skip
                 assert _is_refused(user, *command.split(" ")), (role, command)
     redis_client.acl_log_reset()
+
+
+def test_the_loader_loads_at_each_master(
+    running_server: Callable[[str], Topology], prefix: str, tmp_path: Path
+) -> None:
+    """`orc upgrade load` of a cluster loads the scripts at all masters, as a user who may do nothing else."""
+    cluster = running_server(CLUSTER)
+    for node in cluster.servers:
+        roles.set_users(node, prefix, loader_only=True)
+        with node.client() as direct:
+            direct.script_flush()
+    url = cluster.url.replace("://", f"://loader:{roles.PASSWORD}@")
+    terminal = Terminal(tmp_path, ORC_REDIS__URL=url, ORC_PREFIX=prefix)
+    loaded = len(all_scripts()) * len(cluster.servers)
+    assert terminal.orc("upgrade", "load") == Done(0, f"loaded {loaded} scripts\n", "")
+    for node in cluster.servers:
+        with node.client() as direct:
+            assert all(direct.script_exists(*(script.sha for script in all_scripts().values())))
 
 
 @pytest.mark.every_server(alone=True)
