@@ -143,7 +143,7 @@ def _logging_in(request: pytest.FixtureRequest, namespace: str) -> AbstractConte
     marker = request.node.get_closest_marker("roles")
     chosen = {} if marker is None else marker.kwargs
     # A program that gives commands is no client.
-    if ".admin" in inspect.getsource(request.module):
+    if ".admin" in inspect.getsource(request.module) or "dashboard" in request.path.parts:
         chosen = {"client": "operator", **chosen}
     return roles.logging_in(namespace, **chosen)
 

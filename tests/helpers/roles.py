@@ -56,11 +56,14 @@ READING: Final = frozenset(
 FOLDERS: Final = frozenset({"integration", "e2e", "fault"})
 """Folders of tests whose programs log in by role, but for those in `DEFAULT_USER`."""
 DEFAULT_USER: Final[Mapping[str, str]] = {
+    "test_backup": "restores into namespaces of their own",
     "test_deployment_guide": "makes the users of the page itself",
+    "test_durability": "tells levels by settings of the server, which no role reads",
     "test_managed_redis": "its servers have users of their own, with what such services forbid",
     "test_mixed_versions": "older programs need what the rights of their version allow",
     "test_rights": "makes users with single rights itself",
     "test_tls": "its certificates are the logins",
+    "test_without_opentelemetry": "one program plays all roles",
 }
 """Files of tests whose programs log in as the default user, with the reason.
 

@@ -176,9 +176,11 @@ async def test_stop_takes_the_tree(team: LocalTeam) -> None:
 async def test_a_stopped_family_takes_no_more_tasks(team: LocalTeam, orc: Callable[..., Awaitable[Done]]) -> None:
     """With `refuse` nothing more is submitted below it; the command line takes the beginning of an id."""
     agent, asked, refused = Agent("parent", concurrency=3), anyio.Event(), list[str]()
+    begun = list[str]()
 
     @agent.skill
     async def submit_late(ctx: TaskContext) -> str:
+        begun.append(ctx.task_id)
         await asked.wait()
         try:
             await ctx.submit("later")
@@ -189,6 +191,7 @@ async def test_a_stopped_family_takes_no_more_tasks(team: LocalTeam, orc: Callab
 
     await team.work(agent)
     stopped_one, other = await team.orc.submit("submit_late"), await team.orc.submit("submit_late")
+    await wait_for(lambda: len(begun) == 2, "both to run")
     done = await orc("stop", "--family", stopped_one.id[:-4], "--refuse", "--reason", "a test")
     assert done.code == 0, done
     asked.set()

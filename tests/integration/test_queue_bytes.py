@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from orchestrator.core.settings import Settings
 
+pytestmark = pytest.mark.roles(client="operator")
+"""A client may not set the floor of an empty pool, and beside older programs no cap of bytes holds."""
+
 ARGS = {"text": "x" * 100_000}
 
 

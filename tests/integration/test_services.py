@@ -104,6 +104,7 @@ async def test_data_of_another_format_is_left_alone(team: LocalTeam) -> None:
         assert await store.execute("GET", keys.format) == str(stored).encode()
 
 
+@pytest.mark.roles(client="operator")  # a client may not set the floor
 async def test_the_floor_of_a_pool(team: LocalTeam) -> None:
     """An empty pool admits no older program; a floor that Redis has lost becomes the oldest one, which harms none."""
     store, keys = team.services.store, team.services.keys
@@ -113,6 +114,7 @@ async def test_the_floor_of_a_pool(team: LocalTeam) -> None:
     assert await store.execute("GET", keys.format) == str(OLDEST_FORMAT).encode()
 
 
+@pytest.mark.roles(client="operator")  # a client may not set the floor
 async def test_a_lost_floor_returns(team: LocalTeam) -> None:
     """Programs that have seen the floor never lower it, and supervisors store it again after a program that has not."""
     store, keys = team.services.store, team.services.keys

@@ -291,6 +291,7 @@ async def test_an_erasure_that_redis_refuses(
 
 @pytest.mark.parametrize("settings", [{"supervisor": {"sweep_s": 0.2}}], indirect=True)
 @pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.default_user
 async def test_a_paused_worker(
     settings: Settings, redis_client: redis.Redis, redis_server: RedisServer, tmp_path: Path, count: int
 ) -> None:
