@@ -164,10 +164,11 @@ class Accounts:
     async def cookie_key(self) -> bytes:
         """Return the key that signs session cookies; the first call makes the number that is part of it."""
         key = self.store.keys.web_key
-        await self.store.execute("SET", key, secrets.token_hex(32), "NX")
-        return hmac.digest(
-            self.secret.encode(), b"sessions of the dashboard" + await self.store.execute("GET", key), sha256
-        )
+        number = await self.store.execute("GET", key)
+        if number is None:
+            await self.store.execute("SET", key, secrets.token_hex(32), "NX")
+            number = await self.store.execute("GET", key)
+        return hmac.digest(self.secret.encode(), b"sessions of the dashboard" + number, sha256)
 
     async def end_sessions(self) -> None:
         """End all sessions, by a new number."""

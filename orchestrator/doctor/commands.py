@@ -31,6 +31,7 @@ SENT: Final = (
     "EXISTS KEY",
     "GET KEY",
     "GET SCOPE",
+    "GETDEL KEY",
     "SET KEY 1",
     "SCAN 0",
     "SMEMBERS KEY",
