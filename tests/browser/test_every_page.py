@@ -50,6 +50,9 @@ def test_access(site: Site, browser: Browser, theme: str) -> None:
         browser.open(site.url + path)
         faults += browser.faults_of_access()
         faults += [f"{path}: {said}" for said in browser.complaints()]
+        # Agents wrote these texts; none of them is an element.
+        faults += browser.run("return [...document.querySelectorAll('main script, img')].map(each => each.outerHTML)")
+        assert "run" not in browser.driver.title
     assert faults == [], "\n".join(faults)
     assert {address for address in browser.asked() if not address.startswith(site.url)} == set()
 

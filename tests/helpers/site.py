@@ -75,6 +75,9 @@ async def stumble(reason: str) -> None:
     if not (Path(__file__).parent / "repaired").exists():
         raise ValueError(reason)
 '''
+MARKUP: Final = (
+    "<script>document.title='run'</script><img src=x onerror=alert(1)></main>" + "{{ 7 * 7 }}" + "long" * 2500
+)
 LINK: Final = re.compile(r"dashboard +(http://\S+)")
 
 
@@ -130,7 +133,7 @@ def running_site(
         link = LINK.search(wait_until(lambda: LINK.search(web.output) and web.output, "the link", 30) or "")
         assert link is not None
         site = Site(terminal, link[1].partition("/login?")[0], link[1], web, {})
-        site.names.update(anyio.run(partial(_fill, site.settings, HOSTILE if hostile else "plain")))
+        site.names.update(anyio.run(partial(_fill, site.settings, HOSTILE + MARKUP if hostile else "plain")))
         yield site
 
 
