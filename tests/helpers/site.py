@@ -152,11 +152,11 @@ async def _fill(settings: Settings, said: str) -> dict[str, str]:
         async with orc.workspace("draft-1").edit(agent="editor") as workspace:
             await workspace.set("title", said)
             await workspace.append("notes", said)
-            await workspace.direct("editor", "FREEZE", said)
+            await workspace.direct("editor", "FREEZE", said[:500])
         await orc.chat("draft-1", "main").append([{"role": "user", "content": said}])
         await orc.memory("editor").store(Record(id="r1", step=1, kind="note", content=said, importance=0.5))
         await orc.admin.schedules.add("nightly", "write", {"topic": "news"}, cron="0 3 * * *")
-        command = await orc.admin.pause_agent("nobody", reason=said)
+        command = await orc.admin.pause_agent("nobody", reason=said[:500])
 
         async def settled() -> bool:
             states = {name: str((await task.status()).state) for name, task in tasks.items()}
