@@ -223,11 +223,9 @@ async def _workers(store: Store, heartbeats: Sequence[tuple[bytes, bytes]]) -> l
         records = await store.pipeline([("HGETALL", store.keys.worker(read_text(id_))) for id_, _ in chunk])
         for (id_, heartbeat), record in zip(chunk, records, strict=True):
             # A worker with a damaged record lives, and its name is all that is known of it.
-            record = readable(record, [b"host", b""])  # noqa: PLW2901
-            names = zip(record[::2], record[1::2], strict=True)
-            fields = {read_text(name): read_text(value) for name, value in names}
-            if fields:  # otherwise it was forgotten in between
-                found.append(_worker(read_text(id_), read_whole(heartbeat), fields))
+            worker = worker_of(read_text(id_), read_whole(heartbeat), readable(record, [b"host", b""]))
+            if worker is not None:  # otherwise it was forgotten in between
+                found.append(worker)
     return found
 
 
@@ -295,6 +293,12 @@ def _agent(
     )
 
 
+def worker_of(id_: str, last_ms: int, record: Sequence[bytes]) -> WorkerInfo | None:
+    """Return a worker from the reply to HGETALL of its record; None if it was forgotten."""
+    fields = {read_text(name): read_text(value) for name, value in zip(record[::2], record[1::2], strict=True)}
+    return _worker(id_, last_ms, fields) if fields else None
+
+
 def _worker(id_: str, last_ms: int, fields: dict[str, str]) -> WorkerInfo:
     started = fields.get("started_ms")
     return WorkerInfo(
@@ -324,6 +328,23 @@ def _loop_block(text: str) -> LoopBlock | None:
 
 def _definitions(reply: list[bytes]) -> dict[str, str]:
     return dict(read_readable(_definition, zip(reply[::2], reply[1::2], strict=True)))
+
+
+def rate_text(stored: bytes | None) -> str | None:
+    """Return the rate of a limit from its stored definition; None for a missing or damaged one."""
+    found = read_readable(_definition, [] if stored is None else [(b"", stored)])
+    return found[0][1] if found else None
+
+
+def cells_of(agent: str, minutes: Sequence[Sequence[bytes] | None]) -> dict[str, list[list[int]]]:
+    """Return the counts of attempts of one agent by skill, from the replies to HGETALL of some minutes."""
+    found: dict[str, list[list[int]]] = {}
+    for reply in minutes:
+        for name, packed in zip((reply or ())[::2], (reply or ())[1::2], strict=True):
+            owner, _, skill = read_text(name).partition(" ")
+            if owner == agent:
+                found.setdefault(skill, []).extend(read_readable(_decode_cells, [packed]))
+    return found
 
 
 def _definition(stored: tuple[bytes, bytes]) -> tuple[str, str]:

@@ -7,6 +7,7 @@ Texts that agents wrote pass `visible`, which shows marks of direction, control 
 from __future__ import annotations
 
 import json
+import shlex
 import unicodedata
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from orchestrator.control.commands import KINDS
 from orchestrator.core.durations import in_words
 
 if TYPE_CHECKING:
@@ -56,9 +58,11 @@ def make_environment() -> Environment:
         "count": count,
         "clock": clock,
         "tojson_text": lambda value: plain_json(json.dumps(value, ensure_ascii=False)),
+        "milliseconds": milliseconds,
         "segment": lambda text: quote(str(text), safe=""),
         "query": lambda values: urlencode({name: value for name, value in values.items() if value not in (None, "")}),
     }
+    environment.globals["command_kinds"] = KINDS
     return environment
 
 
@@ -72,6 +76,11 @@ def render_regions(template: Template, values: Mapping[str, object]) -> dict[str
         for name, block in template.blocks.items()
         if name.startswith("region_")
     }
+
+
+def command_line(*words: str) -> str:
+    """Return the command of `orc` that does or shows the same as a page, for a shell."""
+    return shlex.join(["orc", *words])
 
 
 def visible(text: object) -> str:
@@ -137,6 +146,13 @@ def size(number: int) -> str:
             return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1000
     raise AssertionError
+
+
+def milliseconds(number: float | None) -> str:
+    """Return a time as `12 ms` or `3 s`; `-` without one."""
+    if number is None:
+        return "-"
+    return f"{number:.0f} ms" if number < 1000 else in_words(number / 1000)
 
 
 def count(number: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from orchestrator.control.desired import read_desired as parse_fields
 from orchestrator.control.records import desired
 from orchestrator.control.signing import signer_of
 from orchestrator.core.durations import from_instant_ms
@@ -12,10 +13,12 @@ from orchestrator.core.slots import parse_slot
 from orchestrator.tasks.queries import server_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from orchestrator.control.commands import SetShare
     from orchestrator.control.desired import ActiveCommand, Desired
+    from orchestrator.control.signing import Signer
     from orchestrator.services import Services
 
 
@@ -55,12 +58,34 @@ class ActiveCommandView:
 
 async def read_desired(services: Services) -> Desired:
     """Read the desired state with its signatures checked, without pauses that have ended."""
-    found = await desired(services.store, signer_of(services.settings, place=services.keys.root))
+    found = await desired(services.store, _signer(services))
     if not any(parse_slot(slot).verb == "hold" for slot in found.active):
         return found
-    now_ms = await server_ms(services.store)
+    return _without_ended(found, await server_ms(services.store))
+
+
+def desired_reads(services: Services) -> list[tuple[str, ...]]:
+    """Return the two commands that read the desired state, for a view that sends them with others."""
+    return [("HGETALL", services.keys.desired), ("TIME",)]
+
+
+def parse_desired(services: Services, fields: Sequence[bytes], time: Sequence[bytes]) -> Desired:
+    """Return what `read_desired` does, from the replies to `desired_reads`."""
+    return _without_ended(parse_fields(fields or (), _signer(services)), time_ms(time))
+
+
+def time_ms(reply: Sequence[bytes]) -> int:
+    """Return the time of the server from the reply to TIME."""
+    return int(reply[0]) * 1000 + int(reply[1]) // 1000
+
+
+def _without_ended(found: Desired, now_ms: int) -> Desired:
     active = {slot: one for slot, one in found.active.items() if one.until_ms is None or one.until_ms > now_ms}
     return replace(found, active=active)
+
+
+def _signer(services: Services) -> Signer:
+    return signer_of(services.settings, place=services.keys.root)
 
 
 async def read_stops(services: Services) -> list[ActiveCommandView]:

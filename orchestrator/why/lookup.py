@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import anyio
 import msgspec
 
 from orchestrator.agents.failed_starts import failed_starts
@@ -27,6 +26,7 @@ from orchestrator.why.model import STUCK, StoredValue, TaskInfo, TaskStatus
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from orchestrator.agents.failed_starts import FailedStart
     from orchestrator.store.store import Store
     from orchestrator.why.facts import Findings
     from orchestrator.why.model import Why
@@ -56,6 +56,20 @@ async def status(store: Store, id_: str, *, children: bool = True) -> TaskStatus
     if children:
         why = await _with_child(store, why)
     return TaskStatus(found.state, why.text, why, found.progress)
+
+
+async def statuses(store: Store, ids: Sequence[str]) -> dict[str, TaskStatus]:
+    """Read the states of several tasks and what they wait for, in a few round trips, without those that are gone."""
+    read = await store.call_all([scripts.why(store.keys, id_=id_) for id_ in ids])
+    found = {id_: one for id_, one in zip(ids, read, strict=True) if one is not None}
+    if any(map(_has_no_slot, found.values())):
+        failed = await failed_starts(store)
+        found = {id_: _with_failed_start(one, failed) for id_, one in found.items()}
+    known: dict[str, TaskStatus] = {}
+    for id_, one in found.items():
+        why = await _with_child(store, explain(one))
+        known[id_] = TaskStatus(one.state, why.text, why, one.progress)
+    return known
 
 
 async def _with_child(store: Store, why: Why) -> Why:
@@ -214,11 +228,18 @@ async def _find(store: Store, id_: str) -> Findings:
     found = await store.call(scripts.why(store.keys, id_=id_))
     if found is None:
         raise _unknown(id_)
-    if found.state is TaskState.READY and not any(agent.slots for agent in found.agents):
-        failed = [one for one in await failed_starts(store) if found.addressed in {None, one.agent}]
-        text = next((one.text for one in failed if found.skill in one.skills), "")
-        return replace(found, failed_start=text) if text else found
-    return found
+    return _with_failed_start(found, await failed_starts(store)) if _has_no_slot(found) else found
+
+
+def _has_no_slot(found: Findings) -> bool:
+    return found.state is TaskState.READY and not any(agent.slots for agent in found.agents)
+
+
+def _with_failed_start(found: Findings, failed: Sequence[FailedStart]) -> Findings:
+    """Return the facts of a task with the failure of the lifespan of an agent that could run it."""
+    fitting = (one for one in failed if found.addressed in {None, one.agent} and found.skill in one.skills)
+    text = next((one.text for one in fitting), "")
+    return replace(found, failed_start=text) if text and _has_no_slot(found) else found
 
 
 def _unknown(id_: str) -> NotFound:
@@ -229,26 +250,22 @@ async def heads(store: Store, queues: Sequence[str]) -> dict[str, tuple[str, Tas
     """Read the first task of each of these queues, `scheduled` and `awaiting_input` included, and what it waits for."""
     others = {"scheduled": store.keys.scheduled, "awaiting_input": store.keys.asking}
     keys = [others.get(queue) or store.keys.queue(queue) for queue in queues]
-    firsts = await store.pipeline([("ZRANGE", key, 0, 0) for key in keys])
-    suspects = await store.pipeline([("ZRANGE", store.keys.suspects(queue), 0, 0) for queue in queues])
+    suspect_keys = [store.keys.suspects(queue) for queue in queues]
+    both = await store.pipeline([("ZRANGE", key, 0, 0) for key in (*keys, *suspect_keys)])
+    firsts, suspects = both[: len(queues)], both[len(queues) :]
     # In a queue without other tasks, the first one waits for another version of its skill.
     scopes = {queue: scope for scope, queue in (await version_scopes(store)).items()}
     empty = {n: scopes[queue] for n, queue in enumerate(queues) if firsts[n] == [] and queue in scopes}
     refused = await store.pipeline([("ZRANGE", store.keys.held(scope), 0, 0) for scope in empty.values()])
     for n, first in zip(empty, refused, strict=True):
         firsts[n] = first
-    found: dict[str, tuple[str, TaskStatus]] = {}
-
-    async def read(queue: str, id_: str) -> None:
-        with suppress(NotFound):  # it was dropped at this moment
-            found[queue] = id_, await status(store, id_)
-
-    async with anyio.create_task_group() as reads:
-        for queue, *found_in in zip(queues, firsts, suspects, strict=True):
-            first = next((ids for ids in found_in if isinstance(ids, list) and ids), None)
-            if first:
-                reads.start_soon(read, queue, read_text(first[0]))
-    return found
+    ids: dict[str, str] = {}
+    for queue, *found_in in zip(queues, firsts, suspects, strict=True):
+        first = next((found for found in found_in if isinstance(found, list) and found), None)
+        if first:
+            ids[queue] = read_text(first[0])
+    known = await statuses(store, list(ids.values()))
+    return {queue: (id_, known[id_]) for queue, id_ in ids.items() if id_ in known}
 
 
 async def export_task(store: Store, id_: str) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.dashboard.page import page
 from orchestrator.views.backlog import read_backlog
 from orchestrator.views.control import list_commands
+from orchestrator.views.queue_pages import page_queues
 from orchestrator.views.status import read_status
 
 if TYPE_CHECKING:
@@ -25,5 +26,6 @@ async def overview(asked: PageRequest) -> Mapping[str, Any]:
     return {
         "status": status,
         "backlog": backlogs.pool,
+        "queues": await page_queues(asked.services, limit=10),
         "commands": await list_commands(asked.services, limit=5),
     }

@@ -39,7 +39,7 @@ def _agent() -> Agent:
 
 async def test_every_page(team: LocalTeam) -> None:
     """Each page shows texts of agents as text, has one heading and a STOP."""
-    await team.work(_agent())
+    worker = await team.work(_agent())
     web = WebClient(team.orc)
     await web.log_in()
     handle = await team.orc.submit("greet", {"name": HOSTILE}, session=HOSTILE, max_attempts=1)
@@ -47,9 +47,9 @@ async def test_every_page(team: LocalTeam) -> None:
         await handle.result(timeout=TIMEOUT_S)
     command = (await team.orc.admin.pause_agent("other", reason=HOSTILE)).id
     for page in PAGES:
-        path = page.path.replace("{id}", handle.id if page.path.startswith("/tasks") else command).replace(
-            "{kind}", "stop"
-        )
+        names = {"queue": "skill:greet", "agent": "greeter", "worker": worker.id, "kind": "stop"}
+        names["id"] = handle.id if page.path.startswith("/tasks") else command
+        path = page.path.format(**names)
         answer = await web.get(path)
         assert answer.status_code == 200, (path, answer.text)
         assert "<script>alert" not in answer.text

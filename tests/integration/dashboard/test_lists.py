@@ -1,0 +1,156 @@
+"""Lists of queues, agents and workers, and the pages of one of each."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from orchestrator import Agent, TaskState
+from orchestrator.views.agent_pages import page_agents
+from orchestrator.views.queue_pages import page_queues
+from tests.helpers.waiting import wait_for
+from tests.helpers.web_client import WebClient
+
+if TYPE_CHECKING:
+    from tests.helpers.local_team import LocalTeam
+
+
+def _agent(name: str = "greeter", hold: anyio.Event | None = None) -> Agent:
+    agent = Agent(name)
+
+    @agent.skill
+    async def greet(name: str) -> str:
+        if hold is not None:
+            await hold.wait()
+        return f"hi {name}"
+
+    return agent
+
+
+async def _web(team: LocalTeam) -> WebClient:
+    web = WebClient(team.orc)
+    await web.log_in()
+    return web
+
+
+async def _walk(web: WebClient, path: str, pattern: str) -> list[str]:
+    """Return what the pages of a list show, page after page."""
+    shown: list[str] = []
+    while True:
+        text = (await web.get(path)).text
+        shown += re.findall(pattern, text)
+        found = re.search(r'rel="next" href="([^"]+)"', text)
+        if found is None:
+            return shown
+        path = html.unescape(found.group(1))
+
+
+async def test_queues_go_on(team: LocalTeam) -> None:
+    """Each queue is on exactly one page, with the number of its tasks, its first one and what that waits for."""
+    web = await _web(team)
+    names = [f"skill:later-{n:02}" for n in range(60)]
+    for name in names:
+        await team.orc.submit(name.removeprefix("skill:"))
+    await team.orc.submit("later-00")
+    await team.orc.admin.pause_queue("agent:absent", reason="maintenance")
+    shown = await _walk(web, "/queues", r'<th scope="row"><a href="/queues/([^"]+)">')
+    assert [name.replace("%3A", ":") for name in shown] == ["agent:absent", *names]
+    first = await page_queues(team.services, starts="skill:later-0", limit=1)
+    (row,) = first.queues
+    assert (row.tasks, row.agents, first.looked, first.cursor) == (2, 0, 10, "skill:later-00")
+    assert row.status is not None
+    assert row.status.state is TaskState.READY
+    text = (await web.get("/queues?starts=skill:later-59")).text
+    assert "no live agent has the skill" in html.unescape(text).lower(), text
+    assert "Looked at 1 queues" in text
+    assert "orc queues list" in text
+
+
+async def test_one_queue(team: LocalTeam) -> None:
+    """Its page shows the agents that take from it and its first tasks, and its forms pause, drain and resume it."""
+    await team.work(_agent(), _agent("other"))
+    web = await _web(team)
+    await team.orc.admin.pause_queue("skill:greet")
+    first = await team.orc.submit("greet", {"name": "Ada"})
+    path = "/queues/skill:greet"
+    text = (await web.get(path)).text
+    assert re.findall(r'<a href="/agents/([^"]+)">', text) == ["greeter", "other"]
+    assert f"/tasks/{first.id}" in text
+    assert "pause queue" in text
+    form = await web.form(path, "/commands/resume-queue")
+    assert (await web.post("/commands/resume-queue", form)).status_code == 303
+    assert await first.result(timeout=4) == "hi Ada"
+    text = (await web.get(path)).text
+    assert "No task waits here" in text
+    for path, status in (("/queues/nothing", 400), ("/queues/skill:", 400), ("/queues/skill:a b", 400)):
+        assert (await web.get(path)).status_code == status, path
+
+
+async def test_agents_go_on(team: LocalTeam) -> None:
+    """Each agent is on one page, and its own page tells its workers, its queue and its attempts."""
+    worker = await team.work(*(_agent(f"agent-{n:02}") for n in range(12)))
+    web = await _web(team)
+    handle = await team.orc.submit("greet", {"name": "Ada"}, agent="agent-03")
+    assert await handle.result(timeout=4) == "hi Ada"
+    names: list[str] = []
+    cursor = None
+    while True:
+        page = await page_agents(team.services, after=cursor, limit=5)
+        assert page.looked == 12
+        names += [one.name for one in page.agents]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert names == [f"agent-{n:02}" for n in range(12)]
+
+    async def counted() -> bool:
+        return bool(
+            re.search(r'skill=greet">greet</a></th><td class="number">1<', (await web.get("/agents/agent-03")).text)
+        )
+
+    await wait_for(counted, "the counters of its attempts")
+    text = (await web.get("/agents/agent-03")).text
+    assert f"/workers/{worker.id}".replace(":", "%3A") in text
+    assert "orc agents show agent-03" in text
+    assert (await web.get("/agents/nobody")).status_code == 404
+    form = await web.form("/agents/agent-03", "/commands/stop")
+    assert (await web.post("/commands/stop", form | {"reason": "it answers nonsense"})).status_code == 303
+    assert "it answers nonsense" in (await web.get("/agents/agent-03")).text
+
+
+async def test_one_worker(team: LocalTeam) -> None:
+    """Its page shows the tasks that it runs, and its forms drain and stop it."""
+    hold = anyio.Event()
+    worker = await team.work(_agent(hold=hold))
+    web = await _web(team)
+    handle = await team.orc.submit("greet", {"name": "Ada"})
+    path = f"/workers/{worker.id}"
+
+    async def runs() -> bool:
+        return f"/tasks/{handle.id}" in (await web.get(path)).text
+
+    await wait_for(runs, "its task")
+    text = (await web.get(path)).text
+    assert "running" in text
+    assert worker.id in (await web.get("/workers")).text
+    form = await web.form(path, "/commands/drain-worker")
+    assert (await web.post("/commands/drain-worker", form)).status_code == 303
+    assert "drain worker" in (await web.get(path)).text
+    hold.set()
+    assert await handle.result(timeout=4) == "hi Ada"
+    assert (await web.get("/workers/nobody:1:2")).status_code == 404
+    assert "Looked at 1 workers" in (await web.get("/workers?starts=" + worker.id[:3])).text
+    assert "Looked at 0 workers" in (await web.get("/workers?starts=zzz")).text
+
+
+@pytest.mark.parametrize("path", ["/queues", "/agents", "/workers"])
+async def test_an_empty_pool(team: LocalTeam, path: str) -> None:
+    """A list of nothing says so."""
+    web = await _web(team)
+    text = (await web.get(path)).text
+    assert "Looked at 0" in text
+    assert "That is all" in text
