@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from orchestrator.core.errors import InvalidInput, NotFound, OrchestratorError, ServerUnavailable
-from orchestrator.dashboard import actions, assets, commands, login, pages
+from orchestrator.dashboard import actions, assets, bulk, commands, login, pages
 from orchestrator.dashboard.guard import BodyTooLarge, Guard
 from orchestrator.dashboard.live import MAX_STREAMS, patches, stream
 from orchestrator.dashboard.page import PAGES, PageRequest
@@ -33,6 +33,7 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 assert pages.ALL  # the modules declare their pages and actions at import
 assert actions.__name__
 assert commands.GIVEN
+assert bulk.JOBS
 
 
 def declared_routes() -> list[DeclaredRoute]:

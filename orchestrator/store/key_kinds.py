@@ -695,7 +695,7 @@ POOL_KEYS: Final = (
         "selection:CMD",
         "list",
         "tasks that a job applies to",
-        "until the job is done; at most 7 days",
+        "a day after the end of the job, then the first 1000; at most 7 days",
         loss=Loss.CRITICAL,
         writers=Writers.SUPERVISORS,
         guards=True,

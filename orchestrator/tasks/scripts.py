@@ -883,6 +883,28 @@ def measure_bytes(keys: PoolKeys, *, ids: Sequence[bytes]) -> Call[dict[bytes, i
     return Call("tasks/measure_bytes", args, lambda reply: dict(zip(reply[::2], reply[1::2], strict=True)))
 
 
+class DeadLine(NamedTuple):
+    """What groups one dead letter; `line` is the first line of its reason."""
+
+    id: str
+    ended_ms: int
+    skill: str
+    line: str
+
+
+def list_dead(keys: PoolKeys, *, limit: int) -> Call[tuple[int, list[DeadLine]]]:
+    """Return the number of dead letters, and what groups the newest ones, at most 1000."""
+
+    def parse(reply: list[Any]) -> tuple[int, list[DeadLine]]:
+        rows = zip(reply[1::4], reply[2::4], reply[3::4], reply[4::4], strict=True)
+        return reply[0], [
+            DeadLine(read_text(id_), read_whole(at), read_text(skill), line.decode(errors="replace"))
+            for id_, at, skill, line in rows
+        ]
+
+    return Call("tasks/list_dead", {"pool": keys.root, "limit": limit}, parse)
+
+
 def correct_bytes(keys: PoolKeys, *, changes: Mapping[bytes, int]) -> Call[int]:
     """Add to the bytes of up to 500 queues, and return those of the pool."""
     rows = pack_rows([(opaque(queue), change) for queue, change in changes.items()])

@@ -278,6 +278,11 @@ def error_class(reason: str) -> str:
     return found[1] if found else _VARIABLE.sub("#", reason) or "(no reason)"
 
 
+def error_line(line: str) -> str:
+    """Return the first line of a reason without numbers and ids, which differ between failures of one kind."""
+    return _VARIABLE.sub("#", line) or "(no reason)"
+
+
 def group_by_error(tasks: Iterable[TaskRecord]) -> list[ErrorGroup]:
     """Group by skill and kind of error, largest group first."""
     members: dict[tuple[str, str], list[TaskRecord]] = {}

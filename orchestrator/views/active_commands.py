@@ -9,6 +9,7 @@ from orchestrator.control.desired import read_desired as parse_fields
 from orchestrator.control.records import desired
 from orchestrator.control.signing import signer_of
 from orchestrator.core.durations import from_instant_ms
+from orchestrator.core.reading import read_whole
 from orchestrator.core.slots import parse_slot
 from orchestrator.tasks.queries import server_ms
 
@@ -76,7 +77,7 @@ def parse_desired(services: Services, fields: Sequence[bytes], time: Sequence[by
 
 def time_ms(reply: Sequence[bytes]) -> int:
     """Return the time of the server from the reply to TIME."""
-    return int(reply[0]) * 1000 + int(reply[1]) // 1000
+    return read_whole(reply[0]) * 1000 + read_whole(reply[1]) // 1000
 
 
 def _without_ended(found: Desired, now_ms: int) -> Desired:

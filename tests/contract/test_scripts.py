@@ -40,6 +40,7 @@ READ_ONLY = {
     "memory/narrow",
     "memory/near",
     "memory/query",
+    "tasks/list_dead",
     "tasks/measure_bytes",
     "tasks/why",
     "workspace/present",

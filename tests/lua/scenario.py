@@ -183,6 +183,7 @@ def play_families(pool: Pool) -> None:
     pool.delete(children[-1].id)
     assert pool.call(task_scripts.unlist_session(pool.keys, session="s", ids=[held.task_id])) == 999
     assert pool.call(task_scripts.measure_bytes(pool.keys, ids=[held.task_id.encode()])) == {}
+    pool.call(task_scripts.list_dead(pool.keys, limit=1000))
     before = pool.call(task_scripts.correct_bytes(pool.keys, changes={b"skill:gone": 100}))
     assert pool.call(task_scripts.correct_bytes(pool.keys, changes={b"skill:gone": -100})) == before - 100
 

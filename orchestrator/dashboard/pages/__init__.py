@@ -2,8 +2,10 @@
 
 from orchestrator.dashboard.pages import (
     agents,
+    bulk,
     commands,
     control,
+    dead,
     overview,
     questions,
     queues,
@@ -15,5 +17,20 @@ from orchestrator.dashboard.pages import (
     workers,
 )
 
-ALL = (overview, queues, agents, workers, tasks, task, task_tree, task_value, questions, submit, control, commands)
+ALL = (
+    overview,
+    queues,
+    agents,
+    workers,
+    tasks,
+    task,
+    task_tree,
+    task_value,
+    questions,
+    dead,
+    submit,
+    control,
+    commands,
+    bulk,
+)
 """The modules, in the order of the navigation."""

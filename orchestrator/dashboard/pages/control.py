@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from orchestrator.control.commands import KINDS, Job
+from orchestrator.core.reading import read_whole
 from orchestrator.dashboard.page import page
+from orchestrator.dashboard.rendering import command_line
 from orchestrator.views.active_commands import read_desired, view
-from orchestrator.views.control import list_commands, read_command
+from orchestrator.views.control import job_state, list_commands, read_command
+from orchestrator.views.selections import read_job_items
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.dashboard.page import PageRequest
 
 SHOWN = 50
+JOB_KINDS: Final = frozenset(kind for kind, model in KINDS.items() if issubclass(model, Job))
 
 
 @page("/control", "control.html")
@@ -29,6 +34,14 @@ async def control(asked: PageRequest) -> Mapping[str, Any]:
 
 @page("/control/{id}", "command.html")
 async def command(asked: PageRequest) -> Mapping[str, Any]:
-    """Read one command and its receipts."""
+    """Read one command and its receipts; of a job, its progress and what became of its tasks."""
     found = await read_command(asked.services, asked.path["id"])
-    return {"command": found, "replayed": asked.text("replayed") is not None}
+    is_job = found.record.kind in JOB_KINDS
+    first = read_whole(asked.text("first") or "0")
+    return {
+        "command": found,
+        "replayed": asked.text("replayed") is not None,
+        "job": job_state(found.receipts) if is_job else None,
+        "items": await read_job_items(asked.services, found.record.id, first=max(0, first)) if is_job else None,
+        "line": command_line("control", "show", found.record.id),
+    }

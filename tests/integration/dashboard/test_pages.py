@@ -47,9 +47,9 @@ async def test_every_page(team: LocalTeam) -> None:
         await handle.result(timeout=TIMEOUT_S)
     command = (await team.orc.admin.pause_agent("other", reason=HOSTILE)).id
     for page in PAGES:
-        names = {"queue": "skill:greet", "agent": "greeter", "worker": worker.id, "kind": "stop"}
+        names = {"queue": "skill:greet", "agent": "greeter", "worker": worker.id, "action": "cancel", "kind": "stop"}
         names["id"] = handle.id if page.path.startswith("/tasks") else command
-        path = page.path.format(**names)
+        path = page.path.format(**names) + ("?skill=greet" if page.path.startswith("/bulk") else "")
         answer = await web.get(path)
         assert answer.status_code == 200, (path, answer.text)
         assert "<script>alert" not in answer.text

@@ -45,15 +45,29 @@ def test_five_hundred(pool: Pool) -> None:
 
 
 def test_settle(pool: Pool) -> None:
-    """The job is to be done no more, also where its proof lies; its selection is gone, its end is noted."""
+    """The job is to be done no more, also where its proof lies; its end is noted, its first tasks stay for a day."""
     _, issued = pool.append(CancelTasks(count=1))
-    pool.call(select(pool.keys, id_=issued.id, at=0, tasks=["1"]))
+    tasks = [str(n) for n in range(1200)]
+    for at in (0, 500, 1000):
+        pool.call(select(pool.keys, id_=issued.id, at=at, tasks=tasks[at : at + 500]))
     pool.execute("HSET", pool.keys.desired, f"verified:do:{issued.id}", "x")
     call = finish_job(pool.keys, id_=issued.id, sender="supervisor", status="done", detail="1 cancelled")
     assert pool.call(call) is True
     assert pool.desired() == {"seq": seq(1)}
-    assert selected(pool, issued.id) == []
+    assert selected(pool, issued.id) == tasks[:1000]
+    assert pool.ttl_s(pool.keys.selection(issued.id)) == 86_400
     noted = pool.execute("HGET", pool.keys.receipts(issued.id), "supervisor")
     assert noted.decode() == f"{pool.now_ms} done 1 cancelled"
     with pool.unchanged():
         assert pool.call(call) is False
+
+
+def test_settle_without_a_selection(pool: Pool) -> None:
+    """A job ends also when its selection is gone, or a key of another type."""
+    for other in (False, True):
+        _, issued = pool.append(CancelTasks(count=0))
+        if other:
+            pool.execute("SET", pool.keys.selection(issued.id), "x")
+        call = finish_job(pool.keys, id_=issued.id, sender="supervisor", status="done", detail="nothing")
+        assert pool.call(call) is True
+        pool.execute("DEL", pool.keys.selection(issued.id))
