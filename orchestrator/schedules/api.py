@@ -15,7 +15,7 @@ from orchestrator.core.command_record import check_said
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import CommandRefused, InvalidInput, StoreError
 from orchestrator.core.formats import Feature
-from orchestrator.core.ids import TaskIds, check_name
+from orchestrator.core.ids import TaskIds, check_name, check_task_id
 from orchestrator.core.log import get_logger
 from orchestrator.core.reading import read_whole
 from orchestrator.schedules import queries
@@ -146,8 +146,10 @@ class Schedules:
         await schedule_store.delete(services.store, check_name("schedule", name), retry_for_s=_retry_for_s(services))
         await self._record("delete", name, "", reason, actor)
 
-    async def trigger(self, name: str, *, reason: str = "", actor: str | None = None) -> str:
+    async def trigger(self, name: str, *, reason: str = "", actor: str | None = None, id_: str | None = None) -> str:
         """Submit the task of a schedule now, even of a paused one, and return the task's id. The fire times stay.
+
+        With `id_`, a new task id, a repeat of the call submits nothing.
 
         Raises:
             SubmitRefused: the task was refused.
@@ -159,16 +161,18 @@ class Schedules:
         with (
             nullcontext() if tracing is None else tracing.submit(plan.skill, pool=services.keys.pool, schedule=name)
         ) as span:
-            task = await self._submit(services, name, plan, trace="" if span is None else span.header)
+            task = await self._submit(services, name, plan, trace="" if span is None else span.header, id_=id_)
             if span is not None:
                 span.note_task(task)
         await self._record("trigger", name, f"task {task}", reason, actor)
         return task
 
-    async def _submit(self, services: Services, name: str, plan: Plan, *, trace: str) -> str:
+    async def _submit(self, services: Services, name: str, plan: Plan, *, trace: str, id_: str | None) -> str:
         row = _validator(services).row(submission(plan, key=None), trace=trace)
         if not isinstance(row, UnusualRow):
             row = UnusualRow(row.id, row.envelope)
+        if id_ is not None:
+            row = replace(row, id=check_task_id(id_))
         queue = services.settings.queue
         call = tasks.submit(
             services.keys,

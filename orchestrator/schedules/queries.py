@@ -27,7 +27,7 @@ async def names(store: Store) -> list[str]:
 
 async def record(store: Store, name: str) -> ScheduleRecord | None:
     """Return the record of one schedule."""
-    return (await _records(store, [name]))[0]
+    return (await records(store, [name]))[0]
 
 
 async def schedule(store: Store, name: str) -> Schedule:
@@ -49,7 +49,7 @@ async def schedules(store: Store, known: Sequence[str] | None = None) -> list[Sc
         known = await names(store)
     found: list[Schedule] = []
     for first in range(0, len(known), _AT_ONCE):
-        for each in await _records(store, known[first : first + _AT_ONCE]):
+        for each in await records(store, known[first : first + _AT_ONCE]):
             if each is not None:
                 try:
                     found.append(to_schedule(each))
@@ -71,7 +71,8 @@ async def server_ms(store: Store) -> int:
     return read_whole(seconds) * 1000 + read_whole(micros) // 1000
 
 
-async def _records(store: Store, wanted: Sequence[str]) -> list[ScheduleRecord | None]:
+async def records(store: Store, wanted: Sequence[str]) -> list[ScheduleRecord | None]:
+    """Return the records of schedules by their names; None for one that is gone or damaged."""
     replies = await store.pipeline([("HMGET", store.keys.schedule(name), *_FIELDS) for name in wanted])
     for reply in replies:
         if isinstance(reply, StoreError) and not isinstance(reply, ServerRefused):

@@ -71,6 +71,12 @@ class Cron:
         object.__setattr__(self, "_tz", ZoneInfo(self.zone))
 
     @property
+    def words(self) -> str:
+        """The expression in words, as `at 09:00 on Monday`."""
+        said = CronSim(self.expression, _EPOCH).explain()
+        return said[:1].lower() + said[1:]
+
+    @property
     def by_the_clock(self) -> bool:
         """True if the expression names minute and hour: a skipped local time fires late, and a repeated one fires once.
 

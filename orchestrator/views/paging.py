@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from math import isnan
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.core.reading import readable
+from orchestrator.core.errors import InvalidInput
+from orchestrator.core.reading import read_text, readable
 from orchestrator.store.failures import GroupMissing
 
 if TYPE_CHECKING:
@@ -45,6 +47,54 @@ def cut(names: Collection[str], *, after: str | None, limit: int, most: int = MO
     first = 0 if after is None else bisect_right(known, after)
     page = tuple(known[first : first + limit])
     return NamePage(page, page[-1] if first + limit < len(known) else None, len(known), len(known) >= most)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPage:
+    """A page of a sorted set.
+
+    Attributes:
+        members: of this page, with their scores as Redis writes them.
+        cursor: score and member of the last one if more follow, else None.
+        total: size of the set.
+    """
+
+    members: tuple[tuple[str, str], ...]
+    cursor: str | None
+    total: int
+
+
+async def page_sorted(services: Services, key: str, *, after: str | None, limit: int) -> ScoredPage:
+    """Read the members of a sorted set behind a cursor: those that moved meanwhile are shown twice rather than not.
+
+    Raises:
+        InvalidInput: `after` is no cursor.
+    """
+    first = 0
+    if after is not None:
+        score, _, member = after.partition(" ")
+        if not member or not is_number(score):
+            raise InvalidInput(f"cursor {ascii(after)[:80]} is none of this list; begin at its first page")
+        rank, present, before = await read_together(
+            services, [("ZRANK", key, member), ("ZSCORE", key, member), ("ZCOUNT", key, "-inf", f"({score}")]
+        )
+        # A member that has moved stands elsewhere: go on at the first one with its old score.
+        first = rank + 1 if rank is not None and read_text(present) == score else before or 0
+    flat, total = await read_together(
+        services, [("ZRANGE", key, first, first + limit - 1, "WITHSCORES"), ("ZCARD", key)]
+    )
+    names = [read_text(text) for text in flat or ()]
+    members = tuple(zip(names[::2], names[1::2], strict=True))
+    more = members and first + len(members) < (total or 0)
+    return ScoredPage(members, f"{members[-1][1]} {members[-1][0]}" if more else None, total or 0)
+
+
+def is_number(text: str) -> bool:
+    """Return whether Redis takes a text for a score."""
+    try:
+        return not isnan(float(text))
+    except ValueError:
+        return False
 
 
 async def read_together(services: Services, commands: Sequence[Sequence[Argument]]) -> list[Any]:
