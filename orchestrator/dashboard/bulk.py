@@ -49,7 +49,7 @@ FILTERS: Final = ("skill", "agent", "session", "tag", "parent", "queue", "reason
 
 @dataclass(frozen=True, slots=True)
 class BulkQuestion:
-    """What a bulk action is asked for.
+    """Filter and action of a bulk action.
 
     Attributes:
         action: a key of `JOBS`.

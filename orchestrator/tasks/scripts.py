@@ -884,7 +884,7 @@ def measure_bytes(keys: PoolKeys, *, ids: Sequence[bytes]) -> Call[dict[bytes, i
 
 
 class DeadLine(NamedTuple):
-    """What groups one dead letter; `line` is the first line of its reason."""
+    """Skill and error of one dead letter; `line` is the first line of its reason."""
 
     id: str
     ended_ms: int

@@ -94,7 +94,7 @@ class QueueDetail:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What one round trip tells of a queue."""
+    """Length and first task of a queue."""
 
     tasks: int
     agents: int
