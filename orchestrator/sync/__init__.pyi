@@ -843,8 +843,10 @@ class Schedules:
     def delete(self, name: str, *, reason: str = "", actor: str | None = None) -> None:
         """Delete a schedule. Tasks that it submitted stay."""
 
-    def trigger(self, name: str, *, reason: str = "", actor: str | None = None) -> str:
+    def trigger(self, name: str, *, reason: str = "", actor: str | None = None, id_: str | None = None) -> str:
         """Submit the task of a schedule now, even of a paused one, and return the task's id. The fire times stay.
+
+        With `id_`, a new task id, a repeat of the call submits nothing.
 
         Raises:
             SubmitRefused: the task was refused.
