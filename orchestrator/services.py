@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from orchestrator.embedded.attachment import EmbeddedInfo as EmbeddedInfo  # noqa: PLC0414 - exported
     from orchestrator.store.capabilities import CapabilityProbe
     from orchestrator.vectors.cache import VectorCache
+    from orchestrator.workspace.kept_states import KeptStates
 
 
 __all__ = [
@@ -122,6 +123,13 @@ class Services:
 
         secret = self.live.current.control.secret
         return Accounts(self.store, secret.get_secret_value() if secret else "")
+
+    @cached_property
+    def past_states(self) -> KeptStates:
+        """Past states of workspaces that the process keeps for the next step of a replay."""
+        from orchestrator.workspace.kept_states import KeptStates
+
+        return KeptStates()
 
     @cached_property
     def vector_cache(self) -> VectorCache:

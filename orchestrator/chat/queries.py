@@ -83,8 +83,7 @@ async def read_page(scope: ScopedStore, source: str, before: int, count: int) ->
     found: tuple[StoredMessage, ...] = ()
     while len(found) < count:
         limit = count - len(found)
-        call = scripts.page(scope.keys, source=encode_foreign("source", source), before=before, limit=limit)
-        entries = await scope.call(call)
+        entries = await read_entries(scope, source, before, limit)
         found = (*parse_entries(entries), *found)
         oldest = entries[0].partition(b",")[0] if entries else b""
         if len(entries) < limit or not oldest.isdigit():
@@ -92,6 +91,13 @@ async def read_page(scope: ScopedStore, source: str, before: int, count: int) ->
         # Erased messages among them are made up for.
         before = read_whole(oldest)
     return found
+
+
+async def read_entries(scope: ScopedStore, source: str, before: int, limit: int) -> list[bytes]:
+    """Read entries that precede a number, oldest first, with erased ones."""
+    return await scope.call(
+        scripts.page(scope.keys, source=encode_foreign("source", source), before=before, limit=limit)
+    )
 
 
 async def read_last(scope: ScopedStore, source: str) -> StoredMessage | None:

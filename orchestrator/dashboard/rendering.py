@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from orchestrator.control.commands import KINDS
 from orchestrator.core.durations import in_words
@@ -54,6 +54,7 @@ def make_environment() -> Environment:
         "ago": ago,
         "state": state,
         "visible": visible,
+        "exact": exact,
         "size": size,
         "count": count,
         "clock": clock,
@@ -116,6 +117,14 @@ def clock(at: datetime) -> Markup:
     """Return a time of day, with the exact time as its title."""
     exact = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return Markup('<time title="{0}">{1}</time>').format(exact, exact[11:19])
+
+
+def exact(text: object) -> Markup:
+    """Return a text for the value of a field that is sent back as it is: invisible characters as references."""
+    return Markup("").join(
+        Markup("&#{};").format(ord(char)) if unicodedata.category(char) in _UNSEEN else escape(char)
+        for char in str(text)
+    )
 
 
 def ago(at: datetime | None) -> Markup:

@@ -482,6 +482,7 @@ CODES: Final = "lshrev"
 PLACES: Final = "places"
 """Suffixes without a name in them."""
 _LOCK, _LOG, _SET = "lock:", "ws:log:", "ws:set:"
+_INBOX, _SCRATCH = "inbox:", ("agent:", ":kv")
 
 
 GLOBAL: Final = "global"
@@ -552,15 +553,30 @@ class ScopeKeys:
             return "set", decode_foreign(suffix.removeprefix(_SET))
         return "other", suffix
 
+    @classmethod
+    def split_part(cls, suffix: str) -> tuple[Literal["log", "set", "scratch", "inbox", "other"], str]:
+        """Split a suffix into the kind of part and its name: of a log or set, or the agent of a scratch or inbox.
+
+        A name that no program writes stays encoded.
+        """
+        if suffix.startswith(_INBOX):
+            return "inbox", suffix.removeprefix(_INBOX)
+        if suffix.startswith(_SCRATCH[0]) and suffix.endswith(_SCRATCH[1]):
+            return "scratch", suffix.removeprefix(_SCRATCH[0]).removesuffix(_SCRATCH[1])
+        try:
+            return cls.parse_part(suffix)
+        except InvalidInput:
+            return ("log" if suffix.startswith(_LOG) else "set"), suffix.removeprefix(_LOG).removeprefix(_SET)
+
     @staticmethod
     def scratch_part(agent: str) -> str:
         """Return the suffix of an agent's scratch."""
-        return f"agent:{agent}:kv"
+        return f"{_SCRATCH[0]}{agent}{_SCRATCH[1]}"
 
     @staticmethod
     def directives_part(agent: str) -> str:
         """Return the suffix of the directives for an agent."""
-        return f"inbox:{agent}"
+        return f"{_INBOX}{agent}"
 
     @staticmethod
     def day_part(date: str) -> str:

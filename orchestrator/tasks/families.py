@@ -89,6 +89,40 @@ async def sessions(store: Store, *, limit: int) -> list[SessionSummary]:
     return found[:limit]
 
 
+async def sessions_behind(store: Store, behind: tuple[int, str] | None, *, count: int) -> list[tuple[int, str]]:
+    """Read the next sessions by their last activity, newest first, each as its time in ms and its encoded id.
+
+    Args:
+        store: the store.
+        behind: the session behind which to go on; None at the beginning.
+        count: maximum number.
+    """
+    key = store.keys.sessions
+    if behind is None:
+        return _timed(await store.execute("ZRANGE", key, 0, count - 1, "REV", "WITHSCORES"))
+    at_ms, name = behind
+    flat, score, rank = map(
+        _checked,
+        await store.pipeline(
+            [
+                ("ZRANGE", key, at_ms, "-inf", "BYSCORE", "REV", "LIMIT", 0, count + 1, "WITHSCORES"),
+                ("ZSCORE", key, name),
+                ("ZREVRANK", key, name),
+            ]
+        ),
+    )
+    found = [each for each in _timed(flat) if each < behind]
+    if len(found) < count and len(flat) > 2 * count and score is not None and read_whole(score) == at_ms:
+        # More sessions have this time than the read returned.
+        found = _timed(await store.execute("ZRANGE", key, rank + 1, rank + count, "REV", "WITHSCORES"))
+    return found[:count]
+
+
+def _timed(flat: Sequence[bytes]) -> list[tuple[int, str]]:
+    pairs = zip(flat[::2], flat[1::2], strict=True)
+    return [(read_whole(at_ms), read_text(name)) for name, at_ms in pairs]
+
+
 async def last_activity(store: Store, session: str) -> datetime | None:
     """Read when a task of a session was submitted or ended last; None if the session is not listed."""
     at_ms = await store.execute("ZSCORE", store.keys.sessions, encode_foreign("session", session))

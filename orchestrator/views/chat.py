@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping  # noqa: TC003 - as below
 from dataclasses import dataclass
 from datetime import datetime  # noqa: TC003 - public dataclasses keep their types resolvable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.chat import queries
 from orchestrator.chat.chat import make_hydration
-from orchestrator.chat.model import parse_entries
+from orchestrator.chat.model import StoredMessage, parse_entries
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import NotFound
+from orchestrator.core.reading import read_whole
 from orchestrator.store.scoped import bind_scope
 
 if TYPE_CHECKING:
-    from orchestrator.chat.model import Hydration, StoredMessage
+    from orchestrator.chat.model import Hydration
     from orchestrator.services import Services
 
 PAGE: Final = 500
+LINES: Final = 50
+"""Chats of a list in bounded reads."""
+MESSAGES: Final = 20
+_BEHIND_ALL: Final = 2**53 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,96 @@ class ChatView:
     last_message_at: datetime | None
     ends_at: datetime | None
     extracted: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatLine:
+    """A chat in a list.
+
+    Attributes:
+        source: source of the chat.
+        messages: number of stored messages.
+        bytes: their size.
+        tokens: their length, without messages whose caller did not count.
+        trimmed: number of messages that were removed from the beginning.
+        ends_at: time at which the messages expire; None if it is not known.
+        summary: whether it has a summary.
+    """
+
+    source: str
+    messages: int
+    bytes: int
+    tokens: int
+    trimmed: int
+    ends_at: datetime | None
+    summary: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPage:
+    """Some messages of a chat.
+
+    Attributes:
+        messages: oldest first, without erased and damaged ones.
+        cursor: number before which the next page goes on; None at the beginning of the chat.
+        looked: number of entries that were read.
+    """
+
+    messages: tuple[StoredMessage, ...]
+    cursor: int | None
+    looked: int
+
+
+async def list_chat_lines(services: Services, session: str, *, limit: int = LINES) -> tuple[ChatLine, ...]:
+    """Read the chats of a session that hold messages, by source, at most `limit`, in two round trips.
+
+    Raises:
+        InvalidInput: that is no session.
+    """
+    scope = bind_scope(services.store, services.settings, "session", session)
+    sources = (await queries.find_sources(scope))[:limit]
+    keys = scope.keys
+    replies = await services.store.pipeline(
+        [
+            command
+            for source in sources
+            for command in (
+                ("HMGET", keys.key(keys.chat_part(source, "meta")), "bytes", "tokens", "trimmed", "dies"),
+                ("LLEN", keys.key(keys.chat_part(source, "q"))),
+                ("EXISTS", keys.key(keys.chat_part(source, "sum"))),
+            )
+        ]
+    )
+    found = [_line(source, *replies[3 * n : 3 * n + 3]) for n, source in enumerate(sources)]
+    return tuple(line for line in found if line.messages or line.summary)
+
+
+def _line(source: str, head: Any, length: Any, summary: Any) -> ChatLine:
+    size, tokens, trimmed, dies = map(read_whole, head if isinstance(head, list) else (0, 0, 0, 0))
+    return ChatLine(
+        source=source,
+        messages=length if isinstance(length, int) else 0,
+        bytes=size,
+        tokens=tokens,
+        trimmed=trimmed,
+        ends_at=from_instant_ms(dies) if dies else None,
+        summary=summary == 1,
+    )
+
+
+async def read_chat_page(
+    services: Services, session: str, source: str, *, before: int | None = None, limit: int = MESSAGES
+) -> ChatPage:
+    """Read messages of a chat that precede a number, or the newest ones, in one round trip.
+
+    Raises:
+        InvalidInput: that is no session or no source.
+    """
+    scope = bind_scope(services.store, services.settings, "session", session)
+    entries = await queries.read_entries(scope, source, _BEHIND_ALL if before is None else before, limit)
+    oldest = entries[0].partition(b",")[0] if entries else b""
+    more = len(entries) == limit and read_whole(oldest) > 1
+    return ChatPage(parse_entries(entries), read_whole(oldest) if more else None, len(entries))
 
 
 async def list_chats(services: Services, session: str) -> tuple[ChatView, ...]:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
-from orchestrator.core.errors import NotFound
+from orchestrator.core.errors import InvalidInput, NotFound
+from orchestrator.core.reading import read_whole
 from orchestrator.memory import queries
+from orchestrator.memory.model import StoredRecord  # noqa: TC001 - public dataclasses keep their types resolvable
 from orchestrator.store.scoped import bind_scope
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from orchestrator.memory.model import MemoryQuery, Recall, RecordAccess, StoredRecord
+    from orchestrator.memory.model import MemoryQuery, Recall, RecordAccess
     from orchestrator.memory.owner import MemoryOwner
     from orchestrator.services import Services
+
+_CURSOR: Final = re.compile(r"(-?\d{1,13})/(\d{1,6})", re.ASCII)
 
 
 async def list_records(services: Services, owner: MemoryOwner, query: MemoryQuery) -> Recall:
@@ -23,6 +29,57 @@ async def list_records(services: Services, owner: MemoryOwner, query: MemoryQuer
         InvalidInput: not an owner, or an invalid condition.
     """
     return await queries.recall(bind_scope(services.store, services.settings, *owner), query)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPage:
+    """Some records of a memory.
+
+    Attributes:
+        records: those that match, the latest steps first.
+        cursor: for the next page; None at the end.
+        looked: number of index entries that the server looked at.
+        complete: False if it stopped at its bound, so that more records may match.
+    """
+
+    records: tuple[StoredRecord, ...]
+    cursor: str | None
+    looked: int
+    complete: bool
+
+
+async def read_record_page(
+    services: Services, owner: MemoryOwner, query: MemoryQuery, *, after: str | None = None
+) -> RecordPage:
+    """Read the next records of a memory that meet all conditions, in the order `new`.
+
+    Args:
+        services: of the pool.
+        owner: of the memory.
+        query: its `limit` is the number of records of a page.
+        after: cursor of the page before.
+
+    Raises:
+        InvalidInput: not an owner, an invalid condition, or no cursor.
+    """
+    step, seen = (None, 0) if after is None else _parse_cursor(after)
+    wanted = query if step is None else replace(query, until=step if query.until is None else min(query.until, step))
+    scope = bind_scope(services.store, services.settings, *owner)
+    found = await queries.recall(scope, replace(wanted, order="new"), offset=seen)
+    cursor = None
+    if len(found.records) == query.limit:
+        # Continues at a step, not at a rank, because records end and are added meanwhile.
+        last = found.records[-1].step
+        of_last = sum(record.step == last for record in found.records)
+        cursor = f"{last}/{of_last + (seen if last == step else 0)}"
+    return RecordPage(found.records, cursor, found.scanned, found.complete)
+
+
+def _parse_cursor(text: str) -> tuple[int, int]:
+    found = _CURSOR.fullmatch(text)
+    if found is None:
+        raise InvalidInput(f"cursor {ascii(text)[:80]} is not one of a memory; give one as it was returned")
+    return read_whole(found[1]), read_whole(found[2])
 
 
 async def read_record(services: Services, owner: MemoryOwner, id_: str) -> tuple[StoredRecord, RecordAccess | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.core.errors import InvalidInput
+from orchestrator.core.errors import DamagedData, InvalidInput
 from orchestrator.core.ids import decode_foreign
 from orchestrator.core.reading import msgpack_reader, read_as, read_json, read_readable, read_text, read_whole
 from orchestrator.store.following import BEGINNING, END
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from orchestrator.store.scoped import ScopedStore
 
+UNREADABLE: Final = "unreadable"
 _PAGE: Final = 500
 _read_row: Final = msgpack_reader(list[Any])
 _PLACE: Final = re.compile(r"\d{1,20}-\d{1,20}")
@@ -51,6 +52,15 @@ def _parse_event(stored: tuple[bytes, Sequence[bytes]]) -> WorkspaceEvent:
     return WorkspaceEvent(
         id_, kind, read_whole(fields[b"r"]), read_text(fields[b"a"]), tuple(changes), detail, entry_time(id_)
     )
+
+
+def read_event(entry: bytes, flat: Sequence[bytes]) -> WorkspaceEvent:
+    """Decode one stream entry; a damaged one has the kind `unreadable` and no changes."""
+    try:
+        return parse_event(entry, flat)
+    except DamagedData:
+        id_ = read_text(entry)
+        return WorkspaceEvent(id_, UNREADABLE, 0, "", (), {}, entry_time(id_))
 
 
 def _value(shown: str | bool) -> tuple[Any, bool]:  # noqa: FBT001 - it is what the stream holds

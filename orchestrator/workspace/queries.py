@@ -26,7 +26,7 @@ async def read_paths(scope: ScopedStore, part: str, paths: Sequence[str]) -> dic
     key = scope.keys.key(part)
     if paths:
         found = zip(paths, await _read_fields(scope, key, paths), strict=True)
-        return {path: _versioned(stored) for path, stored in found if stored is not None}
+        return {path: parse_versioned(stored) for path, stored in found if stored is not None}
     return _paths(await scope.read("HGETALL", key))
 
 
@@ -40,15 +40,14 @@ async def _read_fields(scope: ScopedStore, key: str, fields: Sequence[str]) -> l
 
 async def read_last(scope: ScopedStore, log: str, count: int) -> list[LogEntry]:
     """Return the last entries of a log, oldest first."""
-    return [
-        _log_entry(entry) for entry in await scope.read("LRANGE", scope.keys.key(scope.keys.log_part(log)), -count, -1)
-    ]
+    found = await scope.read("LRANGE", scope.keys.key(scope.keys.log_part(log)), -count, -1)
+    return [parse_log_entry(entry) for entry in found]
 
 
 async def read_after(scope: ScopedStore, log: str, after: int, count: int) -> list[LogEntry]:
     """Return entries of a log after a number, oldest first."""
     call = scripts.tail(scope.keys, log=encode_foreign("log", log), after=after, limit=count)
-    return [_log_entry(entry) for entry in await scope.call(call)]
+    return [parse_log_entry(entry) for entry in await scope.call(call)]
 
 
 async def read_members(scope: ScopedStore, name: str) -> frozenset[str]:
@@ -61,7 +60,7 @@ async def read_states(scope: ScopedStore, ids: Sequence[str]) -> dict[str, State
     key = scope.keys.key(MACHINES)
     if ids:
         found = zip(ids, await _read_fields(scope, key, ids), strict=True)
-        return {id_: _state(stored) for id_, stored in found if stored is not None}
+        return {id_: parse_state(stored) for id_, stored in found if stored is not None}
     return _states(await scope.read("HGETALL", key))
 
 
@@ -119,7 +118,7 @@ async def read_snapshot(scope: ScopedStore) -> Snapshot:
     return Snapshot(
         revision=read_whole(revision),
         paths=_paths(paths),
-        logs={name: tuple(read_readable(_log_entry, content)) for kind, name, content in by_part if kind == "log"},
+        logs={name: tuple(read_readable(parse_log_entry, content)) for kind, name, content in by_part if kind == "log"},
         sets={name: _members(content) for kind, name, content in by_part if kind == "set"},
         states=_states(states),
         event=read_text(events[0][0]) if events else "0-0",
@@ -151,17 +150,19 @@ def _paths(flat: Sequence[bytes]) -> dict[str, Versioned]:
 
 
 def _named_path(pair: tuple[bytes, bytes]) -> tuple[str, Versioned]:
-    return read_text(pair[0]), _versioned(pair[1])
+    return read_text(pair[0]), parse_versioned(pair[1])
 
 
 @reads_stored
-def _versioned(stored: bytes) -> Versioned:
+def parse_versioned(stored: bytes) -> Versioned:
+    """Decode a stored path."""
     version, agent, text = stored.split(b" ", 2)
     return Versioned(read_json(text), read_whole(version), read_text(agent))
 
 
 @reads_stored
-def _log_entry(stored: bytes) -> LogEntry:
+def parse_log_entry(stored: bytes) -> LogEntry:
+    """Decode a stored entry of a log."""
     number, at_ms, agent, text = stored.split(b" ", 3)
     return LogEntry(read_whole(number), read_json(text), read_text(agent), from_instant_ms(read_whole(at_ms)))
 
@@ -171,11 +172,12 @@ def _states(flat: Sequence[bytes]) -> dict[str, StateEntry]:
 
 
 def _named_state(pair: tuple[bytes, bytes]) -> tuple[str, StateEntry]:
-    return read_text(pair[0]), _state(pair[1])
+    return read_text(pair[0]), parse_state(pair[1])
 
 
 @reads_stored
-def _state(stored: bytes) -> StateEntry:
+def parse_state(stored: bytes) -> StateEntry:
+    """Decode a stored state machine."""
     version, agent, state, text = stored.split(b" ", 3)
     return StateEntry(read_text(state), read_json(text), read_whole(version), read_text(agent))
 

@@ -20,7 +20,7 @@ from orchestrator.workspace import queries, scripts
 from orchestrator.workspace.events import check_event_id, parse_event, read_events
 from orchestrator.workspace.model import Appended, Applied, Counted
 from orchestrator.workspace.paths import change_paths, check_path, increment
-from orchestrator.workspace.replay import replay
+from orchestrator.workspace.replaying import replay
 from orchestrator.workspace.scratch import Scratch
 from orchestrator.workspace.writer import MAX_DIRECTIVE_BYTES, MAX_INBOX, WorkspaceWriter, check_rows
 

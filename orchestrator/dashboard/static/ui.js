@@ -1,5 +1,5 @@
 "use strict";
-// Keeps relative times current, switches the theme, and moves by keys: `g` and a letter, `/`, `?`, Escape.
+// Keeps relative times current, switches the theme, sends the form of a slider, and moves by keys: `g` and a letter, `/`, `?`, Escape.
 (() => {
   const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
   const words = (seconds) => {
@@ -52,5 +52,8 @@
       const field = document.querySelector("[role=search] input");
       if (field) { event.preventDefault(); field.focus(); }
     }
+  });
+  document.addEventListener("change", (event) => {
+    if (event.target.matches("input[type=range]")) event.target.form?.requestSubmit();
   });
 })();

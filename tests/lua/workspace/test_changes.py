@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator.core.errors import ServerRefused
-from orchestrator.workspace.replay import replayed
+from orchestrator.workspace.replaying import replayed
 from tests.helpers.cases import each_case
 from tests.lua.workspace.space import Space, Writer
 

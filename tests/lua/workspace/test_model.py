@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from orchestrator.workspace.replay import replayed
+from orchestrator.workspace.replaying import replayed
 from orchestrator.workspace.scripts import ChangeReply
 from tests.helpers.state_machines import run_until_all_fired
 from tests.lua.workspace.space import LOCK, START_US, VALUE, Space, Writer

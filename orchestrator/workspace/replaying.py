@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from orchestrator.workspace.events import read_events
+from orchestrator.core.errors import DamagedData
+from orchestrator.core.reading import read_as
+from orchestrator.workspace.events import UNREADABLE, read_events
 from orchestrator.workspace.model import LogEntry, Replay, Snapshot, StateEntry, Versioned
 from orchestrator.workspace.queries import read_snapshot
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class _Replayed:
+class ReplayedState:
     """State after the events so far."""
 
     revision: int = 0
@@ -27,6 +29,22 @@ class _Replayed:
     logs: dict[str, list[LogEntry]] = field(default_factory=dict)
     sets: dict[str, set[str]] = field(default_factory=dict)
     states: dict[str, StateEntry] = field(default_factory=dict)
+
+    @property
+    def entries(self) -> int:
+        """Number of paths, log entries, members and states."""
+        shared = sum(map(len, self.logs.values())) + sum(map(len, self.sets.values()))
+        return len(self.paths) + len(self.states) + shared
+
+    def copy(self) -> ReplayedState:
+        """Return a state that changes by itself; the values are shared, because no event changes one in place."""
+        return replace(
+            self,
+            paths=dict(self.paths),
+            logs={log: list(entries) for log, entries in self.logs.items()},
+            sets={name: set(members) for name, members in self.sets.items()},
+            states=dict(self.states),
+        )
 
     def take(self, event: WorkspaceEvent) -> None:
         """Apply one event."""
@@ -51,6 +69,16 @@ class _Replayed:
                 for held in (self.paths, self.logs, self.sets, self.states):
                     held.clear()
                 self.complete = True
+
+    def take_any(self, event: WorkspaceEvent) -> None:
+        """Apply one event; a damaged one has no effect that is known."""
+        if event.kind == UNREADABLE:
+            self.complete, self.event = False, event.id
+            return
+        try:
+            read_as("an event", self.take, event)
+        except DamagedData:
+            self.complete = False
 
     def _write(self, change: Change, event: WorkspaceEvent) -> None:
         if change.deleted:
@@ -88,7 +116,7 @@ class _Replayed:
 
 def replayed(events: Iterable[WorkspaceEvent]) -> tuple[Snapshot, bool]:
     """Return the state that events lead to, and whether it is complete."""
-    made = _Replayed()
+    made = ReplayedState()
     for event in events:
         made.take(event)
     return made.snapshot(), made.complete

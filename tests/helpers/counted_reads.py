@@ -1,0 +1,45 @@
+"""Counts what a store sends: round trips and commands."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pytest
+
+    from orchestrator.store.store import Store
+
+
+@dataclass
+class CountedReads:
+    """What was sent since the count began."""
+
+    trips: int = 0
+    commands: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def counted_reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[CountedReads]:
+    """Count what a store sends in the block; a script is one command."""
+    counted = CountedReads()
+    execute, pipeline = store.execute, store.pipeline
+
+    async def counted_execute(*command: Any) -> Any:
+        counted.trips += 1
+        counted.commands.append(str(command[0]))
+        return await execute(*command)
+
+    async def counted_pipeline(commands: Sequence[Sequence[Any]]) -> list[Any]:
+        if commands:
+            counted.trips += 1
+            counted.commands += [str(command[0]) for command in commands]
+        return await pipeline(commands)
+
+    with monkeypatch.context() as patch:
+        for name, instead in (("execute", counted_execute), ("pipeline", counted_pipeline)):
+            patch.setattr(store, name, instead)
+        yield counted
