@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import Response
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.reading import read_whole
-from orchestrator.dashboard.page import page
+from orchestrator.dashboard.page import PageRequest, page
+from orchestrator.dashboard.route import reads
 from orchestrator.dashboard.texts import Texts, as_command, json_text, without_secrets
 from orchestrator.dashboard.workspace_rows import session_of, version_lines
 from orchestrator.views import workspaces
@@ -15,7 +19,10 @@ from orchestrator.workspace.difference import lines_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.dashboard.page import PageRequest
+    from starlette.requests import Request
+
+    from orchestrator.dashboard.dashboard import Dashboard
+    from orchestrator.dashboard.identity import Identity
 
 VALUE_CHARS: Final = 200
 WHOLE_CHARS: Final = 16_000
@@ -66,6 +73,20 @@ async def path(asked: PageRequest) -> Mapping[str, Any]:
         "cutter": Texts.cutter,
         "commands": [as_command("orc", "workspace", "get", id_, name)],
     }
+
+
+@reads("/sessions/path/download", checks_scope=True)
+async def download(dashboard: Dashboard, identity: Identity, request: Request) -> Response:
+    """Answer with the whole value of a path as a file, with masked secrets."""
+    asked = PageRequest(dashboard.services, identity, {}, dict(request.query_params))
+    id_, name = session_of(asked), asked.query.get("path", "")
+    held, _ = await workspaces.read_path(asked.services, id_, name)
+    data = json.dumps(without_secrets(held.value, name), ensure_ascii=False).encode(errors="replace")
+    headers = {
+        "Content-Disposition": 'attachment; filename="path.json"',
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+    }
+    return Response(data, media_type="application/json", headers=headers)
 
 
 def check_event(text: str | None) -> str | None:

@@ -93,6 +93,13 @@ async def test_every_page_of_a_session(team: LocalTeam) -> None:
         assert "alert(1)" in answer.text, address
         assert "hunter2" not in answer.text, address
         assert len(answer.content) < 200_000, address
+    web.dashboard.stopping.set()  # streams end after their first event
+    for address in addresses:
+        answer = await web.get("/live" + address)
+        assert answer.status_code == 200, (address, answer.text)
+        assert 'hx-partial hx-target="#' in answer.text, address
+        assert "<script>alert" not in answer.text, address
+        assert "does not exist" not in answer.text, address
 
 
 async def test_what_a_session_holds(team: LocalTeam) -> None:
@@ -126,6 +133,10 @@ async def test_what_a_session_holds(team: LocalTeam) -> None:
     versions = (await web.get(_address("path", "s 2", path="plan"))).text
     assert "- two" in versions
     assert "+ three" in versions
+    whole = await web.get(_address("path/download", "s 2", path="plan"))
+    assert (whole.json(), whole.headers["content-disposition"]) == ("one\nthree", 'attachment; filename="path.json"')
+    assert (await web.get(_address("path/download", "s 2", path="db"))).json() == {"password": "********", "user": "x"}
+    assert (await web.get(f"/tasks/{handle.id}")).text.count('href="/sessions/one?id=s+1"') == 1
     messages = (await web.get(_address("chat", "s 2"))).text
     assert "x/y" in messages
     records = (await web.get("/memory?agent=greeter")).text
@@ -272,7 +283,7 @@ async def test_a_narrowed_user(team: LocalTeam) -> None:
     listed = (await web.get("/sessions")).text
     assert "?id=own" in listed
     assert "?id=other" not in listed
-    for page in (*PAGES, "path"):
+    for page in (*PAGES, "path", "path/download"):
         for session, status in (("own", 200), ("other", 404)):
             answer = await web.get(_address(page, session, path="plan"))
             assert answer.status_code == status, (page, session)
