@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
 
-from markupsafe import escape
+from markupsafe import Markup, escape
 
 from orchestrator.core.reading import MISREAD, read_json
 from orchestrator.core.scrubbing import MASK, is_secret
@@ -17,7 +18,7 @@ from orchestrator.dashboard.rendering import visible
 from orchestrator.views.hidden_keys import mask_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
 MOST_BYTES: Final = 100_000
 PART_BYTES: Final = 50_000
@@ -43,9 +44,19 @@ class Texts:
         return shown
 
     @classmethod
-    def cutter(cls) -> Callable[[object, int], str]:
-        """Return `cut` for one part of a page. Templates ask for it, because a page is rendered more than once."""
-        return cls(PART_BYTES).cut
+    def of_part(cls) -> Texts:
+        """Return the bound of one part of a page. Templates ask for it, because a page is rendered more than once."""
+        return cls(PART_BYTES)
+
+    def link(self, path: str, query: Mapping[str, str], text: object, most: int, *, current: bool = False) -> Markup:
+        """Return a link with the beginning of a text; without its address when the page is full."""
+        address = f"{path}?{urlencode(query, errors='replace')}"
+        shown = self.cut(text, most)
+        if len(address) > self.left:
+            return escape(shown)
+        self.left -= len(address)
+        marked = Markup(' aria-current="true"') if current else ""
+        return Markup('<a href="{}"{}>{}</a>').format(address, marked, shown)
 
     def value(self, value: Any, most: int, *, name: str = "") -> str:
         """Return the beginning of a JSON value of this name."""

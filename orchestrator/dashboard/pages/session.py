@@ -37,7 +37,7 @@ async def session(asked: PageRequest) -> Mapping[str, Any]:
         "lanes": draw(bars, since=since),
         "span": span,
         "spans": {name: said for name, (_, said) in SPANS.items()},
-        "cutter": Texts.cutter,
+        "texts_of_part": Texts.of_part,
         "own_stop": next((stop for stop in found.stops if stop.kind == "session"), None),
         "sends": is_sent_by_forms(id_),
         "commands": [as_command("orc", "sessions", "show", id_)],

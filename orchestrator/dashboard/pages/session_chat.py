@@ -36,7 +36,7 @@ async def chat(asked: PageRequest) -> Mapping[str, Any]:
         "source": source,
         "found": found,
         "messages": [(one, *_said(texts, one)) for one in reversed(found.messages)],
-        "cutter": Texts.cutter,
+        "texts_of_part": Texts.of_part,
         "commands": [as_command("orc", "chat", "show", id_, source=source)],
     }
 

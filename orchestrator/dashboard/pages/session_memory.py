@@ -71,6 +71,6 @@ async def memory(asked: PageRequest) -> Mapping[str, Any]:
         "filters": {name: value for name, value in (("kind", kind), ("tier", tier)) if value},
         "tiers": TIERS,
         "without": asked.without,
-        "cutter": Texts.cutter,
+        "texts_of_part": Texts.of_part,
         "commands": [as_command("orc", "memory", "list", *of_agent, **options, kind=kind, tier=tier)],
     }

@@ -39,7 +39,7 @@ async def workspace(asked: PageRequest) -> Mapping[str, Any]:
         "outline": outline,
         "part": part,
         "part_name": asked.query.get(part, ""),
-        "cutter": Texts.cutter,
+        "texts_of_part": Texts.of_part,
         "value": lambda value, name="": json_text(value, most=VALUE_CHARS, name=name),
         "chars": VALUE_CHARS,
         "without": asked.without,
@@ -70,7 +70,7 @@ async def path(asked: PageRequest) -> Mapping[str, Any]:
         "versions": [(one, *version_lines(texts, one.change)) for one in versions],
         "cursor": cursor,
         "looked": looked,
-        "cutter": Texts.cutter,
+        "texts_of_part": Texts.of_part,
         "commands": [as_command("orc", "workspace", "get", id_, name)],
     }
 

@@ -224,3 +224,53 @@ async def test_damaged_events(team: LocalTeam) -> None:
     assert "what did not change since is missing" in replay
     assert '<th scope="row">after</th>' in replay
     assert '<th scope="row">before</th>' in replay
+
+
+async def test_hostile_workspace(team: LocalTeam) -> None:
+    """What other programs wrote into the keys of a session is text on its pages, and no page grows with it."""
+    web = WebClient(team.orc)
+    await web.log_in()
+    async with team.orc.workspace("s").edit(agent="ada") as ws:
+        await ws.patch({"p": 1})
+    store, keys = team.services.store, team.services.keys.scope("session", "s")
+    bad = "<script>alert(1)</script>\u202e\0\x1b[2J"
+    long = bad + "<" * 10_000
+    deep = "[" * 5000 + "]" * 5000
+    entries = [f"3 {bad} {text}" for text in (json.dumps(long), deep, "{", "")]
+    for name in (bad, long, *(f"{long}{n}" for n in range(60))):
+        await store.execute("HSET", keys.key("ws:doc"), name, entries[len(name) % 2], name + "x", entries[3])
+        await store.execute("HSET", keys.key("ws:task"), name, f"1 {bad} {bad[:9]} {json.dumps(long)}")
+        for part in (f"ws:log:{name}", f"ws:set:{name}", f"inbox:{name}", f"agent:{name}:kv"):
+            await store.execute("HSET", keys.key("ws:parts"), part, 1)
+    await store.execute(
+        "RPUSH", keys.key(f"ws:log:{bad}"), f"1 1 {bad} {json.dumps(long)}", f"2 1 a {deep}", b"\xff\xfe"
+    )
+    await store.execute("SADD", keys.key(f"ws:set:{bad}"), *(f"{long}{n}" for n in range(300)), b"\xff")
+    await store.execute("XADD", keys.key(f"inbox:{bad}"), "*", "k", long, "a", long, "d", json.dumps(long))
+    await store.execute("XADD", keys.key(f"inbox:{bad}"), "*", "x", "y")
+    for n in range(40):
+        change = [[f"{long}{m}", 1, json.dumps(long), json.dumps([long])] for m in range(5)]
+        fields = ("k", "patch", "r", n + 2, "a", long, "c", msgspec.msgpack.encode(change))
+        await store.execute("XADD", keys.key("ws:ev"), "*", *fields)
+    await store.execute("ZADD", keys.key("dir"), 10**12, long, "inf", bad)
+    await store.pipeline(
+        [
+            ("EXPIRE", keys.key(part), 600)
+            for part in (f"ws:log:{bad}", f"ws:set:{bad}", f"inbox:{bad}", "dir", "ws:task", "ws:parts")
+        ]
+    )
+    for address in (
+        *(_address(page, "s") for page in ("one", "workspace", "events", "replay", "chat", "memory")),
+        _address("workspace", "s", states=1),
+        _address("workspace", "s", contains="script"),
+        *(_address("workspace", "s", **{kind: bad}) for kind in ("log", "set", "inbox")),
+        _address("path", "s", path=bad),
+        _address("replay", "s", at=41, **{"from": 1}),
+        _address("replay", "s", contains="SCRIPT"),
+        _address("events", "s", name="script"),
+    ):
+        answer = await web.get(address)
+        assert answer.status_code in {200, 409}, (address, answer.text)
+        assert "<script>alert" not in answer.text, address
+        assert not {"\u202e", "\0", "\x1b"} & set(answer.text), address
+        assert len(answer.content) <= MOST_BYTES, (address, len(answer.content))

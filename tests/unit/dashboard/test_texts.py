@@ -21,6 +21,16 @@ def test_a_page_has_a_bound() -> None:
     assert texts.left > 0
 
 
+def test_links() -> None:
+    """A link counts with its address; when the page is full, only its text is left."""
+    texts = Texts(100)
+    assert texts.link("/a", {"x": "1 <"}, "<b>", 9, current=True) == (
+        '<a href="/a?x=1+%3C" aria-current="true">&lt;b&gt;</a>'
+    )
+    assert texts.link("/a", {"x": "\u202e" * 10}, "\u202e", 9) == "\\u202e"
+    assert texts.link("/a", {"x": "\ud800"}, "y", 9) == '<a href="/a?x=%3F">y</a>'
+
+
 def test_json() -> None:
     """Text is shown as it is, other values as JSON, as far as it is needed; deep ones do not fail."""
     assert json_text("a\nb") == "a\nb"
