@@ -155,7 +155,7 @@ def _draw_bar(bar: Bar, start: datetime, length_s: float, y: int) -> Markup:
     left = _x(bar.start, start, length_s)
     width = max(2.0, _x(bar.end, start, length_s) - left)
     icon, kind = ("", "wait") if bar.outcome == "waiting" else _KINDS.get(bar.outcome, _OTHER)
-    lasted = in_words((bar.end - bar.start).total_seconds())
+    lasted = _lasted((bar.end - bar.start).total_seconds())
     title = f"{visible(bar.text)[:160]}, {lasted} from {_clock(bar.start)} UTC"
     letter = Markup('<text class="icon" x="{}" y="{}">{}</text>').format(f"{left + 3:.1f}", y + 11, icon)
     return Markup('<g class="bar {}"><title>{}</title><rect x="{}" y="{}" width="{}" height="{}"/>{}</g>').format(
@@ -169,7 +169,7 @@ def _axis(start: datetime, length_s: float, height: int) -> Markup:
     for n in range(TICKS):
         x = LABEL + (WIDTH - LABEL) * n / TICKS
         at = start + timedelta(seconds=length_s * n / TICKS)
-        said = f"{at.astimezone(UTC):%m-%d %H:%M}" if dated else _clock(at)
+        said = f"{at.astimezone(UTC):%m-%d %H:%M}" if dated else _clock(at, exact=length_s < 2 * TICKS)
         parts.append(
             Markup('<line class="rule" x1="{0}" x2="{0}" y1="16" y2="{1}"/><text x="{0}" y="12">{2}</text>').format(
                 f"{x:.1f}", height, said
@@ -182,10 +182,10 @@ def _summary(bars: Sequence[Bar], names: Sequence[str], start: datetime, end: da
     agents = [name for name in names if name]
     attempts = [bar for bar in bars if bar.agent]
     busy_s = _covered([(bar.start, bar.end) for bar in attempts])
-    said = f"{len(attempts)} attempts of {len(agents)} agents" if attempts else "no attempt yet"
+    said = f"{_number(len(attempts), 'attempt')} of {_number(len(agents), 'agent')}" if attempts else "no attempt yet"
     return (
         f"Lanes of the agents from {start.astimezone(UTC):%Y-%m-%d %H:%M:%S} to {end.astimezone(UTC):%H:%M:%S} UTC: "
-        f"{said}; some agent worked in {in_words(busy_s)} of {in_words((end - start).total_seconds())}."
+        f"{said}; some agent worked in {_lasted(busy_s)} of {_lasted((end - start).total_seconds())}."
     )
 
 
@@ -205,5 +205,13 @@ def _x(at: datetime, start: datetime, length_s: float) -> float:
     return LABEL + (WIDTH - LABEL) * share
 
 
-def _clock(at: datetime) -> str:
-    return f"{at.astimezone(UTC):%H:%M:%S}"
+def _clock(at: datetime, *, exact: bool = False) -> str:
+    return at.astimezone(UTC).strftime("%H:%M:%S.%f")[:-3] if exact else f"{at.astimezone(UTC):%H:%M:%S}"
+
+
+def _lasted(seconds: float) -> str:
+    return in_words(seconds) if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+
+
+def _number(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"

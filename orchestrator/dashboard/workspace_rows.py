@@ -10,7 +10,7 @@ from orchestrator.dashboard.texts import json_text, without_secrets
 from orchestrator.workspace.difference import DiffLine, diff_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime
 
     from orchestrator.dashboard.page import PageRequest
@@ -26,6 +26,7 @@ VALUE_CHARS: Final = 160
 CHANGES: Final = 3
 """Changes of one event that a list shows."""
 DIFFERENCES: Final = 40
+LEFT_OUT: Final = "(a value too large for its event)"
 LINES: Final = 60
 LINE_CHARS: Final = 200
 
@@ -110,9 +111,7 @@ def _changed(event: WorkspaceEvent, change: Change) -> str:
             return f"{name} {'+' if event.kind == 'add' else '-'} {_short(change.value, name)}"
     if change.deleted:
         return f"{name} deleted, was {_short(change.previous, name)}"
-    value = (
-        _short(change.value, name) if change.told or change.value is not None else "(a value too large for its event)"
-    )
+    value = _short(change.value, name) if change.told or change.value is not None else LEFT_OUT
     was = f", was {_short(change.previous, name)}" if change.previous is not None else ""
     return f"{name} v{change.version} = {value}{was}"
 
@@ -122,11 +121,16 @@ def _short(value: Any, name: str) -> str:
     return text if len(text) <= VALUE_CHARS else text[: VALUE_CHARS - 1] + "…"
 
 
-def difference_rows(texts: Texts, found: Sequence[NameDifference]) -> list[DifferenceRow]:
-    """Return the rows of the first differences."""
+def difference_rows(
+    texts: Texts, found: Sequence[NameDifference], untold: Collection[tuple[str, str]]
+) -> list[DifferenceRow]:
+    """Return the rows of the first differences; those in `untold` have a value that an event left out."""
     return [
         DifferenceRow(
-            one.kind, texts.cut(one.name, NAME_CHARS), texts.cut(_how(one), NAME_CHARS), *_cut_lines(texts, one)
+            one.kind,
+            texts.cut(one.name, NAME_CHARS),
+            texts.cut(_how(one), NAME_CHARS),
+            *((None, 0) if (one.kind, one.name) in untold else _cut_lines(texts, one)),
         )
         for one in found[:DIFFERENCES]
     ]

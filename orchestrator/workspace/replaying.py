@@ -29,6 +29,8 @@ class ReplayedState:
     logs: dict[str, list[LogEntry]] = field(default_factory=dict)
     sets: dict[str, set[str]] = field(default_factory=dict)
     states: dict[str, StateEntry] = field(default_factory=dict)
+    untold: set[tuple[str, str]] = field(default_factory=set)
+    """Kind and name of the paths and states whose value an event left out; it is None here."""
 
     @property
     def entries(self) -> int:
@@ -44,6 +46,7 @@ class ReplayedState:
             logs={log: list(entries) for log, entries in self.logs.items()},
             sets={name: set(members) for name, members in self.sets.items()},
             states=dict(self.states),
+            untold=set(self.untold),
         )
 
     def take(self, event: WorkspaceEvent) -> None:
@@ -68,6 +71,7 @@ class ReplayedState:
             case "clear", _:
                 for held in (self.paths, self.logs, self.sets, self.states):
                     held.clear()
+                self.untold.clear()
                 self.complete = True
 
     def take_any(self, event: WorkspaceEvent) -> None:
@@ -83,8 +87,9 @@ class ReplayedState:
     def _write(self, change: Change, event: WorkspaceEvent) -> None:
         if change.deleted:
             self.paths.pop(change.name, None)
+            self.untold.discard(("path", change.name))
             return
-        self._note_told(change)
+        self._note_told(change, "path")
         self.paths[change.name] = Versioned(change.value, change.version, event.agent)
 
     def _append(self, event: WorkspaceEvent) -> None:
@@ -95,12 +100,17 @@ class ReplayedState:
         del entries[: event.detail["dropped"]]
 
     def _move(self, change: Change, event: WorkspaceEvent) -> None:
-        self._note_told(change)
+        self._note_told(change, "state")
         self.states[change.name] = StateEntry(event.detail["state"], change.value, change.version, event.agent)
 
-    def _note_told(self, change: Change) -> None:
-        if not change.told and change.value is None:
+    def _note_told(self, change: Change, kind: str = "") -> None:
+        untold = not change.told and change.value is None
+        if untold:
             self.complete = False
+        if untold and kind:
+            self.untold.add((kind, change.name))
+        else:
+            self.untold.discard((kind, change.name))
 
     def snapshot(self) -> Snapshot:
         """Return the state as a snapshot."""

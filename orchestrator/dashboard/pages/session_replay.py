@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.dashboard.page import page
 from orchestrator.dashboard.texts import Texts, as_command
-from orchestrator.dashboard.workspace_rows import DIFFERENCES, difference_rows, event_rows, session_of
+from orchestrator.dashboard.workspace_rows import DIFFERENCES, LEFT_OUT, difference_rows, event_rows, session_of
 from orchestrator.views.replays import parse_point, read_past_states
 from orchestrator.views.workspaces import read_event_at
 from orchestrator.workspace.difference import difference
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from orchestrator.dashboard.page import PageRequest
+    from orchestrator.workspace.model import Snapshot
+    from orchestrator.workspace.replaying import ReplayedState
 
 NAMES: Final = 40
 VALUE_CHARS: Final = 160
@@ -50,20 +52,24 @@ async def replay(asked: PageRequest) -> Mapping[str, Any]:
         "base": None if base is None else states[1].state.revision,
         "contains": contains,
         "point": {"at": at, "from": compared, "contains": contains},
-        **_shown(texts, snapshot, contains),
-        **_compared(texts, None if base is None else states[1].state.snapshot(), snapshot),
+        **_shown(texts, snapshot, now.state.untold, contains),
+        **_compared(texts, None if base is None else states[1].state, now.state),
         "commands": [as_command("orc", "workspace", "events", id_, after=snapshot.event)],
     }
 
 
-def _compared(texts: Texts, before: Any, after: Any) -> Mapping[str, Any]:
+def _compared(texts: Texts, before: ReplayedState | None, after: ReplayedState) -> Mapping[str, Any]:
     if before is None:
         return {"differences": None, "more_differences": 0}
-    found = difference(before, after) if before.revision <= after.revision else difference(after, before)
-    return {"differences": difference_rows(texts, found), "more_differences": max(0, len(found) - DIFFERENCES)}
+    earlier, later = (before, after) if before.revision <= after.revision else (after, before)
+    found = difference(earlier.snapshot(), later.snapshot())
+    untold = before.untold | after.untold
+    return {"differences": difference_rows(texts, found, untold), "more_differences": max(0, len(found) - DIFFERENCES)}
 
 
-def _shown(texts: Texts, snapshot: Any, contains: str | None) -> Mapping[str, Any]:
+def _shown(
+    texts: Texts, snapshot: Snapshot, untold: Collection[tuple[str, str]], contains: str | None
+) -> Mapping[str, Any]:
     """Return the first names of each kind that contain a text, with short values."""
     wanted = (contains or "").casefold()
 
@@ -78,7 +84,7 @@ def _shown(texts: Texts, snapshot: Any, contains: str | None) -> Mapping[str, An
                 texts.cut(name, 160),
                 held.version,
                 texts.cut(held.agent, 128),
-                texts.value(held.value, VALUE_CHARS, name=name),
+                LEFT_OUT if ("path", name) in untold else texts.value(held.value, VALUE_CHARS, name=name),
             )
             for name in paths[0]
             for held in (snapshot.paths[name],)

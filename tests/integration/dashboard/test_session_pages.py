@@ -111,7 +111,7 @@ async def test_what_a_session_holds(team: LocalTeam) -> None:
     await _fill(team, "s 2", "x/y")
 
     pages: list[str] = []
-    wanted = ('<th scope="row">report</th>', f"task {handle.id}", '<svg class="lanes"', "1 attempts of 1 agents")
+    wanted = ('<th scope="row">report</th>', f"task {handle.id}", '<svg class="lanes"', "1 attempt of 1 agent")
 
     async def shown() -> bool:
         pages.append((await web.get(_address("one", "s 1"))).text)
@@ -239,6 +239,11 @@ async def test_replay(team: LocalTeam) -> None:
     page = (await web.get(_address("replay", "s", at=10, **{"from": 8}))).text
     assert "Difference between revision 8 and revision 10" in page
     assert re.findall(r"<h3>path (p\d) <small>(\w+)", page) == [("p0", "changed"), ("p0", "removed")][1:]
+    async with team.orc.workspace("s").edit() as ws:
+        await ws.patch({"p0": "x" * 9000})
+    large = (await web.get(_address("replay", "s", **{"from": 12}))).text
+    assert large.count("(a value too large for its event)") == 2
+    assert "The values are too long to compare here" in large
     same = (await web.get(_address("replay", "s", at=10, **{"from": 10}))).text
     assert "Both points hold the same" in same
 
