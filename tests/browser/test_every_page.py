@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 
@@ -28,6 +28,10 @@ def addresses(site: Site) -> Iterator[str]:
     for page in PAGES:
         if page.path == "/tasks/{id}":
             yield from (f"/tasks/{site.names[name]}" for name in OPENED[page.path])
+        elif page.path.startswith("/sessions/"):
+            yield f"{page.path}?" + urlencode({"id": site.names["session"], "path": "title", "from": 0})
+        elif page.path == "/memory":
+            yield "/memory?agent=editor"
         else:
             yield page.path.format(
                 id=site.names["command" if page.path.startswith("/control") else "succeeded"],
