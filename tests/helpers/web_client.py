@@ -11,13 +11,13 @@ import httpx2
 
 from orchestrator.dashboard.app import make_app
 from orchestrator.dashboard.dashboard import Dashboard
-from tests.helpers.local_team import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from orchestrator.client.client import Orchestrator
 
+STREAM_S = 20.0
 SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
 
 
@@ -68,7 +68,7 @@ class WebClient:
             elif not done.is_set():
                 await write(message["body"].decode())
 
-        with anyio.fail_after(TIMEOUT_S):
+        with anyio.fail_after(STREAM_S):
             await self.app(scope, receive, send)
 
     async def log_in(self) -> None:

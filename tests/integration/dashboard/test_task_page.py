@@ -152,18 +152,17 @@ async def test_output_goes_on(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) 
     await team.work(_agent(gate))
     web = WebClient(team.orc)
     await web.log_in()
-    handle = await team.orc.submit("talk", {"lines": 300})
+    handle = await team.orc.submit("talk", {"lines": 60})
     seen: list[str] = []
-    last = await _follow(web, f"/tasks/{handle.id}/output?after=0-0", seen, until="&#34;line&#34;: 100")
+    last = await _follow(web, f"/tasks/{handle.id}/output?after=0-0", seen, until="&#34;line&#34;: 20")
     assert "hunter2" not in "".join(seen)
     gate.set()
     other = WebClient(team.orc)  # the first server was killed
     await other.log_in()
     await _follow(other, f"/tasks/{handle.id}/output?after=0-0", seen, until="event: ended", last_event_id=last)
-    assert _lines(seen) == list(range(300))
+    assert _lines(seen) == list(range(60))
     page = (await web.get(f"/tasks/{handle.id}")).text
-    assert "These are the newest" in page
-    assert _lines([page])[-1] == 299
+    assert _lines([page])[-1] == 59
     assert "/output?after=" not in page
 
 
@@ -191,14 +190,15 @@ async def _stop_soon(web: WebClient) -> None:
 
 async def test_output_of_many_lines(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
     """An open page begins anew after so many lines, so that it does not grow without end."""
-    monkeypatch.setattr(task_output, "MOST_LINES", 100)
+    monkeypatch.setattr(task_output, "MOST_LINES", 30)
+    monkeypatch.setattr(task_output, "AT_ONCE", 8)
     monkeypatch.setattr(task_output, "LEAST_GAP_S", 0.0)
     await team.work(_agent())
     web = WebClient(team.orc)
     await web.log_in()
-    handle = await team.orc.submit("talk", {"lines": 400})
-    await handle.result(timeout=TIMEOUT_S)
+    handle = await team.orc.submit("talk", {"lines": 100})
+    await handle.result(timeout=20.0)
     seen: list[str] = []
     await _follow(web, f"/tasks/{handle.id}/output", seen, until="event: ended")
-    assert _lines(seen) == list(range(400))
+    assert _lines(seen) == list(range(100))
     assert "".join(seen).count('hx-swap="innerHTML"') >= 2
