@@ -106,6 +106,24 @@ async def test_commands(team: LocalTeam) -> None:
     assert f"orc tasks show {handle.id} --tree" in (await web.get(f"/tasks/{handle.id}/tree")).text
 
 
+async def test_pages_stay_current(team: LocalTeam) -> None:
+    """The streams of the pages render each part as the pages do, of waiting and of ended tasks."""
+    await team.work(_agent())
+    web = WebClient(team.orc)
+    await web.log_in()
+    waiting = await team.orc.submit("later", {"a": 1})
+    ended = await team.orc.submit("spread", {"width": 2})
+    await ended.result(timeout=TIMEOUT_S)
+    for task in (waiting.id, ended.id):
+        seen: list[str] = []
+        await _follow(web, f"/live/tasks/{task}", seen, until="#attempts")
+        for region in ("state", "question", "buttons", "timeline", "values", "attempts"):
+            assert f'hx-target="#{region}"' in "".join(seen), region
+        assert "Arguments" in "".join(seen)
+    for path, region in ((f"/tasks/{ended.id}/tree", "tree"), ("/questions", "questions")):
+        await _follow(web, f"/live{path}", [], until=f'hx-target="#{region}"')
+
+
 async def test_tree(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tree shows so many tasks, and of the others the number."""
     monkeypatch.setattr("orchestrator.dashboard.pages.task_tree.SHOWN", 5)
