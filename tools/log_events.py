@@ -101,6 +101,7 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "needs_restart": LogKey("list", "settings that changed and need a restart"),
     "new_level": LogKey("text", "level of the log from now on"),
     "outcomes": LogKey("table", "number of tasks by outcome"),
+    "part": LogKey("text", "`args` or `result`"),
     "path": LogKey("text", "path of a file"),
     "pid": LogKey("number", "process id"),
     "places": LogKey("number", "number of queues, inboxes and sets that refer to tasks"),
@@ -1467,6 +1468,19 @@ SECTIONS: Final = (
                 "Redis has lost writes that it had confirmed, in a failover or a restart: `submits` accepted tasks at "
                 "least (0: other writes), from `since_ms` on. A client names some in `task_ids`, a supervisor counts "
                 "those of all clients. Submit them again; docs/guides/operations.md has a section.",
+            ),
+        ),
+    ),
+    EventSection(
+        "Dashboard",
+        "`orc web` writes these.",
+        (
+            LogEvent(
+                "display_failed",
+                "warning",
+                ("error", "part", "skill"),
+                "The display function of an agent with this skill raised, took too long, or could not be imported. "
+                "Pages show the size of the value. Correct the function, or `dashboard.agents`.",
             ),
         ),
     ),

@@ -70,6 +70,9 @@ class Agent:
         lifespan: `lifespan(agent)` is an async context manager that each worker enters before its first task and leaves
             after its last; `ctx.state` is the value that it yields.
         middleware: wraps every attempt; the first one is the outermost.
+        display: `display(skill, part, value)` returns what operators see of a value; `part` is `args` or `result`. The
+            dashboard runs it in a process of its own, for at most a few seconds. Everywhere else, and if it fails,
+            operators see the sizes of the values, as of skills with `redact`.
 
     Raises:
         InvalidInput: an option is invalid.
@@ -85,6 +88,7 @@ class Agent:
         lease: float | timedelta = 15.0,
         lifespan: Callable[[Agent], AbstractAsyncContextManager[Any]] | None = None,
         middleware: Sequence[Middleware] = (),
+        display: Callable[[str, str, Any], Any] | None = None,
     ) -> None:
         self.name: str = check_name("agent", name)
         if not isinstance(concurrency, int) or isinstance(concurrency, bool) or not 1 <= concurrency <= MAX_CONCURRENCY:
@@ -110,6 +114,11 @@ class Agent:
         for one in self.middleware:
             if not callable(one):
                 raise InvalidInput(f"middleware of agent {name!r} must be `async def mw(ctx, call_next)`, not {one!r}")
+        if display is not None and not callable(display):
+            raise InvalidInput(
+                f"display of agent {name!r} must be a function `display(skill, part, value)`, not {display!r}"
+            )
+        self.display = display
         self._skills: dict[str, Skill[Any, Any]] = {}
 
     def __repr__(self) -> str:

@@ -134,6 +134,7 @@ SECTIONS: Final[dict[str, dict[str, Any]]] = {
         "base_path": None,
         "hosts": (),
         "https": False,
+        "agents": (),
         "read_only": False,
         "proxy_header": None,
         "proxies": (),

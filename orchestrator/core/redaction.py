@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HIDDEN: Final = "(redacted)"
+NO_DISPLAY: Final = 3
+"""Exit code of the program that runs `display` functions: no agent with the skill has one."""
 _MAX_DEPTH: Final = 8
 
 _texts_hidden: ContextVar[bool] = ContextVar("texts_hidden", default=False)

@@ -607,6 +607,10 @@ class DashboardSettings(_Section):
     https: bool = Field(
         default=False, description="Browsers reach the dashboard over TLS, by a proxy. Cookies are then Secure."
     )
+    agents: tuple[str, ...] = Field(
+        default=(),
+        description="Agents as MODULE:AGENT whose `display` functions show arguments and results to operators.",
+    )
     read_only: bool = Field(default=False, description="Refuse every command, and show no buttons.")
     proxy_header: Annotated[str, AfterValidator(_check_header)] | None = Field(
         default=None,

@@ -27,12 +27,13 @@ from orchestrator.core.payload import decode_json
 from orchestrator.core.reading import read_whole
 from orchestrator.dashboard.forms import read_form
 from orchestrator.dashboard.pages.submit import OPTIONS, form_of
-from orchestrator.dashboard.pages.task_value import find_value, masked_bytes
+from orchestrator.dashboard.pages.task_value import masked_bytes, wanted
 from orchestrator.dashboard.rendering import visible
 from orchestrator.dashboard.route import RouteRefused, action, reads
 from orchestrator.dashboard.schema_form import STEM, Typed, read_typed
 from orchestrator.dashboard.task_buttons import BUTTONS
 from orchestrator.dashboard.task_output import follow
+from orchestrator.views.task_values import read_details
 from orchestrator.views.tasks import read_task_status
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def _options(form: Mapping[str, str]) -> dict[str, Any]:
 async def download(dashboard: Dashboard, _: Identity, request: Request) -> Response:
     """Answer with the whole arguments or the whole result as a file, with masked secrets."""
     id_, part = check_task_id(request.path_params["id"]), request.path_params["part"]
-    value = await find_value(dashboard.services, id_, part)
+    value = wanted(await read_details(dashboard.services, id_), part)
     async with dashboard.downloads:
         data = await masked_bytes(dashboard.services, value)
     headers = {

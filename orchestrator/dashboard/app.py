@@ -128,7 +128,8 @@ async def _live(page: WebPage, dashboard: Dashboard, identity: Identity, request
 
 
 def _asked(dashboard: Dashboard, identity: Identity, request: Request) -> PageRequest:
-    return PageRequest(dashboard.services, identity, dict(request.path_params), dict(request.query_params))
+    path, query = dict(request.path_params), dict(request.query_params)
+    return PageRequest(dashboard.services, identity, path, query, dashboard.displays)
 
 
 def _path(request: Request) -> str:

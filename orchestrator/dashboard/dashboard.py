@@ -14,6 +14,7 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.ids import new_task_id
 from orchestrator.core.reading import read_whole
 from orchestrator.dashboard import assets
+from orchestrator.dashboard.displays import Displays
 from orchestrator.dashboard.feed import Feed
 from orchestrator.dashboard.navigation import navigation
 from orchestrator.dashboard.rendering import make_environment
@@ -76,6 +77,7 @@ class Dashboard:
         self.services = self.orc.services
         self.accounts = self.services.accounts
         self.feed = Feed(self.services)
+        self.displays = Displays(self.services.settings.dashboard.agents)
         self.templates = make_environment()
         self.assets = assets.load()
         self.skew_s: float | None = None

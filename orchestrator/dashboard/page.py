@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from orchestrator.dashboard.displays import Displays
     from orchestrator.dashboard.identity import Identity
     from orchestrator.services import Services
 
@@ -22,12 +23,14 @@ class PageRequest:
         identity: who asks.
         path: the parts of the path that the page names.
         query: the query; of a parameter that is given twice, the last.
+        displays: the `display` functions of agents, if the settings name some.
     """
 
     services: Services
     identity: Identity
     path: Mapping[str, str]
     query: Mapping[str, str]
+    displays: Displays | None = None
 
     def text(self, name: str) -> str | None:
         """Return a parameter, None if it is missing or empty."""

@@ -122,7 +122,7 @@ def _changed() -> Settings:
                 "endpoint": "https://s3.example.com", "region": "eu-central-1",
                 "compression": "zstd", "vector_rung": "exact", "vector_delete": "mark", "views": "replica",
                 "tls_verify": "ca", "host": "::1", "hosts": ["orc.example.com"],
-                "proxies": ["10.0.0.1"],
+                "proxies": ["10.0.0.1"], "agents": ["my_agents:agent"],
             }[leaf.path[-1]]  # fmt: skip
         node = tree
         for part in leaf.path[:-1]:

@@ -369,8 +369,10 @@ class Heartbeat:
         self._describe_s = time.monotonic() + DESCRIBE_EVERY_S
         # Many agents may share a skill, and to make its JSON schemas takes about 1 ms.
         skills = {(name, skill.version.digest): skill for agent in self._agents for name, skill in agent.skills.items()}
+        shown = {name for agent in self._agents if agent.display is not None for name in agent.skills}
         rows = [
-            (*version, encode_description(skill.description), skill.options.redact) for version, skill in skills.items()
+            (*version, encode_description(skill.description), skill.options.redact or version[0] in shown)
+            for version, skill in skills.items()
         ]
         try:
             for first in range(0, len(rows), DESCRIBED_AT_ONCE):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.core.errors import OrchestratorError
@@ -16,13 +17,12 @@ from orchestrator.dashboard.timeline import draw, lasted, spans_of
 from orchestrator.tasks.selecting import RETRYABLE
 from orchestrator.views.hidden_keys import mask_keys
 from orchestrator.views.task_output import read_newest_output
-from orchestrator.views.task_values import read_details, read_head
+from orchestrator.views.task_values import load_whole, read_details, read_head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from orchestrator.dashboard.page import PageRequest
-    from orchestrator.services import Services
     from orchestrator.views.task_values import StoredPart, TaskDetails
     from orchestrator.why.model import TaskInfo
 
@@ -78,7 +78,7 @@ async def task(asked: PageRequest) -> Mapping[str, Any]:
         "buttons": {name: BUTTONS[name].danger for name in buttons_of(info)},
         "question": next((one for one in info.questions if one.open), None),
         "said": SAID.get(asked.text("said") or ""),
-        "values": [await preview(services, details, value) for value in (details.args, details.result) if value],
+        "values": [await preview(asked, details, value) for value in (details.args, details.result) if value],
         "redacted": details.redacted,
         "spans": [(span, lasted(span, now)) for span in spans],
         "timeline": draw(spans, now),
@@ -114,12 +114,13 @@ def commands_of(info: TaskInfo) -> list[str]:
     return commands
 
 
-async def preview(services: Services, details: TaskDetails, value: StoredPart) -> Preview:
-    """Return the beginning of a value, with masked secrets."""
+async def preview(asked: PageRequest, details: TaskDetails, value: StoredPart) -> Preview:
+    """Return the beginning of a value, with masked secrets; of redacted skills what their agent displays."""
     if details.redacted:
-        return Preview(value.part, value.size, hidden_value(value.size))
+        text, problem = await displayed(asked, details, value)
+        return Preview(value.part, value.size, text[:PREVIEW_CHARS], cut=len(text) > PREVIEW_CHARS, problem=problem)
     try:
-        head = await read_head(services, value)
+        head = await read_head(asked.services, value)
     except OrchestratorError as failure:
         return Preview(value.part, value.size, None, problem=str(failure))
     if head is None:
@@ -128,3 +129,17 @@ async def preview(services: Services, details: TaskDetails, value: StoredPart) -
     return Preview(
         value.part, value.size, text[:PREVIEW_CHARS], cut=len(head) < value.size or len(text) > PREVIEW_CHARS
     )
+
+
+async def displayed(asked: PageRequest, details: TaskDetails, value: StoredPart) -> tuple[str, str]:
+    """Return what operators see of a value of a redacted skill, and why it is no more."""
+    hidden = hidden_value(value.size)
+    if asked.displays is None:
+        return hidden, ""
+    try:
+        shown = await asked.displays.show(details.info.skill, value, partial(load_whole, asked.services, value))
+    except OrchestratorError as failure:
+        return hidden, str(failure)
+    if shown is None or shown.text is None:
+        return hidden, "" if shown is None else shown.problem
+    return mask_keys(shown.text), ""

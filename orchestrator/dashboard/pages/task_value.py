@@ -9,6 +9,7 @@ from anyio import to_thread
 
 from orchestrator.core.errors import NotFound
 from orchestrator.dashboard.page import page
+from orchestrator.dashboard.pages.task import displayed
 from orchestrator.views.hidden_keys import mask_keys
 from orchestrator.views.task_values import load_whole, read_details
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from orchestrator.dashboard.page import PageRequest
     from orchestrator.services import Services
-    from orchestrator.views.task_values import StoredPart
+    from orchestrator.views.task_values import StoredPart, TaskDetails
 
 SHOWN_BYTES: Final = 1 << 20
 """A larger value is a download only."""
@@ -43,27 +44,31 @@ async def _value(asked: PageRequest, part: str) -> Mapping[str, Any]:
     id_ = asked.path["id"]
     command = f"orc tasks result {id_}" if part == "result" else f"orc tasks show {id_} --load -o json"
     shown = {"id": id_, "part": part, "text": None, "commands": [command], "live": ""}
+    details = await read_details(asked.services, id_)
+    value = details.args if part == "args" else details.result
+    if value is not None and details.redacted:
+        text, note = await displayed(asked, details, value)
+        return {**shown, "size": value.size, "text": text, "note": note, "download": False}
     try:
-        value = await find_value(asked.services, id_, part)
+        value = wanted(details, part)
     except NoValue as missing:
-        return {**shown, "size": None, "note": str(missing)}
-    text, note = None, "It is too large for a page; download it."
+        return {**shown, "size": None, "note": str(missing), "download": False}
+    whole: str | None = None
+    note = "It is too large for a page; download it."
     if value.size <= SHOWN_BYTES:
         note = ""
-        text = mask_keys((await load_whole(asked.services, value)).decode(errors="replace"))
-    return {**shown, "size": value.size, "text": text, "note": note}
+        whole = mask_keys((await load_whole(asked.services, value)).decode(errors="replace"))
+    return {**shown, "size": value.size, "text": whole, "note": note, "download": True}
 
 
-async def find_value(services: Services, id_: str, part: str) -> StoredPart:
+def wanted(details: TaskDetails, part: str) -> StoredPart:
     """Return where a value is.
 
     Raises:
         NoValue: the task does not have it, or its skill is redacted.
-        NotFound: no such task.
     """
-    details = await read_details(services, id_)
-    value = details.args if part == "args" else details.result
-    if value is None or part not in {"args", "result"}:
+    id_, value = details.info.id, {"args": details.args, "result": details.result}.get(part)
+    if value is None:
         raise NoValue(f"task {id_} has no {part} now: a success brings it or drops it")
     if details.redacted:
         raise NoValue(
