@@ -31,12 +31,12 @@ MOST_BYTES: Final = 1 << 20
 """Size of a value above which its function is not called."""
 AT_ONCE: Final = 2
 _KEPT: Final = 128
-_MODULE: Final = "orchestrator.workers.display_process"
+_MODULE: Final = "orchestrator.workers.runtime.display_process"
 _log = get_logger(__name__)
 
 
 class DisplayedValue(NamedTuple):
-    """What a function returned, or why there is nothing to show."""
+    """Result of a `display` function, or the reason why there is none."""
 
     text: str | None
     problem: str = ""
