@@ -10,7 +10,6 @@ from orchestrator.core.errors import NotFound
 from orchestrator.core.ids import check_task_id
 from orchestrator.payloads.reference import is_reference, unpack_reference
 from orchestrator.tasks.values import ARGS, field_of, is_apart, size_of
-from orchestrator.views.redaction import is_redacted
 from orchestrator.why import lookup
 
 if TYPE_CHECKING:
@@ -71,9 +70,9 @@ async def read_details(services: Services, id_: str) -> TaskDetails:
         InvalidInput: not the form of a task id.
         NotFound: no such task, or its retention has passed.
     """
-    info, why, record = await lookup.info_without_values(services.store, check_task_id(id_))
+    info, why, record, redacted = await lookup.info_without_values(services.store, check_task_id(id_))
     args, result = _parts(info, record)
-    return TaskDetails(info, why, args, result, await is_redacted(services, info.skill))
+    return TaskDetails(info, why, args, result, redacted)
 
 
 def _parts(info: TaskInfo, record: TaskRecord) -> tuple[StoredPart | None, StoredPart | None]:

@@ -108,15 +108,17 @@ async def info(store: Store, id_: str) -> TaskInfo:
     return _info(found, record, children, (await _with_child(store, explain(found))).text)
 
 
-async def info_without_values(store: Store, id_: str) -> tuple[TaskInfo, Why, TaskRecord]:
+async def info_without_values(store: Store, id_: str) -> tuple[TaskInfo, Why, TaskRecord, bool]:
     """Read a task without its large values: its arguments and result are empty, and the record may refer to them.
+
+    Also returns whether its skill is redacted.
 
     Raises:
         NotFound: no such task, or its retention has passed.
     """
     found, record, children = await _find_with_record(store, id_, values=False)
     why = await _with_child(store, explain(found))
-    return replace(_info(found, record, children, why.text), args=b"", result=None), why, record
+    return replace(_info(found, record, children, why.text), args=b"", result=None), why, record, children.redacted
 
 
 def _info(found: Findings, record: TaskRecord, children: _Children, why: str) -> TaskInfo:
@@ -175,10 +177,11 @@ def _stored(id_: str, stored: bytes | None) -> StoredValue | None:
 
 
 class _Children(NamedTuple):
-    """The newest children of a task, and the number of older ones in its list."""
+    """The newest children of a task, and the number of older ones in its list; `redacted`: its skill, if asked for."""
 
     newest: list[str]
     older: int
+    redacted: bool = False
 
 
 async def _find_with_record(store: Store, id_: str, *, values: bool = True) -> tuple[Findings, TaskRecord, _Children]:
@@ -192,9 +195,9 @@ async def _find_with_record(store: Store, id_: str, *, values: bool = True) -> t
     while True:
         reads_left -= 1
         found = await _find(store, id_)
-        size = () if values else (("HSTRLEN", key, "result"),)
+        more = () if values else (("HSTRLEN", key, "result"), ("SISMEMBER", store.keys.redacted, found.skill))
         replies = await store.pipeline(
-            [read, ("LRANGE", children_key, -MOST_CHILDREN, -1), ("LLEN", children_key), *size]
+            [read, ("LRANGE", children_key, -MOST_CHILDREN, -1), ("LLEN", children_key), *more]
         )
         for reply in replies:
             if isinstance(reply, StoreError):
@@ -207,7 +210,7 @@ async def _find_with_record(store: Store, id_: str, *, values: bool = True) -> t
             raise _unknown(id_)
         if not reads_left or found.version == tuple(map(record.field, VERSION)):
             newest = [read_text(child) for child in replies[1]]
-            return found, record, _Children(newest, max(0, replies[2] - len(newest)))
+            return found, record, _Children(newest, max(0, replies[2] - len(newest)), bool(replies[4:] and replies[4]))
 
 
 async def _without_values(store: Store, id_: str, names: Sequence[str], result_bytes: int) -> TaskRecord:
