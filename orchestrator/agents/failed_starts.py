@@ -70,8 +70,13 @@ async def failed_starts(store: Store) -> list[FailedStart]:
     if not flat:
         return []
     seconds, _ = await store.execute("TIME")
+    return recent_failures(flat, read_whole(seconds) * 1000)
+
+
+def recent_failures(flat: Sequence[bytes], now_ms: int) -> list[FailedStart]:
+    """Return the agents whose lifespans failed lately, by name, from the reply to HGETALL."""
     found = [_parse(read_text(name), value) for name, value in zip(flat[::2], flat[1::2], strict=True)]
-    recent = [one for one in found if one is not None and read_whole(seconds) * 1000 - one.last_ms <= RECENT_MS]
+    recent = [one for one in found if one is not None and now_ms - one.last_ms <= RECENT_MS]
     return sorted(recent, key=lambda one: one.agent)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,7 +10,8 @@ from orchestrator.control.desired import Desired, read_desired
 from orchestrator.control.entries import ControlEntry, named_entries, nonces, read_entry, refuse_replays
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import InvalidInput, NotFound, StoreError
-from orchestrator.core.reading import read_text, read_whole
+from orchestrator.core.ids import TASK_ID_CHARS
+from orchestrator.core.reading import read_text, read_whole, readable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -17,9 +19,11 @@ if TYPE_CHECKING:
 
     from orchestrator.control.commands import Command
     from orchestrator.control.signing import Signer
+    from orchestrator.store.calls import Argument
     from orchestrator.store.store import Store
 
 PAGE: Final = 500
+_CURSOR: Final = re.compile(r"\d{1,20}-\d{1,20}")
 
 _PROBLEMS: Final = {
     "replayed": "it was given before",
@@ -101,6 +105,88 @@ async def records(
     return sorted(found, key=lambda record: record.at, reverse=True)[:limit]
 
 
+@dataclass(frozen=True, slots=True)
+class RecordPage:
+    """A part of the record, newest first; `cursor` is for the next page, None at the end.
+
+    Attributes:
+        looked: entries that were looked at.
+    """
+
+    records: tuple[ControlRecord, ...]
+    cursor: str | None
+    looked: int
+
+
+async def read_page(
+    store: Store,
+    signer: Signer,
+    *,
+    before: str | None = None,
+    limit: int,
+    wanted: Callable[[ControlRecord], bool] = lambda _: True,
+) -> RecordPage:
+    """Read `limit` entries of each stream from before a time on, and return those of the newest that are wanted.
+
+    Args:
+        store: of the pool.
+        signer: checks their signatures.
+        before: cursor of the page before.
+        limit: entries to look at.
+        wanted: filter.
+
+    Raises:
+        InvalidInput: `before` is no cursor.
+    """
+    if before is not None and not _CURSOR.fullmatch(before):
+        raise InvalidInput(f"cursor {ascii(before)[:80]} is none of the record of commands")
+    edge = "+" if before is None else f"({before}"
+    keys = store.keys
+    given, refusals = _streams(store), (keys.refused_control, keys.refused_records)
+    replies = await store.pipeline(
+        [("HGETALL", keys.desired)]
+        + [("XREVRANGE", stream, edge, "-", "COUNT", limit) for stream in (*given, *refusals)]
+    )
+    fields, *read = [readable(reply, []) for reply in replies]
+    now = read_desired(fields, signer)
+    found: list[tuple[str, str, ControlEntry]] = []
+    for stream, entries in zip(given, read, strict=False):
+        received = [read_entry(read_text(entry), values, signer) for entry, values in entries]
+        checked = await without_replays(store, stream, received)
+        found += [(one.entry, _place(stream, one.entry), one) for one in checked]
+    for stream, entries in zip(refusals, read[2:], strict=True):
+        for entry, values in entries:
+            alone, named = _refusal(read_text(entry), values, signer)
+            if not named:  # others are where their entry is
+                found.append((alone.entry, _place(stream, alone.entry), alone))
+    newest = sorted(found, key=lambda one: _order(one[0]), reverse=True)[:limit]
+    refused = await _refused_since(store, signer, newest[-1][0]) if newest else {}
+    rows = [_record(refused.get(place, received), now) for _, place, received in newest]
+    full = any(len(entries) == limit for entries in read) or len(found) > limit
+    cursor = newest[-1][0] if newest and full else None
+    return RecordPage(tuple(row for row in rows if wanted(row)), cursor, len(newest))
+
+
+async def _refused_since(store: Store, signer: Signer, entry: str) -> dict[str, ControlEntry]:
+    """Return the refusals of entries of the control stream from this one on, by the place of the entry."""
+    keys = store.keys
+    replies = await store.pipeline(
+        [("XRANGE", stream, entry, "+", "COUNT", PAGE) for stream in (keys.refused_control, keys.refused_records)]
+    )
+    found: dict[str, ControlEntry] = {}
+    for reply in replies:
+        for id_, values in readable(reply, []):
+            received, named = _refusal(read_text(id_), values, signer)
+            if named:
+                found[_place(keys.control, named)] = received
+    return found
+
+
+def _order(entry: str) -> tuple[int, int]:
+    ms, _, number = entry.partition("-")
+    return read_whole(ms), read_whole(number)
+
+
 async def without_replays(store: Store, stream: str, received: Sequence[ControlEntry]) -> list[ControlEntry]:
     """Mark the entries of a stream that repeat an earlier one as refused."""
     asked = nonces(store.keys, received, of_records=stream == store.keys.action_records)
@@ -110,7 +196,7 @@ async def without_replays(store: Store, stream: str, received: Sequence[ControlE
     )
 
 
-async def _replies(store: Store, asked: Sequence[tuple[str, ...]]) -> Sequence[Any]:
+async def _replies(store: Store, asked: Sequence[Sequence[Argument]]) -> Sequence[Any]:
     replies = await store.pipeline(asked) if asked else []
     for reply in replies:
         if isinstance(reply, StoreError):
@@ -125,6 +211,9 @@ async def find(store: Store, signer: Signer, id_: str) -> tuple[ControlRecord, C
         NotFound: the record has no such command.
         InvalidInput: several ids begin so.
     """
+    quickly = await _find_by_nonce(store, signer, id_)
+    if quickly is not None:
+        return _record(quickly, await desired(store, signer)), quickly.command
     refused = await _refused(store, signer, since="-")
     begun = [
         (_place(stream, one.entry), one)
@@ -147,6 +236,27 @@ async def find(store: Store, signer: Signer, id_: str) -> tuple[ControlRecord, C
     for received in [*true[::-1], *others]:
         return _record(received, await desired(store, signer)), received.command
     raise NotFound(f"no command {id_} in the record; it keeps about the last 10,000 commands and 5000 actions")
+
+
+async def _find_by_nonce(store: Store, signer: Signer, id_: str) -> ControlEntry | None:
+    """Return an accepted command by its whole id without a walk, as long as Redis keeps its nonce."""
+    keys = store.keys
+    if len(id_) != TASK_ID_CHARS:
+        return None
+    nonces_of = await _replies(store, [("MGET", keys.nonce(id_)), ("MGET", keys.record_nonce(id_))])
+    for stream, (nonce,) in zip(_streams(store), nonces_of, strict=True):
+        entry = read_text(nonce).partition(" ")[0]
+        if not _CURSOR.fullmatch(entry):
+            continue
+        found, refused = await _replies(
+            store, [("XRANGE", stream, entry, entry), ("XRANGE", keys.refused_control, entry, "+", "COUNT", PAGE)]
+        )
+        named = {_refusal(read_text(each), values, signer)[1] for each, values in refused}
+        if found and entry not in named:
+            received = read_entry(entry, found[0][1], signer)
+            if received.id == id_ and not received.problem:
+                return received
+    return None
 
 
 def _streams(store: Store) -> tuple[str, str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from orchestrator.client.admin import Sent
-    from orchestrator.control.records import ControlRecord
+    from orchestrator.control.records import ControlRecord, RecordPage
     from orchestrator.control.signing import Signer
     from orchestrator.services import Services
 
@@ -84,6 +84,27 @@ async def list_commands(
         )
 
     return await records.records(services.store, _signer(services), limit=limit, since=since, wanted=wanted)
+
+
+async def page_commands(
+    services: Services,
+    *,
+    actor: str | None = None,
+    kind: str | None = None,
+    refused: bool = False,
+    before: str | None = None,
+    limit: int = LIMIT,
+) -> RecordPage:
+    """Read those of the `limit` newest commands from before the cursor `before` that match; see `list_commands`."""
+
+    def wanted(record: ControlRecord) -> bool:
+        return (
+            (actor is None or record.actor == actor)
+            and (kind is None or record.kind == kind)
+            and (not refused or record.state == "refused")
+        )
+
+    return await records.read_page(services.store, _signer(services), before=before, limit=limit, wanted=wanted)
 
 
 async def read_command(services: Services, id_: str) -> CommandView:

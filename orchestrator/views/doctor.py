@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from orchestrator.core.settings_sources import LoadedSettings
     from orchestrator.doctor.findings import DoctorFinding
+    from orchestrator.services import Services
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,12 @@ class Diagnosis:
     def warnings(self) -> int:
         """Number of warnings."""
         return [finding.severity for finding in self.findings].count(Severity.WARNING)
+
+
+async def diagnose_server(services: Services) -> Diagnosis:
+    """Run the checks of the server and the pool, over connections of their own, without those of this machine."""
+    seen = await run_server_checks(services.settings)
+    return Diagnosis(seen.findings, seen.answered)
 
 
 async def diagnose(load: Callable[[], LoadedSettings]) -> Diagnosis:

@@ -6,6 +6,7 @@ from orchestrator.dashboard.pages import (
     commands,
     control,
     dead,
+    doctor,
     limits,
     overview,
     questions,
@@ -50,5 +51,6 @@ ALL = (
     control,
     commands,
     bulk,
+    doctor,
 )
 """The modules, in the order of the navigation."""

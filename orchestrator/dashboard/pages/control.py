@@ -9,7 +9,7 @@ from orchestrator.core.reading import read_whole
 from orchestrator.dashboard.page import page
 from orchestrator.dashboard.rendering import command_line
 from orchestrator.views.active_commands import read_desired, view
-from orchestrator.views.control import job_state, list_commands, read_command
+from orchestrator.views.control import job_state, page_commands, read_command
 from orchestrator.views.selections import read_job_items
 
 if TYPE_CHECKING:
@@ -24,11 +24,23 @@ JOB_KINDS: Final = frozenset(kind for kind, model in KINDS.items() if issubclass
 @page("/control", "control.html")
 async def control(asked: PageRequest) -> Mapping[str, Any]:
     """Read the newest commands and the active ones."""
+    actor, kind, refused = asked.text("actor"), asked.text("kind"), asked.text("refused") is not None
     now = await read_desired(asked.services)
+    found = await page_commands(
+        asked.services, actor=actor, kind=kind, refused=refused, before=asked.text("after"), limit=SHOWN
+    )
+    words = [*(("--actor", actor) if actor else ()), *(("--kind", kind) if kind else ())]
     return {
-        "commands": await list_commands(asked.services, limit=SHOWN),
+        "found": found,
+        "commands": found.records,
         "active": [view(one) for _, one in sorted(now.active.items())[:SHOWN]],
         "active_total": len(now.active),
+        "actor": actor or "",
+        "kind": kind or "",
+        "refused": refused,
+        "kinds": sorted(KINDS),
+        "without": asked.without,
+        "line": command_line("control", "list", *words, *(("--refused",) if refused else ())),
     }
 
 

@@ -1,31 +1,125 @@
-"""The first page: is the pool healthy, what needs a person, where is work waiting, what was ordered."""
+"""The first page: is the pool healthy, what needs a person, what does it do, what waits for the longest time."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import anyio
 
 from orchestrator.dashboard.page import page
-from orchestrator.views.backlog import read_backlog
-from orchestrator.views.control import list_commands
+from orchestrator.dashboard.rendering import command_line
+from orchestrator.views.control import page_commands
+from orchestrator.views.health import MINUTES, read_health
 from orchestrator.views.queue_pages import page_queues
-from orchestrator.views.status import read_status
+from orchestrator.why.model import STUCK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from orchestrator.dashboard.page import PageRequest
+    from orchestrator.views.health import PoolHealth
+    from orchestrator.views.queue_pages import QueueRow
 
-SHOWN = 20
+QUEUES: Final = 10
+COMMANDS: Final = 5
+SILENT_AFTER: Final = timedelta(seconds=15)
+"""Time without a heartbeat after which a worker needs attention: five times the usual distance of two heartbeats."""
+FULL: Final = 0.9
+"""Share of the memory limit of Redis from which on it needs attention."""
+WIDTH: Final = 600
+HEIGHT: Final = 120
+SERIES: Final = {"succeeded": "good", "retried": "ask", "dead": "bad", "submitted": "run"}
+"""Rates of the chart, and their classes."""
+
+
+class Concern(NamedTuple):
+    """Something that needs a person: a word of the state, a text, and the page that tells more."""
+
+    kind: str
+    text: str
+    path: str
+
+
+class Line(NamedTuple):
+    """One rate of the chart, with the numbers that its text tells."""
+
+    name: str
+    kind: str
+    points: str
+    last: int
+    most: int
+    total: int
 
 
 @page("/", "overview.html")
 async def overview(asked: PageRequest) -> Mapping[str, Any]:
     """Read the state of the pool."""
-    status = await read_status(asked.services, limit=SHOWN)
-    backlogs = await read_backlog(asked.services)
+    services, found = asked.services, dict[str, Any]()
+
+    async def read_queues() -> None:
+        found["queues"] = await page_queues(services, limit=QUEUES)
+
+    async def read_commands() -> None:
+        found["commands"] = (await page_commands(services, limit=COMMANDS)).records
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read_queues)
+        group.start_soon(read_commands)
+        health = await read_health(services)
+    waiting = [row for row in found["queues"].queues if row.since is not None]
     return {
-        "status": status,
-        "backlog": backlogs.pool,
-        "queues": await page_queues(asked.services, limit=10),
-        "commands": await list_commands(asked.services, limit=5),
+        **found,
+        "health": health,
+        "concerns": concerns(health, waiting),
+        "oldest": min(waiting, key=lambda row: row.since or datetime.max.replace(tzinfo=UTC), default=None),
+        "lines": chart(health.rates),
+        "minutes": MINUTES,
+        "size": (WIDTH, HEIGHT),
+        "line": command_line("status"),
     }
+
+
+def concerns(health: PoolHealth, queues: Sequence[QueueRow]) -> list[Concern]:
+    """Return what needs a person, the worst first."""
+    found = []
+    if health.supervisor is None:
+        found.append(Concern("bad", "no supervisor leads, so no task is assigned", "/doctor"))
+    if not health.workers:
+        found.append(Concern("bad", "no worker runs", "/workers"))
+    if health.lost is not None:
+        found.append(Concern("bad", f"Redis has lost {health.lost.text}", "/doctor"))
+    server = health.server
+    if server.memory_limit_bytes and server.memory_bytes > FULL * server.memory_limit_bytes:
+        found.append(
+            Concern("bad", f"Redis is full to {server.memory_bytes / server.memory_limit_bytes:.0%}", "/doctor")
+        )
+    if "err" in {server.aof_write, server.aof_rewrite, server.snapshot}:
+        found.append(Concern("bad", "Redis could not write to its disk", "/doctor"))
+    found += [Concern("bad", one.text, f"/agents/{one.agent}") for one in health.failed_starts]
+    found += [
+        Concern("bad", f"{row.queue}: {row.status.why}", f"/queues/{row.queue}")
+        for row in queues
+        if row.status is not None and row.status.detail.cause in STUCK
+    ]
+    if health.silent is not None and datetime.now(UTC) - health.silent[1] > SILENT_AFTER:
+        found.append(Concern("bad", f"worker {health.silent[0]} has sent no heartbeat lately", "/workers"))
+    if dead := sum(health.rates["dead"]):
+        found.append(Concern("bad", f"{dead} tasks became dead letters in the last hour", "/dead"))
+    if health.asking:
+        found.append(Concern("ask", f"{health.asking} tasks wait for an answer", "/questions"))
+    if health.active_total:
+        found.append(Concern("wait", f"{health.active_total} orders are in force", "/control"))
+    return found
+
+
+def chart(rates: Mapping[str, Sequence[int]]) -> list[Line]:
+    """Return the lines of the chart, scaled to its largest number."""
+    top = max((max(values, default=0) for values in rates.values()), default=0) or 1
+    lines = []
+    for name, kind in SERIES.items():
+        values = rates[name]
+        step = WIDTH / max(1, len(values) - 1)
+        points = " ".join(f"{n * step:.0f},{HEIGHT - value / top * HEIGHT:.0f}" for n, value in enumerate(values))
+        lines.append(Line(name, kind, points, values[-1], max(values), sum(values)))
+    return lines

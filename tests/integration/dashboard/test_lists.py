@@ -11,6 +11,8 @@ import pytest
 
 from orchestrator import Agent, TaskState
 from orchestrator.views.agent_pages import page_agents
+from orchestrator.views.control import page_commands
+from orchestrator.views.health import read_health
 from orchestrator.views.queue_pages import page_queues
 from tests.helpers.waiting import wait_for
 from tests.helpers.web_client import WebClient
@@ -154,3 +156,66 @@ async def test_an_empty_pool(team: LocalTeam, path: str) -> None:
     text = (await web.get(path)).text
     assert "Looked at 0" in text
     assert "That is all" in text
+
+
+async def test_overview(team: LocalTeam) -> None:
+    """It tells what needs a person, the numbers, and the rates; with nothing to do it says so."""
+    await team.work(_agent())
+    web = await _web(team)
+    text = (await web.get("/")).text
+    assert "Nothing needs attention" in text
+    assert text.count("<polyline") == 4
+    await team.orc.submit("later")
+    await team.orc.admin.pause_agent("greeter", reason="maintenance")
+    web.dashboard.forget_reads()
+    text = html.unescape((await web.get("/")).text)
+    assert "skill:later: " in text
+    assert "1 orders are in force" in text
+    assert "maintenance" in text
+    assert "orc status" in text
+
+
+async def test_rates(team: LocalTeam) -> None:
+    """They count the whole minutes before this one."""
+    now_s = int((await team.services.store.execute("TIME"))[0])
+    for age, count in ((0, 9), (1, 5), (60, 3), (61, 7)):
+        key = team.services.keys.stats(str(now_s // 60 - age))
+        await team.services.store.execute("HSET", key, "succeeded", count)
+        await team.services.store.execute("EXPIRE", key, 60)
+    found = await read_health(team.services)
+    if int(found.until.timestamp()) == now_s // 60 * 60:  # else a minute has begun meanwhile
+        assert found.rates["succeeded"] == (3, *[0] * 58, 5)
+        assert found.rates["dead"] == (0,) * 60
+
+
+async def test_control_goes_on(team: LocalTeam) -> None:
+    """Each command is on one page, newest first, and the filters are those of the address."""
+    web = await _web(team)
+    ids = [(await team.orc.admin.pause_agent(f"agent-{n}", actor=f"who-{n % 2}")).id for n in range(12)]
+    shown: list[str] = []
+    cursor = None
+    while True:
+        page = await page_commands(team.services, before=cursor, limit=5)
+        shown += [one.id for one in page.records]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert shown == ids[::-1]
+    mine = await page_commands(team.services, actor="who-1", limit=50)
+    assert [one.id for one in mine.records] == ids[::-1][::2]
+    text = (await web.get("/control?actor=who-1&kind=pause-agent")).text
+    assert "agent=agent-11" in text
+    assert "orc control list --actor who-1 --kind pause-agent" in text
+    assert "Looked at 12 commands" in text
+    assert (await web.get("/control?after=nope")).status_code == 400
+    assert "No command" in (await web.get("/control?refused=1")).text
+
+
+async def test_doctor(team: LocalTeam) -> None:
+    """The page runs the checks when it is asked to, and not before."""
+    web = await _web(team)
+    text = (await web.get("/doctor")).text
+    assert "Run the checks" in text
+    text = (await web.get("/doctor?run=1")).text
+    assert "redis-version" in text
+    assert "supervisor" in text
