@@ -106,7 +106,7 @@ async def records(
 
 
 @dataclass(frozen=True, slots=True)
-class RecordPage:
+class ControlPage:
     """A part of the record, newest first; `cursor` is for the next page, None at the end.
 
     Attributes:
@@ -125,7 +125,7 @@ async def read_page(
     before: str | None = None,
     limit: int,
     wanted: Callable[[ControlRecord], bool] = lambda _: True,
-) -> RecordPage:
+) -> ControlPage:
     """Read `limit` entries of each stream from before a time on, and return those of the newest that are wanted.
 
     Args:
@@ -164,7 +164,7 @@ async def read_page(
     rows = [_record(refused.get(place, received), now) for _, place, received in newest]
     full = any(len(entries) == limit for entries in read) or len(found) > limit
     cursor = newest[-1][0] if newest and full else None
-    return RecordPage(tuple(row for row in rows if wanted(row)), cursor, len(newest))
+    return ControlPage(tuple(row for row in rows if wanted(row)), cursor, len(newest))
 
 
 async def _refused_since(store: Store, signer: Signer, entry: str) -> dict[str, ControlEntry]:

@@ -116,15 +116,19 @@ async def _live(page: WebPage, dashboard: Dashboard, identity: Identity, request
     path = _path(request).removeprefix("/live") or "/"
     common = dashboard.context(identity, path, request.url.query)
 
+    hurries = False
+
     async def render() -> dict[str, str]:
+        nonlocal hurries
         try:
             found = await dashboard.read(page, asked)
         except OrchestratorError as failure:
             return {"problem": dashboard.templates.get_template("problem.html").render(text=str(failure))}
+        hurries = bool(found.get("hurries"))
         return {"problem": "", **render_regions(template, {**common, **found})}
 
     seen = request.headers.get("last-event-id", "")
-    return stream(patches(dashboard.feed, render, stopping=dashboard.stopping, seen=seen))
+    return stream(patches(dashboard.feed, render, stopping=dashboard.stopping, seen=seen, hurries=lambda: hurries))
 
 
 def _asked(dashboard: Dashboard, identity: Identity, request: Request) -> PageRequest:

@@ -32,7 +32,12 @@ HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 async def patches(
-    feed: Feed, render: Callable[[], Awaitable[Mapping[str, str]]], *, stopping: anyio.Event, seen: str = ""
+    feed: Feed,
+    render: Callable[[], Awaitable[Mapping[str, str]]],
+    *,
+    stopping: anyio.Event,
+    seen: str = "",
+    hurries: Callable[[], bool] = lambda: False,
 ) -> AsyncGenerator[str]:
     """Yield events until the server stops or the browser goes.
 
@@ -41,6 +46,7 @@ async def patches(
         render: returns the HTML of each region.
         stopping: set before the server stops.
         seen: the id of the last event that the browser has.
+        hurries: whether the page waits for something that the feed does not tell, as the receipts of a command.
     """
     sent = dict(pair.split("=", 1) for pair in seen.split(",") if "=" in pair)
     changes = feed.changes
@@ -58,7 +64,8 @@ async def patches(
             async with anyio.create_task_group() as group:
                 group.start_soon(_until_stopped, stopping, group.cancel_scope)
                 await anyio.sleep(LEAST_GAP_S)
-                changes = await feed.wait(changes, most_s=AT_REST_S - time.monotonic() % AT_REST_S)
+                rest_s = AT_REST_S - time.monotonic() % AT_REST_S
+                changes = await feed.wait(changes, most_s=0.0 if hurries() else rest_s)
                 group.cancel_scope.cancel()
             if stopping.is_set():
                 yield event("the server stops", name="bye")

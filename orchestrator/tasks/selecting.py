@@ -199,7 +199,15 @@ class TaskPage:
     looked: int
 
 
-async def read_page(store: Store, wanted: TaskFilter, *, after: str | None = None, limit: int) -> TaskPage:
+async def read_page(
+    store: Store,
+    wanted: TaskFilter,
+    *,
+    after: str | None = None,
+    limit: int,
+    at_once: int | None = None,
+    most: int | None = None,
+) -> TaskPage:
     """Read the next tasks that match a filter. The cost of a page has a bound, however few of the tasks match.
 
     Args:
@@ -207,6 +215,8 @@ async def read_page(store: Store, wanted: TaskFilter, *, after: str | None = Non
         wanted: the filter.
         after: cursor of the page before, of the same filter.
         limit: maximum number.
+        at_once: tasks that one read returns; a page of the store by default.
+        most: tasks that are looked at, at most; the last read may bring it above by `at_once`.
 
     Raises:
         InvalidInput: `after` is no cursor, or one of another filter.
@@ -216,14 +226,14 @@ async def read_page(store: Store, wanted: TaskFilter, *, after: str | None = Non
     states = frozenset(TaskState(state) for state in wanted.states) or frozenset(TaskState)
     rows: dict[str, TaskRow] = {}
     looked = reads = 0
-    async for step in walk(store, meant.scope(states), cursor, errors=meant.error is not None):
+    async for step in walk(store, meant.scope(states), cursor, errors=meant.error is not None, at_once=at_once):
         for task, behind in step.tasks:
             if meant.matches(task):
                 rows[task.id] = row_of(task, task.state)
             if len(rows) == limit:
                 return TaskPage(tuple(rows.values()), behind.text, looked + step.looked)
         looked, reads = looked + step.looked, reads + 1
-        if looked >= MOST_LOOKED or reads == MOST_READS:
+        if looked >= (most or MOST_LOOKED) or reads == MOST_READS:
             return TaskPage(tuple(rows.values()), step.cursor.text, looked)
     return TaskPage(tuple(rows.values()), None, looked)
 
@@ -243,6 +253,8 @@ async def iterate(store: Store, wanted: TaskFilter, *, after: str | None = None)
 
 
 async def _at_present(store: Store, wanted: TaskFilter) -> TaskFilter:
+    if wanted.older_than is None:
+        return wanted
     seconds, microseconds = await store.execute("TIME")
     return wanted.at(
         datetime.fromtimestamp(read_whole(seconds), UTC) + timedelta(microseconds=read_whole(microseconds))

@@ -17,7 +17,7 @@ from orchestrator.core.errors import InvalidInput, StoreError
 from orchestrator.core.formats import Feature
 from orchestrator.core.ids import encode_foreign
 from orchestrator.core.queue_name import QueueName
-from orchestrator.core.reading import read_text, read_whole
+from orchestrator.core.reading import read_text, read_whole, readable
 from orchestrator.store.paging import PAGE
 from orchestrator.tasks.inbox import GROUP, find_filled
 from orchestrator.tasks.model import TaskState
@@ -122,8 +122,8 @@ class _TaskPlace(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def read(self, store: Store, after: str) -> list[_Candidate]:
-        """Read the next tasks; none at the end."""
+    async def read(self, store: Store, after: str, count: int) -> list[_Candidate]:
+        """Read the next tasks, at most `count`; none at the end."""
         ...
 
 
@@ -135,27 +135,27 @@ class _Sorted:
     key: str
     newest_first: bool = False
 
-    async def read(self, store: Store, after: str) -> list[_Candidate]:
+    async def read(self, store: Store, after: str, count: int) -> list[_Candidate]:
         order = ("REV",) if self.newest_first else ()
         if not after:
-            return self._candidates(await store.execute("ZRANGE", self.key, 0, PAGE - 1, *order, "WITHSCORES"))
+            return self._candidates(await store.execute("ZRANGE", self.key, 0, count - 1, *order, "WITHSCORES"))
         score, _, member = after.partition(" ")
         end = "-inf" if self.newest_first else "+inf"
-        by_score = ("BYSCORE", *order, "LIMIT", 0, PAGE, "WITHSCORES")
+        by_score = ("BYSCORE", *order, "LIMIT", 0, count, "WITHSCORES")
         flat = await store.execute("ZRANGE", self.key, score, end, *by_score)
         found = self._behind(flat, score, member)
-        if found or len(flat) < 2 * PAGE:
+        if found or len(flat) < 2 * count:
             return found
         # More tasks than a page have the same score.
         rank = await store.execute("ZREVRANK" if self.newest_first else "ZRANK", self.key, member)
         if rank is None:
             rank = await self._count_before(store, score)
-        first = max(0, rank - PAGE // 2)
+        first = max(0, rank - count // 2)
         while flat:
-            flat = await store.execute("ZRANGE", self.key, first, first + 2 * PAGE - 1, *order, "WITHSCORES")
+            flat = await store.execute("ZRANGE", self.key, first, first + 2 * count - 1, *order, "WITHSCORES")
             if found := self._behind(flat, score, member):
                 return found
-            first += 2 * PAGE
+            first += 2 * count
         return []
 
     async def _count_before(self, store: Store, score: str) -> int:
@@ -189,15 +189,15 @@ class _Listed:
     key: str
     newest_first: bool = False
 
-    async def read(self, store: Store, after: str) -> list[_Candidate]:
+    async def read(self, store: Store, after: str, count: int) -> list[_Candidate]:
         last, _, index = after.partition(" ")
         if not self.newest_first:
             first = int(index) if index.isdecimal() else 0
-            page = list(enumerate(await self._ids(store, first, first + PAGE), first))
+            page = list(enumerate(await self._ids(store, first, first + count), first))
             if not last:
-                return self._candidates(page)
+                return self._candidates(page[:count])
             if page and page[0][1] == last:
-                return self._candidates(page[1:])
+                return self._candidates(page[1 : count + 1])
         ids = await self._ids(store, 0, -1)
         if self.newest_first:
             ids.reverse()
@@ -206,14 +206,14 @@ class _Listed:
             found = found[ids.index(last) + 1 :]
         elif last:
             found = [(n, id_) for n, id_ in found if (id_ < last if self.newest_first else id_ > last)]
-        return self._candidates(found)
+        return self._candidates(found[:count])
 
     async def _ids(self, store: Store, first: int, last: int) -> list[str]:
         return [read_text(id_) for id_ in await store.execute("LRANGE", self.key, first, last)]
 
     @staticmethod
     def _candidates(found: list[tuple[int, str]]) -> list[_Candidate]:
-        return [_Candidate(id_, f"{id_} {index}") for index, id_ in found[:PAGE]]
+        return [_Candidate(id_, f"{id_} {index}") for index, id_ in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,12 +223,12 @@ class _InboxPlace:
     name: str
     key: str
 
-    async def read(self, store: Store, after: str) -> list[_Candidate]:
+    async def read(self, store: Store, after: str, count: int) -> list[_Candidate]:
         try:
-            entries = await store.execute("XRANGE", self.key, f"({after}" if after else "-", "+", "COUNT", PAGE)
+            entries = await store.execute("XRANGE", self.key, f"({after}" if after else "-", "+", "COUNT", count)
             if not entries:
                 return []
-            pending = await store.execute("XPENDING", self.key, GROUP, entries[0][0], entries[-1][0], PAGE)
+            pending = await store.execute("XPENDING", self.key, GROUP, entries[0][0], entries[-1][0], count)
         except StoreError:
             if await store.execute("EXISTS", self.key):
                 raise
@@ -248,7 +248,7 @@ class _EndStream:
     key: str
     letters: frozenset[str]
 
-    async def read(self, store: Store, after: str) -> list[_Candidate]:
+    async def read(self, store: Store, after: str, count: int) -> list[_Candidate]:
         last, _, number = after.partition(" ")
         found: list[_Candidate] = []
         before = last or "+"
@@ -265,7 +265,7 @@ class _EndStream:
             if len(entries) < _ENDS_AT_ONCE:
                 break
             before = f"({read_text(entries[-1][0])}"
-        return found[:PAGE]
+        return found[:count]
 
 
 # ------------------------------------------------------------------------------------------------------------- the walk
@@ -279,6 +279,7 @@ class _Walk:
     store: Store
     scope: Scope
     errors: bool
+    at_once: int
     skipped: frozenset[str] = field(default=frozenset())
     """Tasks of an index that were read before, when places follow that have them too."""
 
@@ -300,7 +301,7 @@ class _Walk:
                         yield step
 
     async def _read(self, stage: str, place: _TaskPlace, after: str) -> AsyncIterator[WalkStep]:
-        while candidates := await place.read(self.store, after):
+        while candidates := await place.read(self.store, after, self.at_once):
             found = {task.id: task for task in await self._records(candidates, stage)}
             turns = {} if stage in _INDICES else await self._lanes(list(found.values()))
             block: list[tuple[TaskRecord, Cursor]] = []
@@ -343,7 +344,7 @@ class _Walk:
         if not cursor.lane:
             return
         place, member = _Sorted("", self.store.keys.lane(decode_lane(cursor.lane))), cursor.member
-        while candidates := await place.read(self.store, member):
+        while candidates := await place.read(self.store, member, self.at_once):
             found = {task.id: task for task in await self._records(candidates, "")}
             member = candidates[-1].position
             tasks = [
@@ -447,25 +448,41 @@ class _Walk:
 
 async def _ready_places(store: Store, queue: str | None) -> list[_TaskPlace]:
     keys = store.keys
-    agents = [read_text(name) for name in await store.execute("ZRANGE", keys.agents, 0, -1)]
-    queues = await _names(store, keys.queues)
-    suspected = await _names(store, keys.suspected_queues)
-    scopes = await _names(store, keys.suspended_scopes)
+    replies = await store.pipeline(
+        [
+            ("ZRANGE", keys.agents, 0, -1),
+            ("SMEMBERS", keys.queues),
+            ("SMEMBERS", keys.suspected_queues),
+            ("SMEMBERS", keys.suspended_scopes),
+        ]
+    )
+    agents, queues, suspected, scopes = ({read_text(name) for name in readable(reply, [])} for reply in replies)
     addressed = [agent for name in queues if (agent := QueueName.parse(name).agent)]
-    flows = await _names(store, keys.share_flows)
     if queue is not None:
         queues, suspected = {queue}, suspected & {queue}
-        flows = {flow for flow in flows if flow.startswith(f"{queue}:")}
     places = [keys.held(scope) for scope in scopes]
-    places += [keys.parked(agent) for agent in {*agents, *addressed}]
+    # Few agents, if any, have parked tasks.
+    places += await _present(store, [keys.parked(agent) for agent in {*agents, *addressed}])
     places += [keys.queue(name) for name in queues]
     places += [keys.suspects(name) for name in suspected]
-    places += [keys.share_flow(flow) for flow in flows]
     return [_Sorted(key.removeprefix(keys.stem), key) for key in sorted(places)]
 
 
-async def _names(store: Store, key: str) -> set[str]:
-    return {read_text(name) for name in await store.execute("SMEMBERS", key)}
+async def _present(store: Store, names: Sequence[str]) -> list[str]:
+    """Return those of the keys that exist; with one round trip and a command per 500 keys if none does."""
+    left: list[Sequence[str]] = [names[first : first + PAGE] for first in range(0, len(names), PAGE)]
+    found: list[str] = []
+    while left:
+        counts = [readable(reply, 0) for reply in await store.pipeline([("EXISTS", *part) for part in left])]
+        halves: list[Sequence[str]] = []
+        for part, count in zip(left, counts, strict=True):
+            if count == len(part):
+                found += part
+            elif count:
+                middle = len(part) // 2
+                halves += [part[:middle], part[middle:]]
+        left = halves
+    return found
 
 
 def _letters(states: frozenset[TaskState]) -> frozenset[str]:
@@ -473,7 +490,9 @@ def _letters(states: frozenset[TaskState]) -> frozenset[str]:
     return frozenset(state.value[0] for state in states if state.final and state is not TaskState.DEAD)
 
 
-def walk(store: Store, scope: Scope, after: Cursor | None = None, *, errors: bool = False) -> AsyncIterator[WalkStep]:
+def walk(
+    store: Store, scope: Scope, after: Cursor | None = None, *, errors: bool = False, at_once: int | None = None
+) -> AsyncIterator[WalkStep]:
     """Yield the tasks that may be in a scope; a record may have another state, session, parent or tag.
 
     Args:
@@ -481,5 +500,6 @@ def walk(store: Store, scope: Scope, after: Cursor | None = None, *, errors: boo
         scope: where to look.
         after: go on behind this cursor.
         errors: read the tracebacks, too.
+        at_once: tasks that one read of a place returns; a page of the store by default.
     """
-    return _Walk(store, scope, errors).steps(after)
+    return _Walk(store, scope, errors, at_once or PAGE).steps(after)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from orchestrator.client.admin import Sent
-    from orchestrator.control.records import ControlRecord, RecordPage
+    from orchestrator.control.records import ControlPage, ControlRecord
     from orchestrator.control.signing import Signer
     from orchestrator.services import Services
 
@@ -94,7 +94,7 @@ async def page_commands(
     refused: bool = False,
     before: str | None = None,
     limit: int = LIMIT,
-) -> RecordPage:
+) -> ControlPage:
     """Read those of the `limit` newest commands from before the cursor `before` that match; see `list_commands`."""
 
     def wanted(record: ControlRecord) -> bool:

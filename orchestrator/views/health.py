@@ -75,7 +75,7 @@ async def read_health(services: Services) -> PoolHealth:
     """Read the state of a pool."""
     keys = services.store.keys
     # The minutes that may matter, because the clock of this machine may be up to two minutes beside that of Redis.
-    minute = int(time.time()) // 60
+    minute = time.time_ns() // 60_000_000_000
     minutes = range(minute - MINUTES - 2, minute + 3)
     leader, agents, workers, silent, queues, scheduled, asking, dead, schedules, totals, *rest = await read_together(
         services,

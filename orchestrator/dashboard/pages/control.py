@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.control.commands import KINDS, Job
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from orchestrator.dashboard.page import PageRequest
 
 SHOWN = 50
+HURRIES: Final = timedelta(minutes=10)
+"""How long after a command its page looks for receipts each second. The feed does not tell of them."""
 JOB_KINDS: Final = frozenset(kind for kind, model in KINDS.items() if issubclass(model, Job))
 
 
@@ -50,10 +53,13 @@ async def command(asked: PageRequest) -> Mapping[str, Any]:
     found = await read_command(asked.services, asked.path["id"])
     is_job = found.record.kind in JOB_KINDS
     first = read_whole(asked.text("first") or "0")
+    job = job_state(found.receipts) if is_job else None
+    waits = bool(found.receipts.missing or found.receipts.busy) or (job is not None and not job.ended)
     return {
         "command": found,
         "replayed": asked.text("replayed") is not None,
-        "job": job_state(found.receipts) if is_job else None,
+        "job": job,
+        "hurries": waits and datetime.now(UTC) - found.record.at < HURRIES,
         "items": await read_job_items(asked.services, found.record.id, first=max(0, first)) if is_job else None,
         "line": command_line("control", "show", found.record.id),
     }

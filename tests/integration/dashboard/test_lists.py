@@ -10,6 +10,10 @@ import anyio
 import pytest
 
 from orchestrator import Agent, TaskState
+from orchestrator.accounts.model import Role
+from orchestrator.dashboard.identity import Identity
+from orchestrator.dashboard.page import PageRequest
+from orchestrator.dashboard.pages.control import command
 from orchestrator.views.agent_pages import page_agents
 from orchestrator.views.control import page_commands
 from orchestrator.views.health import read_health
@@ -219,3 +223,68 @@ async def test_doctor(team: LocalTeam) -> None:
     text = (await web.get("/doctor?run=1")).text
     assert "redis-version" in text
     assert "supervisor" in text
+
+
+async def test_tasks_by_filter(team: LocalTeam) -> None:
+    """A page looks at few tasks, says so, and goes on; a filter leads to bulk actions on what matches."""
+    web = await _web(team)
+    rare = [(await team.orc.submit("later", session="s", tags=["eu"])).id for _ in range(3)]
+    for n in range(250):
+        await team.orc.submit("other", priority=n % 3)
+    text = (await web.get("/tasks?skill=later")).text
+    assert "so far" in text
+    shown = await _walk(web, "/tasks?skill=later", r'<th scope="row"><a href="/tasks/([0-9a-f-]{36})">')
+    assert sorted(shown) == sorted(rare)
+    for path in ("/tasks?session=s", "/tasks?tag=eu", "/tasks?tag=eu&state=ready"):
+        found = await _walk(web, path, r'<th scope="row"><a href="/tasks/([0-9a-f-]{36})">')
+        assert sorted(found) == sorted(rare), path
+    every = await _walk(web, "/tasks", r'<th scope="row"><a href="/tasks/([0-9a-f-]{36})">')
+    assert len(every) == len(set(every)) == 253
+    text = (await web.get("/tasks?state=ready&session=s")).text
+    assert "orc tasks list --state ready --session s" in text
+    assert "/bulk/cancel?state=ready&amp;session=s" in text
+    assert "/bulk/retry" not in text
+    assert "/bulk/" not in (await web.get("/tasks")).text
+    form = html.unescape((await web.get("/bulk/cancel?state=ready&session=s")).text)
+    assert "Cancel 3 tasks" in form
+
+
+async def test_a_part_is_stopped(team: LocalTeam) -> None:
+    """The header stops an agent, session, skill or family, too, and says so on the page of control."""
+    web = await _web(team)
+    task = await team.orc.submit("later", session="s 1")
+    for scope in ({"agent": "greeter"}, {"session": "s 1"}, {"skill": "later"}, {"family": task.id}):
+        form = await web.form("/", "/commands/stop") | scope | {"reason": "a test"}
+        assert (await web.post("/commands/stop", form)).status_code == 303, scope
+    text = html.unescape((await web.get("/control")).text)
+    for kind, name in (("agent", "greeter"), ("session", "s 1"), ("skill", "later"), ("family", task.id)):
+        assert re.search(rf"stop {kind}</span> {name} ", text), kind
+    both = await web.form("/", "/commands/stop") | {"agent": "a", "skill": "b"}
+    assert (await web.post("/commands/stop", both)).status_code == 400
+    assert "Stop this part" in (await web.get("/submit")).text
+
+
+async def test_receipts_come_in_live(team: LocalTeam) -> None:
+    """The page of a command is read each second while a receipt is missing."""
+    worker = await team.work(_agent())
+    key = team.services.keys.worker("gone:1:2")
+    now_ms = int((await team.services.store.execute("TIME"))[0]) * 1000
+    await team.services.store.execute("HSET", key, "started_ms", now_ms - 60_000)
+    await team.services.store.execute("EXPIRE", key, 60)
+    await team.services.store.execute("ZADD", team.services.keys.workers, now_ms + 60_000, "gone:1:2")
+    sent = await team.orc.admin.stop()
+    asked = PageRequest(team.services, Identity("x", Role.ADMIN), {"id": sent.id}, {})
+
+    async def answered() -> bool:
+        found = await command(asked)
+        assert found["hurries"] is True
+        receipts = found["command"].receipts
+        return worker.id in {one.sender for one in receipts.answered} and receipts.missing == ("gone:1:2",)
+
+    await wait_for(answered, "the receipt of the worker that lives")
+    await team.services.store.execute("ZREM", team.services.keys.workers, "gone:1:2")
+
+    async def complete() -> bool:
+        return not (await command(asked))["hurries"]
+
+    await wait_for(complete, "the end of the hurry")
