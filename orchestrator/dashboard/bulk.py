@@ -23,6 +23,7 @@ from orchestrator.dashboard.forms import read_form
 from orchestrator.dashboard.route import action, reads
 from orchestrator.tasks.selecting import TaskFilter
 from orchestrator.views.dead_groups import read_dead_group
+from orchestrator.views.hidden_keys import mask_keys
 from orchestrator.views.selections import MOST, select_waiting
 from orchestrator.views.tasks import export_dead_letter
 
@@ -165,4 +166,4 @@ async def _lines(dashboard: Dashboard, ids: Sequence[str]) -> AsyncIterator[byte
     for id_ in ids:
         record = await export_dead_letter(dashboard.services, id_)
         if record is not None:
-            yield msgspec.json.encode(record) + b"\n"
+            yield mask_keys(msgspec.json.encode(record).decode()).encode() + b"\n"

@@ -1,4 +1,4 @@
-"""What the doctor finds at the server and in the pool, when a person asks for it."""
+"""Findings of the doctor at the server and in the pool, when a person asks for them."""
 
 from __future__ import annotations
 

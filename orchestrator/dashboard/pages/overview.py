@@ -109,7 +109,7 @@ def concerns(health: PoolHealth, queues: Sequence[QueueRow]) -> list[Concern]:
     if health.asking:
         found.append(Concern("ask", f"{health.asking} tasks wait for an answer", "/questions"))
     if health.active_total:
-        found.append(Concern("wait", f"{health.active_total} orders are in force", "/control"))
+        found.append(Concern("wait", f"{health.active_total} commands are active", "/control"))
     return found
 
 

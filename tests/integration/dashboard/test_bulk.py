@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from tests.helpers.local_team import LocalTeam
 
 
+SECRET = "sk-very-secret"
+
+
 def _agent(broken: list[bool]) -> Agent:
     agent = Agent("mailer")
 
     @agent.skill
-    async def send(number: int) -> str:
+    async def send(number: int, api_key: str = "") -> str:
         if broken:
             raise TimeoutError(f"no answer in {number} s") if number % 2 else ValueError("a bad address")
         return "sent"
@@ -34,7 +37,7 @@ def _agent(broken: list[bool]) -> Agent:
 
 
 async def _dead(team: LocalTeam, count: int) -> list[str]:
-    handles = [await team.orc.submit("send", {"number": n}, max_attempts=1) for n in range(count)]
+    handles = [await team.orc.submit("send", {"number": n, "api_key": SECRET}, max_attempts=1) for n in range(count)]
 
     async def all_dead() -> bool:
         return len((await select_tasks(team.services, TaskFilter(), among=DEAD)).ids) >= count
@@ -73,6 +76,7 @@ async def test_groups(team: LocalTeam) -> None:
     for path in re.findall(r'<a href="(/dead/export\?[^"]+)"', page):
         export = await web.get(html.unescape(path))
         assert export.headers["content-disposition"].startswith("attachment")
+        assert SECRET not in export.text
         lines = [json.loads(line) for line in export.text.splitlines()]
         assert len(lines) in {3, 4}
         assert {line["state"] for line in lines} == {"dead"}
