@@ -18,7 +18,7 @@ from orchestrator.control.scripts import AppendStatus
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import CommandRefused, InvalidInput, NotFound
 from orchestrator.core.ids import check_task_id
-from orchestrator.core.reading import read_whole
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.dashboard.forms import read_form
 from orchestrator.dashboard.route import action, reads
 from orchestrator.tasks.selecting import TaskFilter
@@ -166,4 +166,4 @@ async def _lines(dashboard: Dashboard, ids: Sequence[str]) -> AsyncIterator[byte
     for id_ in ids:
         record = await export_dead_letter(dashboard.services, id_)
         if record is not None:
-            yield mask_keys(msgspec.json.encode(record).decode()).encode() + b"\n"
+            yield mask_keys(read_text(msgspec.json.encode(record))).encode() + b"\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
@@ -18,6 +19,7 @@ from orchestrator.core.formats import Feature
 from orchestrator.core.ids import encode_foreign
 from orchestrator.core.queue_name import QueueName
 from orchestrator.core.reading import read_text, read_whole, readable
+from orchestrator.core.together import read_at_once
 from orchestrator.store.paging import PAGE
 from orchestrator.tasks.inbox import GROUP, find_filled
 from orchestrator.tasks.model import TaskState
@@ -25,10 +27,11 @@ from orchestrator.tasks.queries import mark_running
 from orchestrator.tasks.records import TaskRecord, decode_lane, list_records
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from orchestrator.store.store import Store
 
+_PLACES_AT_ONCE: Final = 25
 _ENDS_AT_ONCE: Final = 20
 """Entries of the stream of ends that one read returns; each has up to 500 tasks."""
 _DELIVERED: Final = frozenset({TaskState.ASSIGNED, TaskState.RUNNING, TaskState.CANCELLING})
@@ -294,30 +297,62 @@ class _Walk:
             if resumed.lane:
                 async for step in self._lane(resumed):
                     yield step
-            for place in await self._places(stage):
-                if place.name >= resumed.place:
-                    after = resumed.position if place.name == resumed.place else ""
-                    async for step in self._read(stage, place, after):
-                        yield step
+            places = [place for place in await self._places(stage) if place.name >= resumed.place]
+            if places and resumed.position and places[0].name == resumed.place:
+                async for step in self._read(stage, places.pop(0), resumed.position):
+                    yield step
+            for first in range(0, len(places), _PLACES_AT_ONCE):
+                async for step in self._read_several(stage, places[first : first + _PLACES_AT_ONCE]):
+                    yield step
+
+    async def _read_several(self, stage: str, places: Sequence[_TaskPlace]) -> AsyncIterator[WalkStep]:
+        """Read the first tasks of several places together, because many places have few tasks."""
+        count = max(2, self.at_once // len(places))
+        firsts = await read_at_once([partial(place.read, self.store, "", count) for place in places])
+        found, turns = await self._look_up(stage, [one for first in firsts for one in first])
+        for place, candidates in zip(places, firsts, strict=True):
+            async for step in self._steps_of(stage, place, candidates, found, turns):
+                yield step
+            if len(candidates) == count:
+                async for step in self._read(stage, place, candidates[-1].position):
+                    yield step
 
     async def _read(self, stage: str, place: _TaskPlace, after: str) -> AsyncIterator[WalkStep]:
         while candidates := await place.read(self.store, after, self.at_once):
-            found = {task.id: task for task in await self._records(candidates, stage)}
-            turns = {} if stage in _INDICES else await self._lanes(list(found.values()))
-            block: list[tuple[TaskRecord, Cursor]] = []
-            looked = 0
-            for candidate in candidates:
-                looked += 1
-                cursor = Cursor(stage, place.name, candidate.position, turns.get(candidate.id, ""))
-                if task := found.get(candidate.id):
-                    block.append((task, cursor))
-                if candidate.id in turns:
-                    yield WalkStep(block, looked, cursor)
-                    block, looked = [], 0
-                    async for step in self._lane(cursor):
-                        yield step
+            found, turns = await self._look_up(stage, candidates)
+            async for step in self._steps_of(stage, place, candidates, found, turns):
+                yield step
             after = candidates[-1].position
-            yield WalkStep(block, looked, Cursor(stage, place.name, after))
+
+    async def _look_up(
+        self, stage: str, candidates: Sequence[_Candidate]
+    ) -> tuple[dict[str, TaskRecord], dict[str, str]]:
+        """Return the records of tasks, and the lanes of those that have a turn."""
+        found = {task.id: task for task in await self._records(candidates, stage)}
+        return found, {} if stage in _INDICES else await self._lanes(list(found.values()))
+
+    async def _steps_of(
+        self,
+        stage: str,
+        place: _TaskPlace,
+        candidates: Sequence[_Candidate],
+        found: Mapping[str, TaskRecord],
+        turns: Mapping[str, str],
+    ) -> AsyncIterator[WalkStep]:
+        block: list[tuple[TaskRecord, Cursor]] = []
+        looked = 0
+        for candidate in candidates:
+            looked += 1
+            cursor = Cursor(stage, place.name, candidate.position, turns.get(candidate.id, ""))
+            if task := found.get(candidate.id):
+                block.append((task, cursor))
+            if candidate.id in turns:
+                yield WalkStep(block, looked, cursor)
+                block, looked = [], 0
+                async for step in self._lane(cursor):
+                    yield step
+        if candidates:
+            yield WalkStep(block, looked, Cursor(stage, place.name, candidates[-1].position))
 
     async def _records(self, candidates: Sequence[_Candidate], stage: str) -> list[TaskRecord]:
         wanted = {one.id: one.known for one in candidates if one.id not in self.skipped}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import anyio
-
+from orchestrator.core.together import read_at_once
 from orchestrator.dashboard.page import page
 from orchestrator.dashboard.rendering import command_line
 from orchestrator.views.control import page_commands
@@ -15,7 +15,7 @@ from orchestrator.views.queue_pages import page_queues
 from orchestrator.why.model import STUCK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from orchestrator.dashboard.page import PageRequest
     from orchestrator.views.health import PoolHealth
@@ -55,21 +55,17 @@ class Line(NamedTuple):
 @page("/", "overview.html")
 async def overview(asked: PageRequest) -> Mapping[str, Any]:
     """Read the state of the pool."""
-    services, found = asked.services, dict[str, Any]()
-
-    async def read_queues() -> None:
-        found["queues"] = await page_queues(services, limit=QUEUES)
-
-    async def read_commands() -> None:
-        found["commands"] = (await page_commands(services, limit=COMMANDS)).records
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(read_queues)
-        group.start_soon(read_commands)
-        health = await read_health(services)
-    waiting = [row for row in found["queues"].queues if row.since is not None]
+    services = asked.services
+    reads: tuple[Callable[[], Awaitable[Any]], ...] = (
+        partial(read_health, services),
+        partial(page_queues, services, limit=QUEUES),
+        partial(page_commands, services, limit=COMMANDS),
+    )
+    health, queues, commands = await read_at_once(reads)
+    waiting = [row for row in queues.queues if row.since is not None]
     return {
-        **found,
+        "queues": queues,
+        "commands": commands.records,
         "health": health,
         "concerns": concerns(health, waiting),
         "oldest": min(waiting, key=lambda row: row.since or datetime.max.replace(tzinfo=UTC), default=None),
