@@ -158,7 +158,7 @@ async def test_a_session_is_stopped_and_resumed(team: LocalTeam) -> None:
         form = next(
             dict(re.findall(r'name="([a-z]+)" value="([^"]*)"', each))
             for each in re.findall(rf'action="/commands/{kind}">(.*?)</form>', page, re.DOTALL)
-            if 'name="session"' in each
+            if 'name="session" value=' in each
         )
         fields = {name: html.unescape(value) for name, value in form.items() if name in {"id", "session"}}
         assert fields["session"] == session
