@@ -30,6 +30,8 @@ def addresses(site: Site) -> Iterator[str]:
             yield from (f"/tasks/{site.names[name]}" for name in OPENED[page.path])
         elif page.path.startswith("/sessions/"):
             yield f"{page.path}?" + urlencode({"id": site.names["session"], "path": "title", "from": 0})
+        elif page.path.startswith("/bulk/"):
+            yield "/bulk/cancel?skill=write"
         elif page.path == "/memory":
             yield "/memory?agent=editor"
         else:
@@ -37,7 +39,7 @@ def addresses(site: Site) -> Iterator[str]:
                 id=site.names["command" if page.path.startswith("/control") else "succeeded"],
                 agent="editor",
                 queue=quote("agent:editor", safe=""),
-                worker="nobody",
+                worker=quote(site.names["worker"], safe=""),
                 session=site.names["session"],
                 kind="pause-agent",
                 action="cancel",

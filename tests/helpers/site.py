@@ -14,6 +14,7 @@ import anyio
 from orchestrator import Orchestrator, Record
 from orchestrator.core.settings import Settings
 from orchestrator.testing.waiting import wait_until
+from orchestrator.views.workers import list_workers
 from tests.helpers.pty_screen import HOSTILE
 from tests.helpers.server_matrix import NEWEST
 from tests.helpers.terminal import Terminal
@@ -164,4 +165,6 @@ async def _fill(settings: Settings, said: str) -> dict[str, str]:
             return all(states[name] == state for name, state in {**wanted, "raised": "dead"}.items())
 
         await wait_for(settled, "the tasks to end, ask or fail", 30)
-        return {**{name: task.id for name, task in tasks.items()}, "command": command.id, "session": "draft-1"}
+        (worker,) = (await list_workers(orc.services)).workers
+        made = {"command": command.id, "session": "draft-1", "worker": worker.worker.id}
+        return {**{name: task.id for name, task in tasks.items()}, **made}
