@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 BENCH, REPAIR, KIT = "orchestrator/bench", "orchestrator/repair", "orchestrator/testing"
 SIMULATIONS = "orchestrator/simulations"  # reads one set of entities in pages
 MEMORY = "orchestrator/memory"  # a sweep walks over the records in one hash
+VIEWS = "orchestrator/views"  # takes one step through the paths of a workspace per page
 VECTORS = "orchestrator/vectors"  # reads all vectors of a memory in pages, once
 TABLE = "orchestrator/doctor"  # lists the commands that others send
 
@@ -25,8 +26,11 @@ def senders(pattern: str) -> set[str]:
 
 
 def test_keys_are_searched_by_repair_alone() -> None:
-    """A request reads an index. Only the repair searches for keys, also for backups and `orc bench`."""
-    assert senders(r'"[HSZ]?SCAN"|scan_iter') - {KIT, TABLE} == {BENCH, REPAIR, MEMORY, SIMULATIONS, VECTORS}
+    """A request reads an index. Only the repair searches for keys, also for backups and `orc bench`.
+
+    A view takes one step through the paths of a workspace per page.
+    """
+    assert senders(r'"[HSZ]?SCAN"|scan_iter') - {KIT, TABLE} == {BENCH, REPAIR, MEMORY, SIMULATIONS, VECTORS, VIEWS}
     assert senders(r'\("KEYS"|\.keys\(f?"') <= {KIT}
 
 
