@@ -29,7 +29,7 @@ MUTATIONS: Final = {
     ),
     "no-memory": Mutation(
         "tasks/finish.lua",
-        "if terminal[found.state] then return 'already' end\n  if found.state ~= 'assigned' then return 'stale' end",
+        "if found.state ~= 'assigned' then return has_ended(found.state) and 'already' or 'stale' end",
         "",
         "a verdict that is sent twice counts twice",
     ),
