@@ -489,17 +489,20 @@ async def _ready_places(store: Store, queue: str | None) -> list[_TaskPlace]:
             ("SMEMBERS", keys.queues),
             ("SMEMBERS", keys.suspected_queues),
             ("SMEMBERS", keys.suspended_scopes),
+            ("SMEMBERS", keys.share_flows),
         ]
     )
-    agents, queues, suspected, scopes = ({read_text(name) for name in readable(reply, [])} for reply in replies)
+    agents, queues, suspected, scopes, flows = ({read_text(name) for name in readable(reply, [])} for reply in replies)
     addressed = [agent for name in queues if (agent := QueueName.parse(name).agent)]
     if queue is not None:
         queues, suspected = {queue}, suspected & {queue}
+        flows = {flow for flow in flows if flow.startswith(f"{queue}:")}
     places = [keys.held(scope) for scope in scopes]
     # Few agents, if any, have parked tasks.
     places += await _present(store, [keys.parked(agent) for agent in {*agents, *addressed}])
     places += [keys.queue(name) for name in queues]
     places += [keys.suspects(name) for name in suspected]
+    places += [keys.share_flow(flow) for flow in flows]
     return [_Sorted(key.removeprefix(keys.stem), key) for key in sorted(places)]
 
 

@@ -93,6 +93,8 @@ async def test_killed_in_the_middle(redis_server: RedisServer, prefix: str, tmp_
                 assert found == {(b"ready", True, None): MANY}
                 assert direct.zcard(keys.queue("skill:nobody")) == MANY
                 assert direct.hget(keys.stats("TOTAL"), "requeued") == b"%d" % MANY
-                assert not direct.exists(keys.selection(sent.id))
+                # The first tasks are kept for a day, for the page of the command.
+                assert direct.llen(keys.selection(sent.id)) == 1000
+                assert 0 < direct.ttl(keys.selection(sent.id)) <= 86_400
             finally:
                 direct.unlink("-", *keys_of(direct, prefix))
