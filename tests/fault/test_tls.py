@@ -287,7 +287,7 @@ async def test_a_port_without_tls(tls: TlsServer) -> None:
             with pytest.raises(TlsRefused, match="speaks no TLS at this port"):
                 await ping(tls.settings(url=f"rediss://localhost:{plain.server_address[1]}/0"))
         finally:
-            plain.shutdown()
+            await anyio.to_thread.run_sync(plain.shutdown)  # waits for the next poll, up to half a second
             thread.join()
 
 
