@@ -162,7 +162,7 @@ def _changing(tasks: dict[str, str], folder: Path) -> list[tuple[str, ...]]:
         ("web", "token", "revoke", "ci"), ("web", "token", "revoke", HOSTILE),
         ("workspace", "set", SESSION, "c", json.dumps(HOSTILE)),
         ("workspace", "set", SESSION, HOSTILE, "1"), ("workspace", "set", SESSION, "a", "--delete"),
-        ("backup", pool), ("backup", f"/{HOSTILE}"[:60]), ("restore", pool, "--into", f"{HOSTILE}"[:50]),
+        ("backup", pool), ("backup", str(folder / HOSTILE[:60])), ("restore", pool, "--into", f"{HOSTILE}"[:50]),
         ("restore", pool, "--into", "x:y:z", "--dry-run"), ("keys", "rebuild", "--yes"),
         ("keys", "check", "--repair", "--yes"),
         ("sessions", "delete", SESSION, "--dry-run"), ("sessions", "delete", SESSION, *why),

@@ -102,7 +102,8 @@ async def _backup(file: str | None, shared: bool, compress: bool, common: Global
     if path is None:
         output.say(_counted(saved.counts))
     elif common.output == "table":
-        output.write(f"{path}\n")
+        # A program that reads the output needs the name as it is.
+        output.write(f"{output.clean(str(path)) if output.is_terminal(sys.stdout) else path}\n")
         output.say(f"{_counted(saved.counts)}; {saved.bytes} bytes in {saved.seconds:.1f} s")
     else:
         output.show_record(common.output, {"file": str(path), **asdict(saved)}, key="file")
