@@ -58,14 +58,16 @@ class TaskHandle(Generic[T_co]):
     Attributes:
         id: the task's id.
         outcome: how it ended, once that is known here.
+        requeued: the task has run again since an end that was known here.
     """
 
-    __slots__ = ("__weakref__", "_durability", "_parts", "_read", "_told", "id", "outcome")
+    __slots__ = ("__weakref__", "_durability", "_parts", "_read", "_told", "id", "outcome", "requeued")
     _dead: ClassVar[type[TaskFailed]] = TaskFailed
 
     def __init__(self, id_: str, parts: HandleParts, read: Callable[[bytes], T_co] | None = None) -> None:
         self.id: str = id_
         self.outcome: TaskOutcome | None = None
+        self.requeued = False
         self._parts, self._read = parts, read
         self._told = False
 
@@ -184,9 +186,12 @@ class TaskHandle(Generic[T_co]):
         with suppress(OrchestratorError):
             found = (await queries.outcomes(self._parts.services.store, [self.id])).get(self.id)
             if found is None:
-                self.outcome, self._told = None, False
+                self._expect_another_end()
             elif isinstance(found, TaskOutcome) and found.state is not None:
                 self.outcome = found
+
+    def _expect_another_end(self) -> None:
+        self.outcome, self._told, self.requeued = None, False, True
 
     def _decode(self, data: bytes, as_: type[Any] | None) -> Any:
         if as_ is not None:
@@ -366,7 +371,7 @@ class TaskHandle(Generic[T_co]):
             if status is RequeueStatus.REQUEUED:
                 await self._parts.recorder.record_task("retry", self.id, reason=reason, actor=actor)
         if status in {RequeueStatus.REQUEUED, RequeueStatus.ALREADY}:
-            self.outcome, self._told = None, False
+            self._expect_another_end()
         return status
 
     async def _retry_with_children(self, reason: str, actor: str) -> RequeueStatus:
@@ -415,6 +420,8 @@ class WaitingHandle(TaskHandle[T_co]):
         known = shared.outcome
         super().__init__(shared.id, parts, read)
         shared.outcome = known
+        # An earlier attempt may have learned of the failure, and the task may have been requeued since.
+        self._told = known is not None and known.state is not TaskState.SUCCEEDED
         if shared.durability is not None:
             self.note_durability(shared.durability)
 

@@ -26,7 +26,7 @@ from orchestrator.tasks.queries import TaskOutcome
 from orchestrator.tasks.values import is_apart, read_values
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from orchestrator.services import Services
 
@@ -51,6 +51,7 @@ class Awaited(Protocol):
         ...
 
     outcome: TaskOutcome | None
+    requeued: bool
 
 
 class Waiter(Protocol):
@@ -166,33 +167,34 @@ class Replies:
         """
         while handle.outcome is None:
             end = _OneEnd()
-            self.listen([handle.id], end)
+            self.listen({handle.id: handle}, end)
             try:
                 await end.woken
             finally:
                 self.forget([handle.id], end)
 
-    def listen(self, ids: Collection[str], waiter: Waiter) -> None:
-        """Notify `waiter` of the end of each of these tasks, until `forget`; the caller keeps the handles alive.
+    def listen(self, handles: Mapping[str, Awaited], waiter: Waiter) -> None:
+        """Notify `waiter` of the end of each of these tasks, by id, until `forget`; the caller keeps the handles alive.
 
         Raises:
             OrchestratorError: the client has closed, or runs in another event loop.
         """
-        self._check_open(ids)
+        self._check_open(handles)
         if asyncio.get_running_loop() is not self._loop:
             raise OrchestratorError(
                 "this client was opened in another event loop; open one in each, or use orchestrator.sync"
             )
         polls = self._poller_rests  # else a poll is already scheduled
-        for id_ in ids:
+        for id_, handle in handles.items():
             self._waiting.setdefault(id_, []).append(waiter)
             own = self._known_own(id_) is not None
             if own:
                 self._waiting_own.add(id_)
             else:
                 self._waiting_foreign.setdefault(id_)
-            if not own or _age_s(id_) > FRESH_S:
-                # It may have ended already: another client got its reply, or the reply was trimmed.
+            if not own or handle.requeued or _age_s(id_) > FRESH_S:
+                # It may have ended already: another client got its reply, or the reply was trimmed, or it came while
+                # the end before was still known here.
                 self._unpolled.add(id_)
                 polls = True
         if self._waiting_own:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
 from orchestrator import Agent, TaskContext
+from orchestrator.client.action_records import ActionRecorder
+from orchestrator.client.replies import POLL_EVERY_S
 from orchestrator.core.errors import InvalidInput, TaskFailed
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import RequeueStatus, TaskState
@@ -19,8 +21,11 @@ from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import run_local_team
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from orchestrator.client.admin import Sent
     from orchestrator.core.settings import Settings
+    from orchestrator.store.store import Store
     from tests.helpers.local_team import LocalTeam
 
 
@@ -31,6 +36,9 @@ class Flaky:
         self.broken = True
         self.runs: Counter[str] = Counter()
         self.attempts: list[int] = []
+        self.gate = anyio.Event()
+        """Holds what is not broken."""
+        self.gate.set()
         self.agent = Agent("flaky", concurrency=50)
 
         @self.agent.skill(max_attempts=2)
@@ -39,6 +47,7 @@ class Flaky:
             self.attempts.append(ctx.attempt)
             if self.broken:
                 raise ValueError(f"number {number} does not fit")
+            await self.gate.wait()
             return number
 
 
@@ -84,6 +93,54 @@ async def test_result_waits_again(team: LocalTeam) -> None:
     flaky.broken = False
     await other.task(handle.id).retry()
     assert await handle.result(timeout=5) == 7
+
+
+@pytest.mark.parametrize("by_handle", [True, False])
+async def test_a_reply_that_comes_early(team: LocalTeam, monkeypatch: pytest.MonkeyPatch, by_handle: bool) -> None:  # noqa: FBT001
+    """A reply of a requeued task costs no time when it comes while its handle still has the end before.
+
+    It comes before `retry` returns, or while the handle asks whether the task was requeued.
+    """
+    flaky = Flaky()
+    await team.work(flaky.agent)
+    handle = await team.orc.submit("work", {"number": 7})
+    other = await team.orc.submit("missing")
+
+    async def end_again() -> None:
+        flaky.gate.set()
+        await wait_for(lambda: _has_succeeded(team, handle.id), "the second end")
+        await (await team.orc.submit("work", {"number": 8})).result(timeout=5)  # its reply is behind the other one
+
+    read, record = queries.outcomes, ActionRecorder.record_task
+
+    async def read_slowly(store: Store, ids: Sequence[str]) -> dict[str, Any]:
+        found = await read(store, ids)
+        if ids == [handle.id] and not found:
+            await end_again()
+        return found
+
+    async def record_slowly(recorder: ActionRecorder, *args: Any, **said: Any) -> None:
+        await record(recorder, *args, **said)
+        await end_again()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(other.result)  # so that replies are read
+        with pytest.raises(TaskFailed):
+            await handle.result(timeout=5)
+        flaky.broken, flaky.gate = False, anyio.Event()
+        if by_handle:
+            monkeypatch.setattr(ActionRecorder, "record_task", record_slowly)
+            await handle.retry()
+        else:
+            await (await team.client()).task(handle.id).retry()
+            monkeypatch.setattr(queries, "outcomes", read_slowly)
+        assert await handle.result(timeout=POLL_EVERY_S / 2) == 7
+        group.cancel_scope.cancel()
+
+
+async def _has_succeeded(team: LocalTeam, id_: str) -> bool:
+    store = team.services.store
+    return bool(await store.execute("HGET", store.keys.task(id_), "state") == b"succeeded")
 
 
 async def test_watching_goes_on(team: LocalTeam) -> None:
