@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _PIECE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)")
 _NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+_PAIR: Final = re.compile(r"[A-Za-z_]\w*=")
 STDIN: Final = "@-"
 
 
@@ -115,6 +116,8 @@ def _object(body: str) -> dict[str, Any]:
     try:
         value = load_strict(text)
     except (ValueError, RecursionError) as wrong:
+        if _PAIR.match(body):
+            raise InvalidInput(f"{body[:100]!r} is no JSON object; write `-a {body[:100]}` for a single argument") from None
         reason = "nested too deep" if isinstance(wrong, RecursionError) else str(wrong)
         raise InvalidInput(f"{where} is not valid JSON ({reason}); write for example '{{\"words\": 3}}'") from None
     if not isinstance(value, dict):

@@ -54,6 +54,12 @@ def test_body_refused(body: str) -> None:
         inputs.arguments(body, [])
 
 
+def test_pair_in_place_of_a_body() -> None:
+    """A pair without its option is named as one."""
+    with pytest.raises(InvalidInput, match="write `-a topic=redis`"):
+        inputs.arguments("topic=redis", [])
+
+
 @pytest.mark.parametrize("pair", ["x", "=3", ""])
 def test_pair_refused(pair: str) -> None:
     """A pair without a name or an equals sign is refused."""
