@@ -8,6 +8,7 @@ import re
 import secrets
 import signal
 import tempfile
+import warnings
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -207,10 +208,13 @@ async def _take_figures(
     from orchestrator.bench.raw_loop import measure_raw
     from orchestrator.bench.server_cost import read_cost
     from orchestrator.client.client import Orchestrator
+    from orchestrator.core.caller_warning import NoAgentWarning
     from orchestrator.core.errors import StoreError
     from orchestrator.views.server import read_server
 
     body = secrets.token_hex(payload)[:payload]
+    # Submits are measured while no worker runs.
+    warnings.simplefilter("ignore", NoAgentWarning)
     async with Orchestrator(settings=settings) as orc:
         _tell("one task after another …")
         latency = await run.measure_latency(orc, tasks=max(200, tasks // 5), at_most_s=LATENCY_S, body=body)
@@ -318,9 +322,9 @@ def show(found: Figures, common: Globals) -> None:
     ]
     output.write("".join(f"{output.paint(name.ljust(19), '1')}  {output.clean(text)}\n" for name, text in rows))
     output.say(
-        "In brackets: a plain stream on the same server, without priorities, limits, retries or recovery.\n"
-        "The tasks do nothing, so the figures are the cost of orchestration without handlers.\n"
-        "Client, supervisor, workers and Redis shared the processors; other programs lower the figures."
+        "In brackets: a plain stream on the same server, without priorities, limits, retries or recovery.",
+        "The tasks do nothing, so the figures are the cost of orchestration without handlers.",
+        "Client, supervisor, workers and Redis shared the processors; other programs lower the figures.",
     )
 
 
