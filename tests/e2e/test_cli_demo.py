@@ -75,6 +75,7 @@ def test_demo_on_planted_tree(terminal: Terminal) -> None:
     assert "place" in report  # the function without a docstring
     assert "<svg" in Path(told["html"]).read_text()
     assert "tasks done" in done.err
+    assert "warning" not in done.err.lower()
     assert not left_running(terminal)
     assert not (terminal.folder / ".orc").exists()
 

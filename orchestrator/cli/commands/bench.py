@@ -8,7 +8,6 @@ import re
 import secrets
 import signal
 import tempfile
-import warnings
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -207,14 +206,13 @@ async def _take_figures(
     from orchestrator.bench import run
     from orchestrator.bench.raw_loop import measure_raw
     from orchestrator.bench.server_cost import read_cost
+    from orchestrator.cli.terminal.warned import expect_agents_later
     from orchestrator.client.client import Orchestrator
-    from orchestrator.core.caller_warning import NoAgentWarning
     from orchestrator.core.errors import StoreError
     from orchestrator.views.server import read_server
 
     body = secrets.token_hex(payload)[:payload]
-    # Submits are measured while no worker runs.
-    warnings.simplefilter("ignore", NoAgentWarning)
+    expect_agents_later()
     async with Orchestrator(settings=settings) as orc:
         _tell("one task after another …")
         latency = await run.measure_latency(orc, tasks=max(200, tasks // 5), at_most_s=LATENCY_S, body=body)

@@ -173,10 +173,12 @@ async def _audit(root: str, folder: Path, processes: int, environ: Mapping[str, 
 
     from orchestrator.cli.terminal.progress import ProgressDisplay
     from orchestrator.cli.terminal.waiting import wait_through_outages
+    from orchestrator.cli.terminal.warned import expect_agents_later
     from orchestrator.client.client import Orchestrator
     from orchestrator.core.settings_sources import load_settings
     from orchestrator.views.status import read_counters
 
+    expect_agents_later()
     async with Orchestrator(settings=load_settings(environ=environ)) as orc, wait_through_outages(orc):
         started_s = time.monotonic()
         # A new session, because --prefix keeps those of earlier audits.

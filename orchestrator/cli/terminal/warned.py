@@ -1,4 +1,4 @@
-"""Prints the warnings of a submit as lines."""
+"""Prints the warnings of a submit as lines, or leaves them out."""
 
 from __future__ import annotations
 
@@ -24,3 +24,8 @@ def warnings_as_lines() -> Iterator[None]:
         warnings.simplefilter("always", NoAgentWarning)
         warnings.showwarning = show
         yield
+
+
+def expect_agents_later() -> None:
+    """Print no such warning in this process, which submits tasks before it starts their agents."""
+    warnings.simplefilter("ignore", NoAgentWarning)
