@@ -117,7 +117,9 @@ def _object(body: str) -> dict[str, Any]:
         value = load_strict(text)
     except (ValueError, RecursionError) as wrong:
         if _PAIR.match(body):
-            raise InvalidInput(f"{body[:100]!r} is no JSON object; write `-a {body[:100]}` for a single argument") from None
+            raise InvalidInput(
+                f"{body[:100]!r} is no JSON object; write `-a {body[:100]}` for a single argument"
+            ) from None
         reason = "nested too deep" if isinstance(wrong, RecursionError) else str(wrong)
         raise InvalidInput(f"{where} is not valid JSON ({reason}); write for example '{{\"words\": 3}}'") from None
     if not isinstance(value, dict):
