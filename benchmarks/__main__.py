@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ from benchmarks.server import EMBEDDED, SETTINGS, running_server
 from benchmarks.server_cost import keep_slow_calls
 from benchmarks.sizes import FULL, QUICK
 from benchmarks.summary import write_summary
+from orchestrator import NoAgentWarning
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -42,6 +44,7 @@ _PICTURE = _HERE.parent / "docs" / "images" / "performance.svg"
 def main() -> int:
     """Measure, print the report and write it to disk. Returns 1 if a measure failed; a missed goal is no failure."""
     options = _options()
+    warnings.simplefilter("ignore", NoAgentWarning)  # tasks are submitted before their workers start
     if options.peers:
         say("environments of peers")  # before anything is timed, because the first run installs packages
     peers, missing = install_all(PEERS[name] for name in options.peers if name in PEERS)
