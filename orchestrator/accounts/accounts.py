@@ -79,7 +79,8 @@ class Accounts:
         if len(password) < LEAST_CHARS:
             raise InvalidInput(f"a password needs at least {LEAST_CHARS} characters")
         keys = self.store.keys
-        if await self.store.execute("HLEN", keys.web_users) >= MAX_ACCOUNTS:
+        is_known = await self.store.execute("HEXISTS", keys.web_users, name)
+        if not is_known and await self.store.execute("HLEN", keys.web_users) >= MAX_ACCOUNTS:
             raise InvalidInput(f"there are {MAX_ACCOUNTS} users; remove one first")
         hashed = await to_thread.run_sync(hash_password, password)
         number = secrets.randbits(48)

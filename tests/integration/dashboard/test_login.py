@@ -60,6 +60,17 @@ async def test_a_user_logs_in_and_out(team: LocalTeam) -> None:
     assert (await web.get("/")).status_code == 303
 
 
+async def test_a_full_list_of_users(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses a further user, and still changes the password of each."""
+    accounts = WebClient(team.orc).dashboard.accounts
+    monkeypatch.setattr("orchestrator.accounts.accounts.MAX_ACCOUNTS", 1)
+    await accounts.put_user("ada", Role.VIEWER, "correct horse")
+    await accounts.put_user("ada", Role.VIEWER, "battery staple")
+    with pytest.raises(InvalidInput, match="there are 1 users"):
+        await accounts.put_user("bob", Role.VIEWER, "correct horse")
+    assert await accounts.log_in("ada", "battery staple")
+
+
 async def test_removed_users_and_ended_sessions(team: LocalTeam) -> None:
     """The sessions of a removed user end, and `end_sessions` ends all."""
     web, accounts = WebClient(team.orc), WebClient(team.orc).dashboard.accounts
