@@ -404,6 +404,7 @@ class TaskHandle(Generic[T_co]):
     Attributes:
         id: the task's id.
         outcome: how it ended, once that is known here.
+        requeued: the task has run again since an end that was known here.
     """
 
     @property
