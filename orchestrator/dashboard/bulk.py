@@ -24,7 +24,7 @@ from orchestrator.dashboard.route import action, reads
 from orchestrator.tasks.selecting import TaskFilter
 from orchestrator.views.dead_groups import read_dead_group
 from orchestrator.views.hidden_keys import mask_keys
-from orchestrator.views.selections import MOST, select_waiting
+from orchestrator.views.selections import MOST, UNASKED, select_waiting
 from orchestrator.views.tasks import export_dead_letter
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from orchestrator.dashboard.dashboard import Dashboard
     from orchestrator.dashboard.identity import Identity
 
-UNASKED: Final = 20
-"""Tasks that one bulk action may have without a name being typed, unless it is of class C."""
 JOBS: Final[Mapping[str, type[Job]]] = {
     "cancel": CancelTasks,
     "retry": RetryTasks,

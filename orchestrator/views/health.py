@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.agents.failed_starts import recent_failures
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.reading import read_text, read_whole
+from orchestrator.core.slots import STOP_ALL
 from orchestrator.store.server_info import SECTIONS, read_info
 from orchestrator.tasks.losses import summarize
 from orchestrator.tasks.records import record_fields
@@ -48,6 +49,7 @@ class PoolHealth:
         rates: of each of `COUNTED` the number in each of the last `MINUTES`, oldest first, up to `until`.
         active: active commands, at most `COMMANDS`.
         active_total: number of all.
+        stopped: whether a stop of the whole pool is active.
         lost: writes that Redis had confirmed and has lost; None if there are none.
         failed_starts: agents whose workers do not start.
     """
@@ -67,6 +69,7 @@ class PoolHealth:
     until: datetime
     active: tuple[ActiveCommandView, ...]
     active_total: int
+    stopped: bool
     lost: LostWrites | None
     failed_starts: tuple[FailedStart, ...]
 
@@ -122,6 +125,7 @@ async def read_health(services: Services) -> PoolHealth:
         until=from_instant_ms(ended * 60_000),
         active=tuple(view(one) for _, one in sorted(desired.active.items())[:COMMANDS]),
         active_total=len(desired.active),
+        stopped=STOP_ALL in desired.active,
         lost=summarize(losses or ()),
         failed_starts=tuple(recent_failures(failed or (), time_ms(now))),
     )

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MOST: Final = 1000
 """Tasks of one bulk action."""
+UNASKED: Final = 20
+"""Tasks that one bulk action may have without a name being typed, unless it is of class C."""
 MOST_PURGED: Final = 10_000
 """Tasks of one purge."""
 ITEMS: Final = 50
