@@ -22,6 +22,7 @@ _COMMANDS = (
     ("up", "Run Redis, a supervisor and workers in one terminal."),
     ("status", "Show server, supervisor, agents, workers and queues on one screen."),
     ("web", "Serve the dashboard; say who may log in."),
+    ("top", "Show the pool live on the terminal; give control commands."),
     ("doctor", "Find problems and say how to fix them."),
     ("stop", "Stop starting tasks: everywhere, or of one agent, session or skill."),
     ("start", "End a stop."),

@@ -24,6 +24,7 @@ COMMANDS: Final[dict[str, tuple[str, ...] | None]] = {
     "demo": None,
     "up": None,
     "web": None,
+    "top": None,
     "web login": ("",),
     "web user add": ("ada --role admin",),
     "web user list": ("",),
@@ -141,7 +142,7 @@ COMMANDS: Final[dict[str, tuple[str, ...] | None]] = {
     "completion": ("bash",),
     "version": ("",),
 }
-"""Arguments with which each command is typed; None: it runs programs, or asks systemd."""
+"""Arguments with which each command is typed; None: it runs programs, fills the screen, or asks systemd."""
 LOCAL: Final = {
     "auth acl", "completion", "config diff", "config schema", "config show", "config validate", "redis info",
     "service print",

@@ -46,6 +46,7 @@ FORMS: Final = ((), ("-o", "json"), ("-o", "jsonl"), ("-o", "id"))
 NOT_TYPED: Final = {
     "demo": "has a pool of its own", "bench": "has a pool of its own", "redis run": "runs until a signal",
     "up": "runs until a signal; its programs' log is tested apart", "worker run": "as up", "supervisor run": "as up",
+    "top": "a screen; tests/integration/test_top.py walks through it",
     "web user add": "asks for a password without echo",
     "agents top": "the board of a day has numbers only",
 }  # fmt: skip

@@ -40,13 +40,13 @@ def show_affected(
     """Print a list whose rows have `active_commands`; a table has that column only when one of them is active."""
     if form == "table":
         columns = [*columns, COLUMN] if any(row[COLUMN] for row in rows) else columns
-        rows = [{**row, COLUMN: _in_words(row[COLUMN])} for row in rows]
+        rows = [{**row, COLUMN: in_words(row[COLUMN])} for row in rows]
     output.show_list(form, rows, columns, key=key, empty=empty)
 
 
 def show_affected_record(form: Form, record: Mapping[str, Any], *, key: str) -> None:
     """Print one thing that has `active_commands`."""
-    shown = {**record, COLUMN: _in_words(record[COLUMN])} if form == "table" else record
+    shown = {**record, COLUMN: in_words(record[COLUMN])} if form == "table" else record
     output.show_record(form, shown, key=key, skip=(COLUMN,))
 
 
@@ -63,7 +63,7 @@ def print_active_commands(rows: Sequence[Mapping[str, Any]], total: int) -> None
         output.write(f"and {total - len(shown)} more{more}\n")
 
 
-def _in_words(rows: Sequence[Mapping[str, Any]]) -> str:
+def in_words(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the text of a table cell: `paused by ada@desk: too many errors`."""
     return "; ".join(
         f"{row['state']} by {row['actor']}" + (f": {row['reason']}" if row["reason"] else "") for row in rows

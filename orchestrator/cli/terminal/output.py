@@ -198,13 +198,13 @@ def table(rows: Sequence[Sequence[str]], heads: Sequence[str]) -> str:
     titles = [head.replace("_", " ").upper() for head in heads]
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     if is_terminal(sys.stdout):
-        widths = _fitting(widths, titles, shutil.get_terminal_size().columns)
+        widths = fitting(widths, titles, shutil.get_terminal_size().columns)
     lines = [_line(titles, widths, dress=lambda text: paint(text, "1"))]
     lines += [_line(row, widths, dress=state) for row in rows]
     return "".join(lines)
 
 
-def _fitting(widths: Sequence[int], titles: Sequence[str], columns: int) -> list[int]:
+def fitting(widths: Sequence[int], titles: Sequence[str], columns: int) -> list[int]:
     """Return narrower columns: the widest one gives way first, an id last, because it is copied from the table."""
     fitting = list(widths)
     begun = [ID_BEGUN if title in _KEYS else CELL_MIN for title in titles]
