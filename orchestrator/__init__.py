@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import ConfigError as ConfigError
     from orchestrator.core.errors import DamagedBackup as DamagedBackup
     from orchestrator.core.errors import DamagedData as DamagedData
+    from orchestrator.core.errors import EffectChanged as EffectChanged
+    from orchestrator.core.errors import EffectUnknown as EffectUnknown
     from orchestrator.core.errors import EmbeddingError as EmbeddingError
     from orchestrator.core.errors import Fenced as Fenced
     from orchestrator.core.errors import FormatMismatch as FormatMismatch
@@ -140,6 +142,7 @@ if TYPE_CHECKING:
     from orchestrator.secondary.sqlite import SqliteStore as SqliteStore
     from orchestrator.simulations.simulation import Simulation as Simulation
     from orchestrator.simulations.simulation import StateRef as StateRef
+    from orchestrator.tasks.effects import TaskEffect as TaskEffect
     from orchestrator.tasks.ends import EndedTask as EndedTask
     from orchestrator.tasks.families import SessionSummary as SessionSummary
     from orchestrator.tasks.history import AttemptOutcome as AttemptOutcome
@@ -164,6 +167,8 @@ if TYPE_CHECKING:
     from orchestrator.workers.agent import CallNext as CallNext
     from orchestrator.workers.agent import Middleware as Middleware
     from orchestrator.workers.context import TaskContext as TaskContext
+    from orchestrator.workers.effects import EffectDone as EffectDone
+    from orchestrator.workers.effects import EffectNotDone as EffectNotDone
     from orchestrator.workers.retrying import Backoff as Backoff
     from orchestrator.workers.run import run as run
     from orchestrator.workers.signals import Asked as Asked

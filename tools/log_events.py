@@ -112,6 +112,8 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "question": LogKey("number", "number of a question of `task`"),
     "queue": LogKey("text", "name of a queue"),
     "queues": LogKey("list", "names of queues"),
+    "decision": LogKey("text", "what was decided about the outcome of `effect`"),
+    "effect": LogKey("text", "name of an effect of `task`"),
     "reason": LogKey("text", "why an attempt failed: the exception on one line"),
     "ran_ms": LogKey("number", "how long a handler ran"),
     "retry_in_ms": LogKey("number", "time until the next try"),
@@ -656,6 +658,13 @@ SECTIONS: Final = (
                 "info",
                 ("agent", "attempt", "question", "skill", "task"),
                 "A handler asked a person, and its attempt has ended. `orc tasks answer` lets the task continue.",
+            ),
+            LogEvent(
+                "effect_outcome_unknown",
+                "warning",
+                ("by", "decision", "effect", "task"),
+                "An attempt found an effect that was begun and has no outcome. `decision` is what comes next: `ask` a "
+                "person, `done`, `not done` or `retry` (it is begun again), `fail`. `orc tasks effects` shows more.",
             ),
             LogEvent(
                 "task_awaits_lock",

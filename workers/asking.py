@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 import msgspec
 
@@ -62,9 +62,13 @@ class Asking:
         """Return the answer, or raise `Asked`; see `TaskContext.ask`."""
         self.check_not_asked()
         self._asks += 1
-        number = self._asks
-        pending = _checked(number, question, options, deadline, default)
-        found = await self._answers.look_up(number, question)
+        pending = _checked(self._asks, question, options, deadline, default)
+        found = await self._answers.look_up(pending.number, question)
+        while found is not None and found.effect:
+            # Effects ask in some attempts only, so that their questions have numbers of their own.
+            self._asks += 1
+            pending = msgspec.structs.replace(pending, number=self._asks)
+            found = await self._answers.look_up(pending.number, question)
         self.check_not_asked()
         if found is not None and found.answered:
             return found.answer
@@ -74,6 +78,16 @@ class Asking:
             # A JSON round trip, as for an answer.
             return decode_json(encode_value("the default", default).encode())
         self.pending = pending
+        raise Asked(question)
+
+    def ask_about(self, effect: str, number: int, question: str) -> NoReturn:
+        """End the attempt with the question what the outcome of an effect was.
+
+        Raises:
+            Asked: always.
+        """
+        self.check_not_asked()
+        self.pending = PendingQuestion(number, pack_question(StoredQuestion(question, effect=effect)))
         raise Asked(question)
 
     def check_not_asked(self) -> None:

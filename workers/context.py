@@ -26,7 +26,7 @@ from orchestrator.workers.signals import Asked
 from orchestrator.workers.unawaited import any_waits, noticed, take_unawaited
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.options import TaskOptions
     from orchestrator.tasks.submission import Arguments, NamedSkill, TypedSkill
     from orchestrator.workers.asking import Asking, PendingQuestion
+    from orchestrator.workers.effects import EffectCalls, EffectDone, Unknown
     from orchestrator.workers.once import OnceCalls
     from orchestrator.workers.pausing import Pausing
     from orchestrator.workers.unawaited import Call, NotAwaited
@@ -145,6 +146,10 @@ class AttemptResources(Protocol):
     @property
     def once(self) -> OnceCalls:
         """Calls whose results the task keeps."""
+
+    @property
+    def effects(self) -> EffectCalls:
+        """Calls that are begun at most once."""
 
     async def client(self) -> Orchestrator:
         """Open the client that submits child tasks."""
@@ -513,6 +518,49 @@ class TaskContext:
         self._sign()
         self._resources.asking.check_not_asked()
         return await self._resources.once.run(name, do, *args)
+
+    @noticed
+    async def effect(
+        self,
+        name: str,
+        do: Callable[..., Any],
+        *args: Any,
+        unknown: Unknown = "ask",
+        check: Callable[..., EffectDone | Awaitable[EffectDone | None] | None] | None = None,
+    ) -> Any:
+        """Call `do` at most once per task, unless a decision about its outcome is recorded; keep its result.
+
+        Redis stores that the effect begins before `do` is called, and the result afterwards. If the worker dies between
+        the two, or `do` raises, the outcome is unknown. The next attempt then calls `check`. If that cannot tell, it
+        follows `unknown`.
+
+        Args:
+            name: unique for each effect of a task; at most 256 bytes.
+            do: an `async def`, or a plain callable, which runs in a thread. It raises `EffectNotDone` if it knows that
+                nothing has happened.
+            *args: arguments of `do` and of `check`: JSON values or pydantic models, the same in each attempt.
+            unknown: `ask` asks a person as `ask` does, `retry` calls `do` again, `fail` makes the task a dead letter.
+            check: looks up an unknown outcome. It returns `EffectDone(result)`, or None if it cannot tell, or raises
+                `EffectNotDone`.
+
+        Returns:
+            The result of `do` after a JSON round trip, in the first attempt too; or the one that `check` or a person
+            gave.
+
+        Raises:
+            Asked: ends the attempt with a question; do not catch it.
+            EffectUnknown: the outcome is unknown, and `unknown="fail"`, or a person decided to end the task.
+            EffectChanged: an earlier attempt passed other arguments under this name.
+            InvalidInput: an argument is invalid, or the task has 500 effects. Or `do` was called, but JSON cannot
+                represent its result, or it is larger than 64 KiB; its outcome is then unknown.
+            UpgradeUnfinished: the pool admits programs that do not know effects; `do` was not called.
+            Fenced: the task was taken away from this attempt.
+            ServerUnavailable: Redis did not answer, even after retries.
+            Exception: `do` raised it; the outcome is unknown, except after `EffectNotDone`.
+        """
+        self._sign()
+        self._resources.asking.check_not_asked()
+        return await self._resources.effects.run(name, do, args, unknown=unknown, check=check)
 
     def _sign(self) -> None:
         if self._resources.timer is not None:

@@ -51,7 +51,7 @@ class OnceCalls:
 
     async def run(self, name: str, do: Callable[..., Any], *args: Any) -> Any:
         """Call `do` unless the result is known; see `TaskContext.once`."""
-        _check_name(name)
+        check_name(name, "once() call")
         async with self._locks.setdefault(name, anyio.Lock()):
             if name not in self._done:
                 known = await self._results.load_result(name)
@@ -59,7 +59,7 @@ class OnceCalls:
         return read_json(self._done[name])
 
     async def _do(self, name: str, do: Callable[[], Any]) -> bytes:
-        value = await _call(do)
+        value = await call_plain(do)
         if hasattr(value, "model_dump"):
             value = value.model_dump(mode="json")
         result = encode_json(f"what {name!r} returned", value, max_bytes=RESULT_BYTES, max_depth=RESULT_DEPTH)
@@ -69,20 +69,25 @@ class OnceCalls:
         return result  # noqa: RET504 - a type checker cannot see that the block never swallows
 
 
-async def _call(do: Callable[[], Any]) -> Any:
+async def call_plain(do: Callable[[], Any]) -> Any:
+    """Call a function: an `async def` in the event loop, a plain one in a thread, because it may block."""
     if inspect.iscoroutinefunction(do):
         return await do()
-    # A plain function may block, so it runs in a thread.
     value = await to_thread.run_sync(do)
     return await value if inspect.isawaitable(value) else value
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str, what: str) -> None:
+    """Check the name of a call.
+
+    Raises:
+        InvalidInput: it is no text, empty, too long, or not valid Unicode.
+    """
     if not isinstance(name, str) or not name:
-        raise InvalidInput(f"the name of a once() call must be a non-empty string, not {name!r}")
+        raise InvalidInput(f"the name of the {what} must be a non-empty string, not {name!r}")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise InvalidInput("the name of the once() call contains an unpaired surrogate") from None
+        raise InvalidInput(f"the name of the {what} contains an unpaired surrogate") from None
     if size > NAME_BYTES:
-        raise InvalidInput(f"the name of the once() call has {size} bytes, more than {NAME_BYTES}")
+        raise InvalidInput(f"the name of the {what} has {size} bytes, more than {NAME_BYTES}")

@@ -10,6 +10,7 @@ from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_task_id, encode_foreign
 from orchestrator.store.following import END
 from orchestrator.tasks import ends, families, queries
+from orchestrator.tasks.effects import read_effects
 from orchestrator.tasks.ends import EndFilter
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.selecting import TaskFilter, iterate, read_page
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from orchestrator.core.durations import Duration
     from orchestrator.services import Services
+    from orchestrator.tasks.effects import TaskEffect
     from orchestrator.tasks.ends import EndedTask
     from orchestrator.tasks.families import SessionSummary
     from orchestrator.tasks.queries import TaskRow
@@ -101,6 +103,17 @@ class Tasks:
         """
         _checked((), limit)
         return (await families.tree(self._services.store, check_task_id(task), limit=limit)).rows
+
+    async def effects(self, task: str) -> tuple[TaskEffect, ...]:
+        """List the effects of a task, which `ctx.effect` has begun, in the order of their last begin.
+
+        Args:
+            task: id of the task.
+
+        Raises:
+            NotFound: no such task, or its retention has passed.
+        """
+        return await read_effects(self._services.store, check_task_id(task))
 
     async def sessions(self, *, limit: int = 100) -> tuple[SessionSummary, ...]:
         """List the sessions with the latest submit or end of a task.

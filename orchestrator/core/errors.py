@@ -22,6 +22,8 @@ OrchestratorError
 ├── WaitCycle                      the awaited task waits for this one (exit 1)
 ├── AskExpired (TimeoutError)      a question was not answered in time (exit 1)
 ├── QuestionChanged                an attempt asks another question than an earlier one (exit 1)
+├── EffectUnknown                  an effect was begun, and its outcome is unknown (exit 1)
+├── EffectChanged                  an effect has other arguments than in an earlier attempt (exit 1)
 ├── AnswerRefused                  the task does not ask this, or has another answer (exit 4)
 ├── WorkspaceError                 a workspace was not changed (exit 4)
 │   ├── VersionConflict            a path has another version than expected
@@ -69,6 +71,7 @@ from orchestrator.core.slots import parse_slot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from orchestrator.core.durability import Durability
 
@@ -676,6 +679,39 @@ class QuestionChanged(OrchestratorError):
             "a handler must ask the same in the same order each time it runs"
         )
         self.question, self.earlier = question, earlier
+
+
+class EffectUnknown(OrchestratorError):
+    """An effect was begun, its outcome is unknown, and the task must not begin it again.
+
+    Attributes:
+        effect: its name.
+        worker: the worker that began it.
+        begun_at: when.
+    """
+
+    def __init__(self, effect: str, worker: str, begun_at: datetime, decided_by: str = "") -> None:
+        decided = f"; {decided_by} decided to end the task" if decided_by else ""
+        super().__init__(
+            f"effect {effect!r} was begun by worker {worker} at {begun_at.isoformat(timespec='seconds')} and its "
+            f"outcome is unknown{decided}; find out whether it was done before you repeat it"
+        )
+        self.effect, self.worker, self.begun_at = effect, worker, begun_at
+
+
+class EffectChanged(OrchestratorError):
+    """An attempt passes other arguments to an effect than the attempt that began it.
+
+    Attributes:
+        effect: its name.
+    """
+
+    def __init__(self, effect: str) -> None:
+        super().__init__(
+            f"effect {effect!r} was begun with other arguments; give another name to another effect, or pass the same "
+            "arguments each time the handler runs"
+        )
+        self.effect = effect
 
 
 class AnswerRefused(OrchestratorError):

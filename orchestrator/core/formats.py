@@ -45,6 +45,7 @@ class Feature(Enum):
     FAIR_SHARES = ("a task that counts for the share of a key, or a share", 3)
     SEVERAL_AGENTS = ("a notification about the room of several agents", 3)
     BYTES_CAPPED = ("a cap of the bytes of tasks that wait", 3)
+    EFFECTS = ("an effect of a task", 3)
 
     def __init__(self, label: str, floor: int) -> None:
         self.label, self.floor = label, floor

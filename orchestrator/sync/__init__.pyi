@@ -42,6 +42,7 @@ from orchestrator.schedules.model import Schedule
 from orchestrator.schedules.plans import ScheduleOptions
 from orchestrator.secondary.model import SecondaryStore
 from orchestrator.simulations.simulation import StateRef
+from orchestrator.tasks.effects import TaskEffect
 from orchestrator.tasks.ends import EndedTask
 from orchestrator.tasks.families import SessionSummary
 from orchestrator.tasks.model import AnswerStatus, CancelStatus, OutputChunk, RequeueStatus, TaskEvent, TaskState
@@ -1122,6 +1123,16 @@ class Tasks:
         Args:
             task: id of the task.
             limit: maximum number, at most 10,000; levels near the task come first.
+        """
+
+    def effects(self, task: str) -> tuple[TaskEffect, ...]:
+        """List the effects of a task, which `ctx.effect` has begun, in the order of their last begin.
+
+        Args:
+            task: id of the task.
+
+        Raises:
+            NotFound: no such task, or its retention has passed.
         """
 
     def sessions(self, *, limit: int = 100) -> tuple[SessionSummary, ...]:

@@ -444,6 +444,7 @@ class Question:
         answered_by: actor.
         answered_at: time of the answer, or of the passed deadline.
         default: JSON value that replaces an answer after the deadline; None without a default.
+        effect: name of the effect whose outcome is asked for; empty for a question of `ctx.ask`.
     """
 
     number: int
@@ -456,6 +457,7 @@ class Question:
     answer: Any = None
     answered_by: str = ""
     answered_at: datetime | None = None
+    effect: str = ""
 
     @property
     def open(self) -> bool:

@@ -27,11 +27,13 @@ class StoredQuestion(msgspec.Struct, frozen=True, array_like=True):
         question: text for the person.
         options: JSON; without options, every answer is allowed.
         default: JSON; empty without a default.
+        effect: name of the effect that asks; empty for a question of `ctx.ask`.
     """
 
     question: str
     options: tuple[str, ...] = ()
     default: str = ""
+    effect: str = ""
 
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -121,6 +123,7 @@ def read_question(
             answer=None if answer is None else read_json(answer),
             answered_by=read_text(actor),
             answered_at=from_instant_ms(int(answered_ms)) if answered_ms else None,
+            effect=asked.effect,
         )
     except (ValueError, DamagedData):
         return None

@@ -46,6 +46,11 @@ def once_field(name: str) -> str:
     return f"once:{name}"
 
 
+def effect_field(name: str) -> str:
+    """Return the name of the field that stores an effect."""
+    return f"effect:{name}"
+
+
 class TaskRecord:
     """One task as it was when its record was read. A property whose fields were not read is empty.
 
@@ -334,6 +339,16 @@ class TaskRecord:
         """The names of the results that `ctx.once` keeps."""
         stem = once_field("")
         return tuple(name.removeprefix(stem) for name in self._fields if name.startswith(stem))
+
+    def fields_of(self, stem: str) -> tuple[tuple[str, bytes], ...]:
+        """Return the fields whose names begin with `stem`, with their values."""
+        return tuple((name, value) for name, value in self._fields.items() if name.startswith(stem))
+
+    @property
+    def effects(self) -> tuple[str, ...]:
+        """The names of the effects that `ctx.effect` has begun."""
+        stem = effect_field("")
+        return tuple(name.removeprefix(stem) for name, _ in self.fields_of(stem))
 
     def _text(self, name: str) -> str:
         return read_text(self._fields.get(name, b""))

@@ -487,6 +487,38 @@ def once(keys: PoolKeys, *, id_: str, generation: str, name: str, value: bytes) 
     return Call("tasks/once", args, lambda reply: OnceReply(read_text(reply[0]), *reply[1:]))
 
 
+class EffectReply(NamedTuple):
+    """Reply of `effect`: `stored` with the stored value, `changed`, `full` or `stale`."""
+
+    status: str
+    value: bytes = b""
+
+
+def effect(
+    keys: PoolKeys,
+    *,
+    id_: str,
+    generation: str,
+    name: str,
+    before: bytes,
+    value: bytes,
+    most: int,
+    now_us: str = "",
+) -> Call[EffectReply]:
+    """Store a step of an effect, if `before` is stored (empty: none) and the task has at most `most` effects."""
+    args: Arguments = {
+        "pool": keys.root,
+        "id": id_,
+        "generation": generation,
+        "name": name,
+        "before": before,
+        "value": value,
+        "most": most,
+        "now_arg": now_us,
+    }
+    return Call("tasks/effect", args, lambda reply: EffectReply(read_text(reply[0]), *reply[1:]))
+
+
 def begin(keys: PoolKeys, *, rows: Sequence[tuple[str, str]]) -> Call[list[LeaseStatus]]:
     """Record that attempts (task id, generation) of tasks with deaths begin; return a status per row, kept or lost."""
     args: Arguments = {"pool": keys.root, "rows": pack_rows(rows)}

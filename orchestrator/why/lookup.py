@@ -156,6 +156,7 @@ def _info(found: Findings, record: TaskRecord, children: _Children, why: str) ->
         progress=record.progress,
         questions=record.questions,
         once=record.once,
+        effects=record.effects,
         children=tuple(children.newest),
         children_dropped=record.children_dropped + children.older,
         root=root_of(id_, envelope),

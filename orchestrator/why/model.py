@@ -187,6 +187,7 @@ class TaskInfo:
         deaths: evidence of each death: time, worker, cause.
         questions: its questions and their answers, in order.
         once: names of the results that `ctx.once` keeps.
+        effects: names of the effects that `ctx.effect` has begun; `orc.tasks.effects(id)` reads what is known of them.
         requeues: each retry after its end: time (ms), final state before, actor and reason.
         history: its latest attempts, oldest first: the last 20 that ended, and the one that runs.
         children: ids of the tasks that it submitted, in order; of more than 1000 the newest.
@@ -223,6 +224,7 @@ class TaskInfo:
     lane: str | None = None
     questions: tuple[Question, ...] = ()
     once: tuple[str, ...] = ()
+    effects: tuple[str, ...] = ()
     history: tuple[TaskAttempt, ...] = ()
     children: tuple[str, ...] = ()
     children_dropped: int = 0

@@ -201,6 +201,7 @@ def test_header() -> None:
         ("schedules/skip", schedule_scripts.SkipStatus),
         ("tasks/answer", AnswerStatus),
         ("tasks/once", ["stored", "already", "stale"]),
+        ("tasks/effect", ["stored", "changed", "full", "stale"]),
         ("tasks/retry", RequeueStatus),
         ("tasks/renew", LeaseStatus),
         (

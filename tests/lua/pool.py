@@ -337,6 +337,21 @@ class Pool:
         )
         return self.call(call)
 
+    def effect(
+        self, delivery: Delivery, name: str = "pay", before: bytes = b"", value: bytes = b"{}", most: int = 500
+    ) -> tuple[str, bytes]:
+        """Run effect."""
+        call = task_scripts.effect(
+            self.keys,
+            id_=delivery.task_id,
+            generation=delivery.generation,
+            name=name,
+            before=before,
+            value=value,
+            most=most,
+        )
+        return self.call(call)
+
     def once(self, delivery: Delivery, name: str = "pay", value: bytes = b"1") -> tuple[str, bytes]:
         """Run once."""
         call = task_scripts.once(

@@ -307,6 +307,7 @@ def play_questions(pool: Pool) -> None:
     (id_,) = pool.put()
     (held,) = pool.deliver("w2")
     pool.once(held)
+    pool.effect(held)
     pool.ask(held, options=['"a"'])
     assert pool.answer(id_, '"a"').status == "answered"
     (held,) = pool.deliver("w2")

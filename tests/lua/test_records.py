@@ -38,7 +38,7 @@ def test_fields_and_counters(pool: Pool) -> None:
     def look() -> None:
         for name, (contents, _) in pool.snapshot().items():
             fields = (
-                {re.sub(r":\d+$", ":N", re.sub("^once:.*", "once:NAME", field.decode())) for field in contents}
+                {re.sub(r":\d+$", ":N", re.sub("^(once|effect):.*", r"\1:NAME", field.decode())) for field in contents}
                 if isinstance(contents, dict)
                 else set()
             )

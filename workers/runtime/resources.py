@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Protocol
 from orchestrator.agent_state.states import AgentState
 from orchestrator.chat.chat import Chat
 from orchestrator.client.shared_config import SharedConfig
-from orchestrator.core.errors import Fenced, OrchestratorError, QuestionChanged
+from orchestrator.core.errors import Fenced, InvalidInput, OrchestratorError, QuestionChanged
+from orchestrator.core.formats import Feature
 from orchestrator.limits.limits import Limits
 from orchestrator.memory.memory import Memory
 from orchestrator.services import bind_scope
 from orchestrator.tasks import scripts
-from orchestrator.tasks.records import TaskRecord, numbered_field, once_field, read_record
+from orchestrator.tasks.effects import MOST_EFFECTS
+from orchestrator.tasks.records import TaskRecord, effect_field, numbered_field, once_field, read_record
 from orchestrator.workers.asking import AnswerSource, Asking
+from orchestrator.workers.effects import EffectCalls, EffectRecord
 from orchestrator.workers.once import OnceCalls, OnceResults
 from orchestrator.workers.pausing import AttemptPausing
 from orchestrator.workspace.workspace import Workspace
@@ -38,8 +41,8 @@ if TYPE_CHECKING:
     from orchestrator.workers.runtime.parts import WorkerParts
 
 
-class TaskRecordAccess(AnswerSource, OnceResults, Protocol):
-    """Answers and kept results in the record of a task."""
+class TaskRecordAccess(AnswerSource, OnceResults, EffectRecord, Protocol):
+    """Answers, kept results and effects in the record of a task."""
 
 
 class Resources:
@@ -87,8 +90,8 @@ class Resources:
 
     @cached_property
     def record(self) -> TaskRecordAccess:
-        """Answers and kept results in the record of the task."""
-        return AttemptRecord(self._parts.services, self._attempt.delivery)
+        """Answers, kept results and effects in the record of the task."""
+        return AttemptRecord(self._parts.services, self._attempt.delivery, worker=self._parts.worker)
 
     @property
     def asking(self) -> Asking:
@@ -106,6 +109,11 @@ class Resources:
     def once(self) -> OnceCalls:
         """Calls whose results the task keeps."""
         return OnceCalls(self.record)
+
+    @cached_property
+    def effects(self) -> EffectCalls:
+        """Calls that are begun at most once."""
+        return EffectCalls(self.record, self.asking)
 
     @property
     def locks(self) -> AttemptLocks:
@@ -196,16 +204,16 @@ class Resources:
 class AttemptRecord:
     """Reads and writes the record of a task while the attempt owns it."""
 
-    __slots__ = ("_delivery", "_services")
+    __slots__ = ("_delivery", "_services", "_worker")
 
-    def __init__(self, services: Services, delivery: Delivery) -> None:
-        self._services, self._delivery = services, delivery
+    def __init__(self, services: Services, delivery: Delivery, *, worker: str) -> None:
+        self._services, self._delivery, self._worker = services, delivery, worker
 
     async def look_up(self, number: int, question: str) -> Question | None:
         """Read a question and its answer; see `AnswerSource`."""
         record = await self._read(*(numbered_field(kind, number) for kind in ("ask", "answer", "answered")))
         found = record.question(number)
-        if found is not None and not found.open and found.question != question:
+        if found is not None and not found.open and not found.effect and found.question != question:
             raise QuestionChanged(number, question, found.question)
         return found
 
@@ -227,6 +235,48 @@ class AttemptRecord:
             case "already":
                 return done.value
         return result
+
+    @property
+    def begins_as(self) -> tuple[str, str, str]:
+        """Task, worker and generation; see `EffectRecord`."""
+        return self._delivery.task_id, self._worker, self._delivery.generation
+
+    async def load_effect(self, name: str) -> bytes | None:
+        """Read an effect; see `EffectRecord`."""
+        field = effect_field(name)
+        return (await self._read(field)).field(field)
+
+    async def store_effect(self, name: str, before: bytes | None, effect: bytes) -> bytes | None:
+        """Store a step of an effect; see `EffectRecord`."""
+        delivery, store = self._delivery, self._services.store
+        await store.require(Feature.EFFECTS)
+        call = scripts.effect(
+            self._services.keys,
+            id_=delivery.task_id,
+            generation=delivery.generation,
+            name=name,
+            before=before or b"",
+            value=effect,
+            most=MOST_EFFECTS,
+        )
+        done = await store.call(call, retry_for_s=self._services.settings.redis.command_timeout_s)
+        match done.status:
+            case "stale":
+                raise Fenced(delivery.task_id)
+            case "full":
+                raise InvalidInput(f"task {delivery.task_id} has {MOST_EFFECTS} effects, the most that a task may have")
+            case "changed":
+                return None
+        return done.value
+
+    async def load_question(self, number: int) -> Question | None:
+        """Read a question and its answer; see `EffectRecord`."""
+        record = await self._read(*(numbered_field(kind, number) for kind in ("ask", "answer", "answered")))
+        return record.question(number)
+
+    async def count_questions(self) -> int:
+        """Read the number of the latest question; see `EffectRecord`."""
+        return (await self._read("asks")).asks
 
     async def _read(self, *fields: str) -> TaskRecord:
         delivery, store = self._delivery, self._services.store

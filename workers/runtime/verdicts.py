@@ -12,6 +12,8 @@ import msgspec
 from orchestrator.core.errors import (
     AskExpired,
     ChildFailed,
+    EffectChanged,
+    EffectUnknown,
     FormatMismatch,
     Occupied,
     PayloadError,
@@ -165,8 +167,8 @@ def failed(
         if failure.deadlock:
             return rejected(str(failure))
         return Verdict(VerdictKind.SNOOZE, delay_ms=randint(*OCCUPIED_DELAY_MS), reason=one_line(str(failure)))
-    if isinstance(failure, AskExpired):
-        # Another attempt would end the same way, because the deadline has passed.
+    if isinstance(failure, (AskExpired, EffectChanged, EffectUnknown)):
+        # Another attempt would end the same way, unless a person acts.
         return Verdict(VerdictKind.DEAD, traceback_of(raised, redact=redact), reason=reason)
     if outage.exempts(failure):
         # The pool failed, not the task, so no attempt is counted (protocol rule 25).

@@ -43,11 +43,13 @@ class ScriptedRecord:
 
     Attributes:
         results: results of `ctx.once`, JSON by name.
+        effects: stored effects by name.
     """
 
     def __init__(self, answers: ScriptedAnswers, once: Mapping[str, Any]) -> None:
         check_answers(answers)
         self._answers = answers
+        self.effects: dict[str, bytes] = {}
         self.results: dict[str, bytes] = {name: _result(name, value) for name, value in once.items()}
 
     @property
@@ -65,6 +67,30 @@ class ScriptedRecord:
             return Question(number, question, now, answered_at=now)
         value = decode_json(encode_value(f"the answer to {question!r}", answer).encode())
         return Question(number, question, now, answered=True, answer=value, answered_by="a test", answered_at=now)
+
+    @property
+    def begins_as(self) -> tuple[str, str, str]:
+        """Id of the task, worker and generation of the attempt."""
+        return "no-task", "no-worker", "1"
+
+    async def load_effect(self, name: str) -> bytes | None:
+        """Return the stored effect of this name, or None."""
+        return self.effects.get(name)
+
+    async def store_effect(self, name: str, before: bytes | None, effect: bytes) -> bytes | None:
+        """Store an effect if `before` is stored, and return the stored value."""
+        if self.effects.get(name) != before:
+            return None
+        self.effects[name] = b"%d %s" % (datetime.now(UTC).timestamp() * 1000, effect)
+        return self.effects[name]
+
+    async def load_question(self, number: int) -> Question | None:  # noqa: ARG002 - no earlier attempt has asked
+        """Return None: effects whose outcome is unknown ask anew."""
+        return None
+
+    async def count_questions(self) -> int:
+        """Return 0: no earlier attempt has asked."""
+        return 0
 
     async def load_result(self, name: str) -> bytes | None:
         """Return the result of this name, or None."""

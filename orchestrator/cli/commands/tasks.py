@@ -205,7 +205,17 @@ async def show(
         common.output,
         record,
         key="id",
-        skip=(*optional, "result", "progress", "questions", "once", "history", "children", "children_dropped"),
+        skip=(
+            *optional,
+            "result",
+            "progress",
+            "questions",
+            "once",
+            "effects",
+            "history",
+            "children",
+            "children_dropped",
+        ),
     )
 
 
@@ -227,6 +237,20 @@ async def _show_tree(task: str, common: Globals) -> None:
         output.say(f"these are the first {MOST_IN_TREE}; show the tree of a task below it for the others")
     elif gone := len(tree.ids) - len(tree.rows):
         output.say(f"{gone} more tasks are gone, because their retention has passed or they were deleted")
+
+
+@commands.command("effects", "orc tasks effects 0192f0c1-…")
+async def effects(task: TaskId, /, *, common: Globals = DEFAULTS) -> None:
+    """List the effects of a task: whether each was begun or done, by which worker, and what was decided about it."""
+    from orchestrator.core.ids import check_task_prefix
+    from orchestrator.tasks.effects import read_effects
+    from orchestrator.views.tasks import find_task
+
+    check_task_prefix(task)  # before a server is asked
+    async with viewed(common) as services:
+        found = await read_effects(services.store, await find_task(services, task))
+    columns = ("name", "state", "begun_at", "ended_at", "worker", "question", "decisions")
+    output.show_list(common.output, [asdict(one) for one in found], columns, key="name", empty="no effects")
 
 
 @commands.command("result", "orc tasks result 0192f0c1-…", "orc tasks result 0192f0c1-… | jq .text")
