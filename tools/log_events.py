@@ -112,7 +112,8 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "question": LogKey("number", "number of a question of `task`"),
     "queue": LogKey("text", "name of a queue"),
     "queues": LogKey("list", "names of queues"),
-    "decision": LogKey("text", "what was decided about the outcome of `effect`"),
+    "decided_by": LogKey("text", "the person who decided, `check` or `policy`"),
+    "decision": LogKey("text", "`ask`, `done`, `not done`, `retry`, `fail` or `invalid` (an answer that is none)"),
     "effect": LogKey("text", "name of an effect of `task`"),
     "reason": LogKey("text", "why an attempt failed: the exception on one line"),
     "ran_ms": LogKey("number", "how long a handler ran"),
@@ -662,9 +663,9 @@ SECTIONS: Final = (
             LogEvent(
                 "effect_outcome_unknown",
                 "warning",
-                ("by", "decision", "effect", "task"),
-                "An attempt found an effect that was begun and has no outcome. `decision` is what comes next: `ask` a "
-                "person, `done`, `not done` or `retry` (it is begun again), `fail`. `orc tasks effects` shows more.",
+                ("decided_by", "decision", "effect", "task"),
+                "An attempt found an effect that was begun and has no outcome. `decision` says what comes next, and "
+                "`decided_by` whose decision it is. `orc tasks effects` shows more.",
             ),
             LogEvent(
                 "task_awaits_lock",

@@ -15,7 +15,7 @@ from orchestrator.core.errors import EffectChanged, EffectUnknown, InvalidInput
 from orchestrator.core.log import get_logger
 from orchestrator.core.payload import encode_json
 from orchestrator.core.reading import read_json
-from orchestrator.tasks.effects import MOST_DECISIONS, Decision, StoredEffect, pack_effect, unpack_effect
+from orchestrator.tasks.effects import MOST_DECISIONS, EffectDecision, StoredEffect, pack_effect, unpack_effect
 from orchestrator.workers.once import RESULT_BYTES, RESULT_DEPTH, call_plain, check_name
 
 if TYPE_CHECKING:
@@ -105,12 +105,12 @@ class EffectCalls:
         if effect.digest != call.begin.digest:
             raise EffectChanged(call.name)
         if effect.state == "done":
-            return b"null" if effect.result is None else bytes(effect.result)
+            return bytes(effect.result)
         if effect.state == "not done":
             return await self._begin(call, stored, effect.decisions)
         return await self._decide(call, stored, effect)
 
-    async def _begin(self, call: _EffectCall, before: bytes | None, decisions: tuple[Decision, ...]) -> bytes | None:
+    async def _begin(self, call: _EffectCall, before: bytes | None, decisions: tuple[EffectDecision, ...]) -> bytes | None:
         begin = msgspec.structs.replace(call.begin, decisions=decisions)
         begun = await self._record.store_effect(call.name, before, pack_effect(begin))
         if begun is None:
@@ -134,7 +134,7 @@ class EffectCalls:
             try:
                 known = await call_plain(call.check)
             except EffectNotDone:
-                return await self._again(call, stored, effect, Decision("not done", "check"))
+                return await self._again(call, stored, effect, EffectDecision("not done", "check"))
             if isinstance(known, EffectDone):
                 return await self._done(call, stored, effect, known.result, by="check")
             if known is not None:
@@ -144,7 +144,7 @@ class EffectCalls:
                 )
         match call.unknown:
             case "retry":
-                return await self._again(call, stored, effect, Decision("retry", "policy"))
+                return await self._again(call, stored, effect, EffectDecision("retry", "policy"))
             case "fail":
                 self._tell(call, "fail", "policy")
                 raise EffectUnknown(call.name, effect.worker, from_instant_ms(effect.begun_ms))
@@ -169,15 +169,15 @@ class EffectCalls:
             case "done":
                 return await self._done(call, stored, effect, result, by=by)
             case "not done":
-                return await self._again(call, stored, effect, Decision("not done", by))
+                return await self._again(call, stored, effect, EffectDecision("not done", by))
         # The next attempt asks anew.
-        await self._store(call, stored, effect, asked=0, decisions=_with(effect, Decision(what, by)))
+        await self._store(call, stored, effect, asked=0, decisions=_with(effect, EffectDecision(what, by)))
         self._tell(call, what, by)
         if what == "fail":
             raise EffectUnknown(call.name, effect.worker, from_instant_ms(effect.begun_ms), decided_by=by)
         return None
 
-    async def _again(self, call: _EffectCall, stored: bytes, effect: StoredEffect, why: Decision) -> bytes | None:
+    async def _again(self, call: _EffectCall, stored: bytes, effect: StoredEffect, why: EffectDecision) -> bytes | None:
         self._tell(call, why.what, why.by)
         return await self._begin(call, stored, _with(effect, why))
 
@@ -185,7 +185,7 @@ class EffectCalls:
         self, call: _EffectCall, stored: bytes, effect: StoredEffect, value: Any, *, by: str
     ) -> bytes | None:
         result = _encode_result(call.name, value)
-        decisions = _with(effect, Decision("done", by))
+        decisions = _with(effect, EffectDecision("done", by))
         self._tell(call, "done", by)
         kept = await self._store(
             call, stored, effect, state="done", asked=0, decisions=decisions, result=msgspec.Raw(result)
@@ -198,7 +198,7 @@ class EffectCalls:
 
     def _tell(self, call: _EffectCall, decision: str, by: str) -> None:
         task, _, _ = self._record.begins_as
-        _log.warning("effect_outcome_unknown", task=task, effect=call.name, decision=decision, by=by)
+        _log.warning("effect_outcome_unknown", task=task, effect=call.name, decision=decision, decided_by=by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ def _encode_result(name: str, value: Any) -> bytes:
     return encode_json(f"result of effect {name!r}", value, max_bytes=RESULT_BYTES, max_depth=RESULT_DEPTH)
 
 
-def _with(effect: StoredEffect, decision: Decision) -> tuple[Decision, ...]:
+def _with(effect: StoredEffect, decision: EffectDecision) -> tuple[EffectDecision, ...]:
     return (*effect.decisions, decision)[-MOST_DECISIONS:]
 
 

@@ -26,7 +26,7 @@ EffectState: TypeAlias = Literal["begun", "done", "not done"]
 Decided: TypeAlias = Literal["done", "not done", "fail", "retry", "invalid"]
 
 
-class Decision(msgspec.Struct, frozen=True, array_like=True):
+class EffectDecision(msgspec.Struct, frozen=True, array_like=True):
     """A decision about an effect with an unknown outcome.
 
     Attributes:
@@ -49,7 +49,7 @@ class StoredEffect(msgspec.Struct, frozen=True, omit_defaults=True):
         begun_ms: when it was begun; 0: at the ms of its storage.
         asked: number of the question about it; 0: none.
         decisions: the newest, oldest first.
-        result: JSON; None if there is none.
+        result: JSON.
     """
 
     state: EffectState
@@ -58,8 +58,8 @@ class StoredEffect(msgspec.Struct, frozen=True, omit_defaults=True):
     generation: str
     begun_ms: int = 0
     asked: int = 0
-    decisions: tuple[Decision, ...] = ()
-    result: msgspec.Raw | None = None
+    decisions: tuple[EffectDecision, ...] = ()
+    result: msgspec.Raw = msgspec.Raw(b"null")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def unpack_effect(stored: bytes) -> StoredEffect:
     """
     ms, _, packed = stored.partition(b" ")
     effect = _decode(packed)
-    return effect if effect.begun_ms else msgspec.structs.replace(effect, begun_ms=int(ms))
+    return effect if effect.begun_ms else msgspec.structs.replace(effect, begun_ms=read_whole(ms))
 
 
 async def read_effects(store: Store, id_: str) -> tuple[TaskEffect, ...]:

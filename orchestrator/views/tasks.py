@@ -13,6 +13,7 @@ from orchestrator.core.ids import TASK_ID_CHARS, check_task_id, check_task_prefi
 from orchestrator.core.reading import read_whole
 from orchestrator.core.redaction import hidden_json
 from orchestrator.tasks import queries
+from orchestrator.tasks.effects import read_effects
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.records import read_record
 from orchestrator.tasks.selecting import DEFAULT_LIMIT, ErrorGroup, TaskPage, group_by_error, read_page, select
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from orchestrator.services import Services
+    from orchestrator.tasks.effects import TaskEffect
     from orchestrator.tasks.queries import TaskRow
     from orchestrator.tasks.records import TaskRecord
     from orchestrator.tasks.selecting import TaskFilter
@@ -180,6 +182,15 @@ async def read_task(services: Services, id_: str, *, reveal: bool = False) -> Ta
 
     info = await lookup.info(services.store, check_task_id(id_))
     return info if reveal or not await is_redacted(services, info.skill) else without_data(info)
+
+
+async def list_effects(services: Services, id_: str) -> tuple[TaskEffect, ...]:
+    """List the effects of a task, in the order of their last begin.
+
+    Raises:
+        NotFound: no such task, or its retention has passed.
+    """
+    return await read_effects(services.store, id_)
 
 
 async def load_values(services: Services, info: TaskInfo) -> TaskInfo:

@@ -22,8 +22,8 @@ def _log() -> AttemptLog:
 
 
 def _die(ctx: TaskContext, point: str, die_at: str) -> None:
-    if point == die_at and not _log().notes(f"died {ctx.task_id}"):
-        _note(ctx, f"died {ctx.task_id}")
+    if point == die_at and not _log().notes("died", task=ctx.task_id):
+        _note(ctx, "died")
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -37,12 +37,12 @@ async def buy(ctx: TaskContext, die_at: str, unknown: Literal["ask", "retry", "f
 
     def charge(cents: int) -> dict[str, int]:
         _die(ctx, "begun", die_at)
-        _note(ctx, f"charged {ctx.task_id}")
+        _note(ctx, "charged")
         _die(ctx, "done", die_at)
         return {"cents": cents}
 
     def was_charged(cents: int) -> EffectDone | None:
-        if _log().notes(f"charged {ctx.task_id}"):
+        if _log().notes("charged", task=ctx.task_id):
             return EffectDone({"cents": cents})
         return None
 
@@ -57,7 +57,7 @@ async def buy_once(ctx: TaskContext) -> Any:
     """Charge with `ctx.once`, and die before its result is stored."""
 
     def charge() -> int:
-        _note(ctx, f"charged {ctx.task_id}")
+        _note(ctx, "charged")
         _die(ctx, "done", "done")
         return 12
 

@@ -243,12 +243,11 @@ async def _show_tree(task: str, common: Globals) -> None:
 async def effects(task: TaskId, /, *, common: Globals = DEFAULTS) -> None:
     """List the effects of a task: whether each was begun or done, by which worker, and what was decided about it."""
     from orchestrator.core.ids import check_task_prefix
-    from orchestrator.tasks.effects import read_effects
-    from orchestrator.views.tasks import find_task
+    from orchestrator.views.tasks import find_task, list_effects
 
     check_task_prefix(task)  # before a server is asked
     async with viewed(common) as services:
-        found = await read_effects(services.store, await find_task(services, task))
+        found = await list_effects(services, await find_task(services, task))
     columns = ("name", "state", "begun_at", "ended_at", "worker", "question", "decisions")
     output.show_list(common.output, [asdict(one) for one in found], columns, key="name", empty="no effects")
 
