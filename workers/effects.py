@@ -110,7 +110,9 @@ class EffectCalls:
             return await self._begin(call, stored, effect.decisions)
         return await self._decide(call, stored, effect)
 
-    async def _begin(self, call: _EffectCall, before: bytes | None, decisions: tuple[EffectDecision, ...]) -> bytes | None:
+    async def _begin(
+        self, call: _EffectCall, before: bytes | None, decisions: tuple[EffectDecision, ...]
+    ) -> bytes | None:
         begin = msgspec.structs.replace(call.begin, decisions=decisions)
         begun = await self._record.store_effect(call.name, before, pack_effect(begin))
         if begun is None:

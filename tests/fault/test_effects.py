@@ -82,7 +82,7 @@ async def test_a_person_decides(orc: Orchestrator, attempt_log: AttemptLog, poin
     (effect,) = await orc.tasks.effects(handle.id)
     assert effect.state == "done"
     assert effect.decisions == ("invalid by ada", "done by ada" if charged else "not done by ada")
-    assert [question.answer for question in (await handle.info()).questions][0] == "maybe"
+    assert (await handle.info()).questions[0].answer == "maybe"
 
 
 @pytest.mark.parametrize("point", ["begun", "done"])
@@ -90,7 +90,7 @@ async def test_the_task_fails(orc: Orchestrator, attempt_log: AttemptLog, point:
     """With `fail` the task becomes a dead letter that names the worker."""
     charged = point == "done"
     handle = await orc.submit("buy", {"die_at": point, "unknown": "fail"})
-    with pytest.raises(TaskFailed, match="effect 'charge' was begun by worker .* and its outcome is unknown"):
+    with pytest.raises(TaskFailed, match=r"effect 'charge' was begun by worker .* and its outcome is unknown"):
         await handle.result(WAIT_S)
     assert len(attempt_log.notes("charged", task=handle.id)) == charged
 

@@ -294,7 +294,7 @@ async def test_a_changed_question(team: LocalTeam) -> None:
         ({"default": 1}, "default= needs deadline="),
         ({"deadline": -1}, "deadline"),
         ({"deadline": datetime(2030, 1, 1)}, "deadline"),  # noqa: DTZ001 - that is what is refused
-        ({"question": "x" * 70_000}, "the question is 70008 bytes long"),
+        ({"question": "x" * 70_000}, "the question is 70009 bytes long"),
         ({"question": "\ud800"}, "unpaired surrogate"),
     ],
 )

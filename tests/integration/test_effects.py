@@ -18,12 +18,17 @@ from orchestrator import (
     TaskContext,
     TaskFailed,
     TaskState,
+    UpgradeUnfinished,
     sync,
 )
+from orchestrator.core.formats import Feature, Floor
 from tests.helpers.local_team import TIMEOUT_S
+from tests.helpers.terminal import Terminal
 from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from orchestrator import TaskHandle
     from tests.helpers.local_team import LocalTeam
 
@@ -211,7 +216,7 @@ async def test_a_check_that_cannot_tell(team: LocalTeam) -> None:
     await team.work(agent)
     handle = await team.orc.submit("buy")
     for _ in range(2):
-        with pytest.raises(TaskFailed, match="effect 'charge' was begun by worker .* and its outcome is unknown"):
+        with pytest.raises(TaskFailed, match=r"effect 'charge' was begun by worker .* and its outcome is unknown"):
             await team.orc.task(handle.id).result(TIMEOUT_S)
         await team.orc.retry(handle.id)
     assert till.charges == [12]
@@ -285,11 +290,12 @@ async def test_invalid_calls(team: LocalTeam) -> None:
 
     @agent.skill
     async def buy(ctx: TaskContext) -> None:
+        never: Any = "never"
         calls: list[Any] = [
             partial(ctx.effect, "", till.charge, 1),
             partial(ctx.effect, "x" * 257, till.charge, 1),
             partial(ctx.effect, "charge", till.charge, object()),
-            partial(ctx.effect, "charge", till.charge, 1, unknown="never"),
+            partial(ctx.effect, "charge", till.charge, 1, unknown=never),
         ]
         for call in calls:
             with pytest.raises(InvalidInput) as error:
@@ -304,3 +310,43 @@ async def test_invalid_calls(team: LocalTeam) -> None:
     assert "arguments of effect 'charge'" in refused[2]
     assert "must be one of ask, retry, fail" in refused[3]
     assert (till.charges, await team.orc.tasks.effects(handle.id)) == ([], ())
+
+
+async def test_refused_beside_older_programs(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older programs would not know the numbers of its questions, so nothing is begun."""
+    till, agent, refused = Till(), Agent("clerk"), list[str]()
+    monkeypatch.setattr(Floor, "admits", lambda _, feature: feature is not Feature.EFFECTS)
+
+    @agent.skill
+    async def buy(ctx: TaskContext) -> None:
+        with pytest.raises(UpgradeUnfinished) as error:
+            await ctx.effect("charge", till.charge, 12)
+        refused.append(str(error.value))
+
+    await team.work(agent)
+    handle = await team.orc.submit("buy")
+    await handle.result(TIMEOUT_S)
+    assert "an effect of a task" in refused[0]
+    assert (till.charges, await team.orc.tasks.effects(handle.id)) == ([], ())
+
+
+async def test_the_command_line(team: LocalTeam, tmp_path: Path) -> None:
+    """`orc tasks effects` lists the effects, `orc tasks show` names them."""
+    agent = Agent("clerk")
+
+    @agent.skill
+    async def buy(ctx: TaskContext) -> Any:
+        return await ctx.effect("charge", lambda secret: secret, "4711")
+
+    await team.work(agent)
+    handle = await team.orc.submit("buy")
+    await handle.result(TIMEOUT_S)
+    url = team.settings.redis.url
+    assert url is not None
+    terminal = Terminal(tmp_path, ORC_REDIS__URL=url.get_secret_value(), ORC_PREFIX=team.settings.prefix)
+    listed = await anyio.to_thread.run_sync(terminal.orc, "tasks", "effects", handle.id)
+    assert "charge" in listed.out
+    assert "done" in listed.out
+    assert "4711" not in listed.out
+    shown = await anyio.to_thread.run_sync(terminal.orc, "tasks", "show", handle.id)
+    assert "effects" in shown.out

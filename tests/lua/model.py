@@ -89,6 +89,7 @@ class Task:
         progress: the latest, as it is stored.
         ran: how its attempts ended, if any did not succeed.
         snoozes: how often its handler put it off.
+        effect: the stored value of its effect `pay`, if it has one.
     """
 
     id: str
@@ -122,6 +123,7 @@ class Task:
     progress: str = ""
     ran: list[str] = field(default_factory=list)
     snoozes: int = 0
+    effect: bytes = b""
 
 
 class Crew(NamedTuple):
@@ -901,6 +903,17 @@ class Model:
     def emit(self, rows: Sequence[EmitRow]) -> list[EmitStatus]:
         """lua/tasks/emit.lua."""
         return [self._emit(row) for row in rows]
+
+    def effect(self, delivery: Delivery, before: bytes, value: bytes) -> tuple[str, bytes]:
+        """lua/tasks/effect.lua."""
+        task = self.tasks[delivery.task_id]
+        if task.state != "assigned" or task.gen != int(delivery.generation):
+            return "stale", b""
+        if task.effect != before:
+            repeated = task.effect.partition(b" ")[2] == value
+            return ("stored", task.effect) if repeated else ("changed", b"")
+        task.effect = b"%d %s" % (self.now_ms, value)
+        return "stored", task.effect
 
     def _emit(self, row: EmitRow) -> EmitStatus:
         task, gen = self.tasks[row.id], int(row.generation)

@@ -83,6 +83,7 @@ def test_everything_else_works(full_pool: Pool) -> None:
     assert pool.finish(*rows) == [FinishStatus.OK] * len(kinds)
     asker = deliveries[len(kinds)]
     assert pool.once(asker) == ("stored", b"")
+    assert pool.effect(asker)[0] == "stored"
     assert pool.ask(asker) is FinishStatus.OK
     assert pool.answer(asker.task_id).status is AnswerStatus.ANSWERED
     assert pool.cancel(deliveries[-1].task_id)[0][0] == CancelStatus.SIGNALLED

@@ -143,6 +143,7 @@ class Machine(RuleBasedStateMachine):
         self.todo: dict[str, int] = {}
         self.heard = "-"
         self.emitted: Counter[tuple[str, str]] = Counter()
+        self.effects = 0
         self.told: set[str] = set()
         self.reserved: set[str] = set()
         self.freshened_s = time.monotonic()
@@ -661,6 +662,23 @@ class Machine(RuleBasedStateMachine):
 
         self.act("emit", step)
 
+    @rule(i=st.integers(0, 10_000), late=st.booleans())
+    @precondition(lambda self: self.past)
+    def effect(self, i: int, *, late: bool) -> None:
+        """An attempt stores a step of its effect; `late`: one that has not read the newest value, as a late repeat."""
+        held = [delivery for worker in self.workers for delivery in worker.holds.values()]
+        delivery = [*held, *self.past[-5:]][i % (len(held) + len(self.past[-5:]))]
+        before = b"" if late else self.model.tasks[delivery.task_id].effect
+        self.effects += 1
+        value = b"%d" % self.effects
+
+        def step() -> None:
+            found = self.pool.effect(delivery, before=before, value=value)
+            assert found == self.model.effect(delivery, before, value)
+            fired[f"effect, {found[0]}"] += 1
+
+        self.act("effect", step)
+
     @rule(i=st.integers(0, 4), forget=st.booleans())
     def renew(self, i: int, *, forget: bool) -> None:
         """A heartbeat renews what its worker holds, and what it may no longer hold."""
@@ -946,13 +964,25 @@ class Machine(RuleBasedStateMachine):
             if task.deleted:
                 assert set(self.pool.task(task.id)) == {"deleted"}
                 continue
-            fields = ("state", "gen", "out", "progress", "ran", f"ran:{len(task.ran)}", "blamed", "group", "alone")
-            state, gen, out, progress, ran, last, *blame = self.pool.execute(
+            fields = (
+                "state",
+                "gen",
+                "out",
+                "progress",
+                "ran",
+                f"ran:{len(task.ran)}",
+                "effect:pay",
+                "blamed",
+                "group",
+                "alone",
+            )
+            state, gen, out, progress, ran, last, effect, *blame = self.pool.execute(
                 "HMGET", self.pool.keys.task(task.id), *fields
             )
             assert (state.decode(), int(gen)) == (task.state, task.gen)
             assert (out is not None, (progress or b"").decode()) == (task.out is not None, task.progress)
             assert [None if one is None else int(one) for one in blame] == [task.blamed or None, task.group, task.alone]
+            assert (effect or b"") == task.effect
             assert int(ran or 0) == len(task.ran)
             assert not task.ran or last.split()[0].decode() == task.ran[-1]
             assert task.gen >= self.generations.get(task.id, 0)

@@ -73,6 +73,7 @@ class Outcome(Generic[T_co]):
         json: the result as Redis would store it.
         asked: the question that the attempt ends with, if it asks one.
         once: results of `ctx.once`, of this attempt and those passed to `run_skill`.
+        effects: effects of `ctx.effect` as they are stored; pass them to the `run_skill` of the next attempt.
     """
 
     verdict: VerdictKind
@@ -86,6 +87,7 @@ class Outcome(Generic[T_co]):
     json: bytes
     asked: Question | None
     once: Mapping[str, Any]
+    effects: Mapping[str, bytes]
     _skill: TypedSkill[T_co] = field(repr=False, compare=False)
 
     @property
@@ -118,6 +120,7 @@ async def run_skill(
     children: Children | None = None,
     answers: ScriptedAnswers = (),
     once: Mapping[str, Any] | None = None,
+    effects: Mapping[str, bytes] | None = None,
     orc: Orchestrator | None = None,
 ) -> Outcome[T]:
     """Run one attempt of a skill without a team, the way a worker does.
@@ -144,6 +147,8 @@ async def run_skill(
             the text. A `TimeoutError` in place of an answer means that the deadline passed. The attempt ends with the
             first question without an answer.
         once: results that earlier attempts have stored with `ctx.once`, by name.
+        effects: `Outcome.effects` of an earlier attempt. If the outcome of one is unknown and `unknown="ask"`, the
+            attempt ends with the question.
         orc: open client, such as `team.orc`, whose namespace and settings the attempt uses, so that a test can prepare
             shared state and read it afterwards.
 
@@ -155,7 +160,7 @@ async def run_skill(
     __tracebackhide__ = True
     check_event_loop()
     agent = _agent_of(skill)
-    recording = Recording(children, orc=orc, answers=answers, once=once)
+    recording = Recording(children, orc=orc, answers=answers, once=once, effects=effects)
     # By its name, because with the skill itself the client would refuse invalid arguments before the worker does.
     row = SubmissionValidator(recording.services.settings, ids=TaskIds(listens=False)).row(
         Submission(skill.name, args, session=session, key=key, timeout=timeout, max_attempts=max_attempts, tags=tags)
@@ -229,6 +234,7 @@ def _outcome(skill: TypedSkill[T], verdict: Verdict, error: BaseException | None
         json=verdict.payload if verdict.kind is VerdictKind.SUCCEEDED else b"",
         asked=asked,
         once=recording.record.once,
+        effects=dict(recording.record.effects),
         _skill=skill,
     )
 
@@ -247,6 +253,7 @@ def _asked(verdict: Verdict) -> Question:
         options=tuple(decode_json(option.encode()) for option in wording.options),
         until=until,
         default=decode_json(wording.default.encode()) if wording.default else None,
+        effect=wording.effect,
     )
 
 
@@ -347,6 +354,7 @@ def make_context(
     children: Children | None = None,
     answers: ScriptedAnswers = (),
     once: Mapping[str, Any] | None = None,
+    effects: Mapping[str, bytes] | None = None,
     orc: Orchestrator | None = None,
 ) -> RecordedContext:
     """Make a context without a team, for a function that takes one or a direct call of a handler.
@@ -363,12 +371,13 @@ def make_context(
         children: results of child tasks; see `run_skill`.
         answers: answers to `ctx.ask`; see `run_skill`. A question without an answer raises `Asked`.
         once: stored results of `ctx.once`; see `run_skill`.
+        effects: stored effects; see `run_skill`.
         orc: open client whose namespace has the shared state; see `run_skill`.
 
     Raises:
         InvalidInput: `submit` would refuse an option.
     """
-    recording = Recording(children, orc=orc, answers=answers, once=once)
+    recording = Recording(children, orc=orc, answers=answers, once=once, effects=effects)
     row = SubmissionValidator(recording.services.settings, ids=TaskIds(listens=False)).row(
         Submission("skill", session=session, key=key, tags=tags)
     )

@@ -53,7 +53,7 @@ class Recording:
         output: emitted chunks, as readers get them.
         emitter: records progress and output.
         children: records child tasks.
-        record: has the answers to questions and the results of `ctx.once`.
+        record: has the answers to questions, the results of `ctx.once`, and effects.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Recording:
         orc: Orchestrator | None = None,
         answers: ScriptedAnswers = (),
         once: Mapping[str, Any] | None = None,
+        effects: Mapping[str, bytes] | None = None,
     ) -> None:
         self.throw_away: ThrowAway | None = None
         if orc is None:
@@ -75,7 +76,7 @@ class Recording:
         self.output: list[Any] = []
         self.emitter = _RecordingEmitter(offline, self)
         self.children = ScriptedClient(offline, children or {})
-        self.record = ScriptedRecord(answers, once or {})
+        self.record = ScriptedRecord(answers, once or {}, effects or {})
 
     def parts(self, in_flight: InFlight, completer: Completer) -> WorkerParts:
         """Make the parts of a worker without a server."""

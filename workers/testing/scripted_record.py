@@ -46,10 +46,10 @@ class ScriptedRecord:
         effects: stored effects by name.
     """
 
-    def __init__(self, answers: ScriptedAnswers, once: Mapping[str, Any]) -> None:
+    def __init__(self, answers: ScriptedAnswers, once: Mapping[str, Any], effects: Mapping[str, bytes]) -> None:
         check_answers(answers)
         self._answers = answers
-        self.effects: dict[str, bytes] = {}
+        self.effects: dict[str, bytes] = dict(effects)
         self.results: dict[str, bytes] = {name: _result(name, value) for name, value in once.items()}
 
     @property

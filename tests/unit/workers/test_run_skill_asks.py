@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -94,3 +94,30 @@ async def test_a_context() -> None:
         await ctx.ask("Two?")
     assert ctx._resources.question is not None
     assert ctx._resources.question.number == 2
+
+
+async def test_effects_of_an_earlier_attempt() -> None:
+    """An effect that an attempt has begun without an end is asked for in the next one, and one that is done is kept."""
+    agent, charges = Agent("till"), list[int]()
+
+    async def charge(cents: int) -> int:
+        charges.append(cents)
+        if len(charges) == 1:
+            raise TimeoutError
+        return cents
+
+    @agent.skill
+    async def purchase(ctx: TaskContext, unknown: Literal["ask", "retry", "fail"]) -> int:
+        return int(await ctx.effect("charge", charge, 12, unknown=unknown))
+
+    first = await run_skill(purchase, {"unknown": "ask"})
+    assert isinstance(first.error, TimeoutError)
+    second = await run_skill(purchase, {"unknown": "ask"}, effects=first.effects)
+    assert second.asked is not None
+    assert (second.asked.effect, charges) == ("charge", [12])
+    failed = await run_skill(purchase, {"unknown": "fail"}, effects=first.effects)
+    assert (failed.verdict, charges) == ("dead", [12])
+    retried = await run_skill(purchase, {"unknown": "retry"}, effects=second.effects)
+    assert (retried.value, charges) == (12, [12, 12])
+    assert (await run_skill(purchase, {"unknown": "fail"}, effects=retried.effects)).value == 12
+    assert len(charges) == 2
