@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.workers.asking import Asking
 
 Unknown: TypeAlias = Literal["ask", "retry", "fail"]
-"""What an attempt does about an effect that was begun and has no outcome: asks a person, calls it again, or fails."""
+"""Policy for an effect that was begun and has no outcome: ask a person, call it again, or fail."""
 ARGUMENT_BYTES: Final = 1_048_576
 _DIGEST_BYTES: Final = 16
 _log = get_logger("agent")
