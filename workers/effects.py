@@ -34,7 +34,7 @@ _log = get_logger("agent")
 
 @dataclass(frozen=True, slots=True)
 class EffectDone:
-    """What the `check` of an effect returns when the effect has happened.
+    """Result of the `check` of an effect that has happened.
 
     Args:
         result: what `ctx.effect` returns: a JSON value or a pydantic model.
