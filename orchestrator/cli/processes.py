@@ -41,6 +41,8 @@ class Part:
     command: Sequence[str]
     timeout_s: float
     """How long it may take to end after the first signal."""
+    needed: bool = True
+    """False if the others go on without it when a restart would fail again."""
 
 
 class ChildProcessFailed(Exception):
@@ -61,6 +63,7 @@ class Child:
         self._had_started_well = False
         self._due_s = 0.0
         self._asked = False
+        self._left_out = False
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -86,14 +89,16 @@ class Child:
         """Restart the child if it has died, and return the time of a delayed restart.
 
         Raises:
-            ChildProcessFailed: a restart would fail again.
+            ChildProcessFailed: a restart would fail again, and the others need the child.
         """
         if self.runs:
             self._had_started_well = self._had_started_well or time.monotonic() - self._born_s > HEALTHY_AFTER_S
             return None
         if self._process is not None:
-            self._note_death(self._process.returncode)
-            self._process = None
+            code, self._process = self._process.returncode, None
+            self._note_death(code)
+        if self._left_out:
+            return None
         if time.monotonic() < self._due_s:
             return self._due_s
         self.start()
@@ -101,16 +106,24 @@ class Child:
 
     def _note_death(self, code: int) -> None:
         if code in (_HOPELESS if self._had_started_well else _HOPELESS_AT_START):
-            raise ChildProcessFailed(self.part.name, code)
+            self._give_up(code)
+            return
         quick = time.monotonic() - self._born_s < HEALTHY_AFTER_S
         self._quick_deaths = self._quick_deaths + 1 if quick else 1
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         if self._quick_deaths > MAX_QUICK_DEATHS:
             say(f"error: the {self.part.name} died {MAX_QUICK_DEATHS} times in a row, last with {how}; giving up")
-            raise ChildProcessFailed(self.part.name, code if code > 0 else 1)
+            self._give_up(code if code > 0 else 1)
+            return
         say(f"the {self.part.name} died with {how}; restarting it")
         # The first restart is immediate, because most deaths are single ones.
         self._due_s = time.monotonic() + (0.0 if self._quick_deaths == 1 else 0.25 * 2**self._quick_deaths)
+
+    def _give_up(self, code: int) -> None:
+        if self.part.needed:
+            raise ChildProcessFailed(self.part.name, code)
+        say(f"the {self.part.name} does not run; everything else does")
+        self._left_out = True
 
     def ask_to_end(self) -> None:
         """Signal the child to end; the second signal stops it faster."""

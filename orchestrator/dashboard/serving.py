@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
+import logging
 import socket
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -55,12 +57,13 @@ class _DashboardServer(uvicorn.Server):
         self._loop.call_soon_threadsafe(self._dashboard.stopping.set)
 
 
-async def serve(settings: Settings, *, started: Callable[[Serving], None]) -> None:
+async def serve(settings: Settings, *, started: Callable[[Serving], None], any_port: bool = False) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Args:
         settings: of the pool and the dashboard.
         started: called when it listens.
+        any_port: takes a free port when that of the settings is taken.
 
     Raises:
         ConfigError: the address is not free, or others can reach it and it has no users.
@@ -76,14 +79,14 @@ async def serve(settings: Settings, *, started: Callable[[Serving], None]) -> No
                 f"the dashboard would listen at {chosen.host}, where others can reach it, and it has no users; add one "
                 "with `orc web user add NAME --role admin`, or listen at 127.0.0.1"
             )
-        listener = _listen(chosen)
+        listener = _listen(chosen, any_port=any_port)
         port = listener.getsockname()[1]
         url = f"http://{_host_of_url(chosen.host)}:{port}{dashboard.base}/"
         link = None if users else f"{url}login?link={await dashboard.accounts.make_link()}"
         app = make_app(dashboard, hosts=allowed_hosts(chosen))
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=BACKSTOP_S,
-            server_header=False, proxy_headers=False,
+            server_header=False, proxy_headers=False, log_level=logging.WARNING,
         )  # fmt: skip
         server = _DashboardServer(config, dashboard)
         async with dashboard.following():
@@ -134,12 +137,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _listen(chosen: DashboardSettings) -> socket.socket:
+def _listen(chosen: DashboardSettings, *, any_port: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in chosen.host else socket.AF_INET
     try:
-        return socket.create_server(
-            (chosen.host, chosen.port), family=socket.AF_INET6 if ":" in chosen.host else socket.AF_INET, backlog=128
-        )
+        return socket.create_server((chosen.host, chosen.port), family=family, backlog=128)
     except OSError as failure:
+        if any_port and failure.errno == errno.EADDRINUSE:
+            return socket.create_server((chosen.host, 0), family=family, backlog=128)
         raise ConfigError(
             f"the dashboard cannot listen at {chosen.host} port {chosen.port}: {failure.strerror}; choose another port "
             "with --port, or 0 for a free one"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from typing import TYPE_CHECKING
+from urllib.request import urlopen
 
 import pytest
 
 from orchestrator.testing.waiting import wait_until
 from tests.faultkit.processes import ActorProcess
+from tests.helpers.site import LINK
 from tests.helpers.terminal import ORC, Terminal
 
 if TYPE_CHECKING:
@@ -120,7 +123,7 @@ def test_nohup(terminal: Terminal) -> None:
     "part",
     [
         "embedded.guardian",
-        *[pytest.param(part, marks=pytest.mark.slow) for part in ("supervisor run", "-m orchestrator.workers")],
+        *[pytest.param(part, marks=pytest.mark.slow) for part in ("supervisor run", "-m orchestrator.workers", "orchestrator web")],
     ],
 )
 def test_killed_part_comes_back(terminal: Terminal, part: str) -> None:
@@ -134,6 +137,38 @@ def test_killed_part_comes_back(terminal: Terminal, part: str) -> None:
         up.terminate()
         assert up.wait_exit(20) == 0, up.output
     assert not terminal.processes()
+
+
+def test_dashboard(terminal: Terminal) -> None:
+    """It prints a link that logs in, at a free port when that of the settings is taken; at the end it goes too."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        terminal.environ["ORC_DASHBOARD__PORT"] = str(taken.getsockname()[1])
+        with terminal.start("up", "my_agents:agent") as up:
+            link = LINK.search(wait_until(lambda: LINK.search(up.output) and up.output, "the link", 20.0) or "")
+            assert link is not None
+            with urlopen(link[1], timeout=10) as answer:
+                assert "Log in" in answer.read().decode()
+            ready(up).terminate()
+            assert up.wait_exit(20) == 0, up.output
+    assert not terminal.processes()
+
+
+@pytest.mark.parametrize("why", ["--no-web", "two pools", "refused"])
+def test_without_dashboard(terminal: Terminal, why: str) -> None:
+    """The others run without a dashboard that is not wanted, that would serve several pools, or that cannot start."""
+    words = {"--no-web": ["--no-web"], "two pools": ["--pool", "mail", "--pool", "billing"]}.get(why, [])
+    if why == "refused":
+        terminal.environ["ORC_DASHBOARD__HOST"] = "0.0.0.0"
+    with terminal.start("up", "my_agents:agent", *words) as up:
+        if why == "refused":
+            up.wait_output("the dashboard does not run; everything else does", timeout_s=20)
+            assert "it has no users" in up.output
+        ready(up)
+        assert terminal.orc("tasks", "submit", "greet", "--wait", *words[-2:] * (why == "two pools")).code == 0
+        assert not [command for command in terminal.processes().values() if "orchestrator web" in command]
+        up.terminate()
+        assert up.wait_exit(20) == 0, up.output
+        assert not LINK.search(up.output)
 
 
 @pytest.mark.parametrize(

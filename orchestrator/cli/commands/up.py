@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
+from orchestrator.cli.commands.web import has_dashboard
 from orchestrator.cli.commands.worker import check_agents, worker_command
 from orchestrator.cli.processes import Child, ChildProcessFailed, Part, blocked_signals, end_in_order
 from orchestrator.cli.terminal import output
@@ -29,6 +30,7 @@ STOP_TIMEOUT_S: Final = 40.0
 SUPERVISOR_TIMEOUT_S: Final = 15.0
 DRAIN_MARGIN_S: Final = 20.0
 """How long a worker host may take beyond the drain time of its workers, which it kills before that."""
+WEB_TIMEOUT_S: Final = 10.0
 
 HOST: Final = "worker host"
 
@@ -37,6 +39,7 @@ commands = Commands(
     "orc up my_agents:agent",
     "orc up my_agents:agent --processes 4",
     "orc up my_agents:agent --reload",
+    "orc up my_agents:agent --no-web",
     "orc up my_agents:agent --pool mail --pool billing",
     "ORC_REDIS__URL=redis://localhost:6379/0 orc up my_agents:agent",
 )
@@ -47,14 +50,16 @@ def up(
     *apps: Annotated[str, positional("MODULE:AGENT")],
     processes: Annotated[int | None, option("--processes", metavar="N")] = None,
     reload: Annotated[bool, option("--reload")] = False,
+    no_web: Annotated[bool, option("--no-web")] = False,
     common: Globals = DEFAULTS,
 ) -> int:
-    """Run Redis, a supervisor and workers in one terminal, for one pool or for all that `--pool` names.
+    """Run Redis, a supervisor, workers and the dashboard in one terminal, for one pool or for all that `--pool` names.
 
     Args:
         apps: Agents to run, as my_agents:agent.
         processes: Worker processes of each pool [1].
         reload: Restart the workers when their source changes; running tasks are not lost.
+        no_web: Do not serve the dashboard. It needs the extra `dashboard`, and serves one pool.
     """
     if reload and not apps:
         raise InvalidInput("--reload needs agents, as in `orc up my_agents:agent --reload`")
@@ -77,6 +82,9 @@ def up(
             _check_redis(settings)  # one error here instead of one from every process
         parts = [Part(HOST, host, settings.worker.drain_s + DRAIN_MARGIN_S)] if apps else []
         parts.append(Part("supervisor", supervisor_command(pools), SUPERVISOR_TIMEOUT_S))
+        if not no_web and len(pools) < 2 and has_dashboard():
+            # It stays until the end, so that its pages show how the others stop.
+            parts.append(Part("dashboard", web_command(pools), WEB_TIMEOUT_S, needed=False))
         _print_banner(redis, settings, apps, pools, reload=reload)
         with blocked_signals() as signals:
             exit_code = _run(parts, redis, signals, common)
@@ -94,6 +102,12 @@ def supervisor_command(pools: Sequence[str] = ()) -> list[str]:
     """
     served = [word for pool in pools for word in ("--pool", pool)]
     return [sys.executable, "-P", "-m", "orchestrator", "supervisor", "run", *served]
+
+
+def web_command(pools: Sequence[str] = ()) -> list[str]:
+    """Return the command that serves the dashboard of a pool; it prints the link that logs in."""
+    chosen = [word for pool in pools for word in ("--pool", pool)]
+    return [sys.executable, "-P", "-m", "orchestrator", "web", "--any-port", *chosen]
 
 
 def _run(parts: list[Part], redis: Attachment | None, signals: Signals, common: Globals) -> int:

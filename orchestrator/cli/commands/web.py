@@ -29,6 +29,7 @@ def web(
     *,
     host: Annotated[str | None, option("--host", metavar="ADDRESS")] = None,
     port: Annotated[int | None, option("--port", metavar="PORT")] = None,
+    any_port: Annotated[bool, option("--any-port")] = False,
     base_path: Annotated[str | None, option("--base-path", metavar="PATH")] = None,
     read_only: Annotated[bool, option("--read-only")] = False,
     common: Globals = DEFAULTS,
@@ -40,6 +41,7 @@ def web(
     Args:
         host: Address to listen at [127.0.0.1].
         port: Port to listen at; 0 takes a free one [8470].
+        any_port: Take a free port when that one is taken, as `orc up` does.
         base_path: Path under which a proxy serves it, as /orc.
         read_only: Refuse every command, and show no buttons.
     """
@@ -59,7 +61,7 @@ def web(
     configure_logging(level=settings.logging.level, format=settings.logging.format, secrets=settings.secrets)
 
     async def run() -> None:
-        await serve(settings, started=_tell)
+        await serve(settings, started=_tell, any_port=any_port)
 
     run_loop(run)
 
@@ -77,6 +79,11 @@ def _tell(serving: Serving) -> None:
     output.say(f"dashboard    {serving.link or serving.url}")
 
 
+def has_dashboard() -> bool:
+    """Return whether the extra `dashboard` is installed."""
+    return all(find_spec(name) is not None for name in ("jinja2", "starlette", "uvicorn"))
+
+
 def _check_extra() -> None:
-    if find_spec("jinja2") is None or find_spec("starlette") is None or find_spec("uvicorn") is None:
+    if not has_dashboard():
         raise ConfigError("the dashboard needs the extra `dashboard`: pip install 'redis-orchestrator[dashboard]'")
