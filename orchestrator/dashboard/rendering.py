@@ -57,6 +57,7 @@ def make_environment() -> Environment:
         "exact": exact,
         "size": size,
         "count": count,
+        "counted": counted,
         "clock": clock,
         "tojson_text": lambda value: plain_json(json.dumps(value, ensure_ascii=False)),
         "milliseconds": milliseconds,
@@ -167,3 +168,8 @@ def milliseconds(number: float | None) -> str:
 def count(number: int) -> str:
     """Return a number with separators."""
     return f"{number:,}"
+
+
+def counted(number: int, noun: str, several: str | None = None) -> str:
+    """Return a number with its noun: `1 task`, `1,000 tasks`; `several` is the plural of a noun that takes no `s`."""
+    return f"{count(number)} {noun if number == 1 else several or noun + 's'}"

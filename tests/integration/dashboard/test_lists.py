@@ -174,7 +174,7 @@ async def test_overview(team: LocalTeam) -> None:
     web.dashboard.forget_reads()
     text = html.unescape((await web.get("/")).text)
     assert "skill:later: " in text
-    assert "1 commands are active" in text
+    assert "1 active command" in text
     assert "maintenance" in text
     assert "orc status" in text
 
