@@ -72,7 +72,7 @@ async def test_queues_go_on(team: LocalTeam) -> None:
     assert row.status.state is TaskState.READY
     text = (await web.get("/queues?starts=skill:later-59")).text
     assert "no live agent has the skill" in html.unescape(text).lower(), text
-    assert "Looked at 1 queues" in text
+    assert "Looked at 1 queue" in text
     assert "orc queues list" in text
 
 
@@ -149,7 +149,7 @@ async def test_one_worker(team: LocalTeam) -> None:
     hold.set()
     assert await handle.result(timeout=4) == "hi Ada"
     assert (await web.get("/workers/nobody:1:2")).status_code == 404
-    assert "Looked at 1 workers" in (await web.get("/workers?starts=" + worker.id[:3])).text
+    assert "Looked at 1 worker" in (await web.get("/workers?starts=" + worker.id[:3])).text
     assert "Looked at 0 workers" in (await web.get("/workers?starts=zzz")).text
 
 

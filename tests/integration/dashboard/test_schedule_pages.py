@@ -60,7 +60,7 @@ async def test_forms(team: LocalTeam) -> None:
     await web.log_in()
     page = html.unescape((await web.get("/schedules")).text)
     assert "at 09:00 on Monday, Europe/Berlin" in page
-    assert "1 of 1 schedules" in page
+    assert "1 of 1 schedule" in page
     assert (await web.post("/schedules/tidy/pause")).status_code == 303
     assert "paused" in (await web.get("/schedules")).text
     assert (await web.post("/schedules/tidy/resume")).status_code == 303

@@ -123,7 +123,7 @@ async def test_what_a_session_holds(team: LocalTeam) -> None:
     assert {name for name, _ in rows} == {"exec", "report"}
     document = (await web.get(_address("workspace", "s 2"))).text
     assert re.search(r'plan</a></th><td class="number">2</td><td>ada</td>', document)
-    assert "x/y</a>: 1 entries" in document
+    assert "x/y</a>: 1 entry" in document
     assert "x/y</a>: 2 members" in document
     assert "bob</a>: 1" in document
     assert "found" in (await web.get(_address("workspace", "s 2", log="x/y"))).text
