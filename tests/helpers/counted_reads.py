@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Awaitable, Iterator, Sequence
 
     import pytest
 
@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class CountedReads:
-    """What was sent since the count began."""
+    """What was sent since the count began.
+
+    Attributes:
+        trips: waits for the server, one behind another: what is sent at the same time waits once.
+    """
 
     trips: int = 0
     commands: list[str] = field(default_factory=list)
@@ -26,17 +30,26 @@ class CountedReads:
 def counted_reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[CountedReads]:
     """Count what a store sends in the block; a script is one command."""
     counted = CountedReads()
+    answered = 0  # the longest row of waits of which the last one has ended
     execute, pipeline = store.execute, store.pipeline
 
+    async def waited(reply: Awaitable[Any]) -> Any:
+        nonlocal answered
+        trip = answered + 1
+        counted.trips = max(counted.trips, trip)
+        try:
+            return await reply
+        finally:
+            answered = max(answered, trip)
+
     async def counted_execute(*command: Any) -> Any:
-        counted.trips += 1
         counted.commands.append(str(command[0]))
-        return await execute(*command)
+        return await waited(execute(*command))
 
     async def counted_pipeline(commands: Sequence[Sequence[Any]]) -> list[Any]:
         if commands:
-            counted.trips += 1
             counted.commands += [str(command[0]) for command in commands]
+            return await waited(pipeline(commands))
         return await pipeline(commands)
 
     with monkeypatch.context() as patch:

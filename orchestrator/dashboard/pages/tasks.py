@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.dashboard.page import PageRequest
 
 SHOWN: Final = 50
-LOOKED: Final = 200
+LOOKED: Final = 120
 """Tasks that a page looks at, when a filter must look into each."""
 FILTERS: Final = ("skill", "agent", "session", "tag", "parent", "queue", "reason", "error")
 OPTIONS: Final = {
@@ -43,7 +43,7 @@ async def tasks(asked: PageRequest) -> Mapping[str, Any]:
         TaskFilter(**wanted, states=(state,) if state else ()),
         after=asked.text("after"),
         limit=SHOWN,
-        at_once=LOOKED // 2 if looks_into else SHOWN,
+        at_once=LOOKED if looks_into else SHOWN,
         most=LOOKED,
     )
     words = [word for name, option in OPTIONS.items() if wanted[name] for word in (option, wanted[name])]
