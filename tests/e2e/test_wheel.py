@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.faultkit.processes import ActorProcess
+from tools.vendor_assets import file_of, integrity
 
 if TYPE_CHECKING:
     from tests.faultkit.servers import RedisServer
@@ -148,6 +150,22 @@ def test_wheel_adds_one_name(wheel: Path, installed: Installed) -> None:
     for name in ("workers", "lua"):
         code, output = installed.python("-P", "-c", f"import {name}")
         assert (code, f"No module named '{name}'" in output) == (1, True), output
+
+
+def test_the_dashboard_travels_in_the_wheel(wheel: Path) -> None:
+    """The wheel has every template and file of the pages; those of others have the hashes of the manifest."""
+    folder = ROOT / "orchestrator" / "dashboard"
+    files = [path for part in ("templates", "static") for path in (folder / part).rglob("*") if path.is_file()]
+    with zipfile.ZipFile(wheel) as opened:
+        assert {str(path.relative_to(ROOT)) for path in files} <= set(opened.namelist())
+        manifest = tomllib.loads(opened.read("orchestrator/dashboard/vendor.toml").decode())
+        hashes = {
+            name: integrity(opened.read(f"orchestrator/dashboard/static/vendor/{file_of(package, name)}"))
+            for package, entry in manifest.items()
+            for name in entry["files"]
+        }
+    assert hashes == {name: digest for entry in manifest.values() for name, digest in entry["files"].items()}
+    assert len(hashes) == len([path for path in files if path.parent.name == "vendor"])
 
 
 def test_units_travel_in_the_wheel(installed: Installed) -> None:
