@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -14,6 +15,7 @@ from orchestrator.core.queue_name import QueueName
 from orchestrator.core.reading import read_text, read_whole
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from orchestrator.agents.model import KnownVersion
@@ -92,6 +94,27 @@ async def list_skills(store: Store) -> list[SkillSummary]:
         for queue, found in (await queries.serving(store)).items()
         if (name := QueueName.parse(queue).skill) is not None
     }
+    return await _summaries(store, agents)
+
+
+async def list_latest_skills(store: Store, *, agents: int, limit: int) -> tuple[list[SkillSummary], bool]:
+    """Read the skills of the agents with the latest heartbeats, by name, and whether there may be more.
+
+    Args:
+        store: of the pool.
+        agents: maximum number of agents.
+        limit: maximum number of skills.
+    """
+    found = [read_text(name) for name in await store.execute("ZRANGE", store.keys.agents, 0, agents, "REV")]
+    replies = await store.pipeline([("HGET", store.keys.agent(name), "skills") for name in found[:agents]])
+    counts = Counter(name for reply in replies if isinstance(reply, bytes) for name in set(read_text(reply).split()))
+    shown = sorted(counts)[:limit]
+    summaries = await _summaries(store, {name: counts[name] for name in shown})
+    return summaries, len(found) > agents or len(counts) > limit
+
+
+async def _summaries(store: Store, agents: Mapping[str, int]) -> list[SkillSummary]:
+    """Read what skills say of themselves; `agents` has the number of agents of each."""
     names, listed = sorted(agents), []
     for first in range(0, len(names), CHUNK):
         several = names[first : first + CHUNK]
@@ -110,11 +133,19 @@ async def read_skill(store: Store, name: str) -> SkillInfo:
     Raises:
         NotFound: no worker of the last week has it.
     """
-    known = await queries.versions(store, name)
-    if not known:
+    found = await find_skill(store, name)
+    if found is None:
         names = [skill.name for skill in await list_skills(store)]
         shown = ", ".join(names[:NAMED]) + (" ..." if len(names) > NAMED else "")
         raise NotFound(f"skill {name!r} is not known in pool {store.keys.pool!r}; known are: {shown or 'none'}")
+    return found
+
+
+async def find_skill(store: Store, name: str) -> SkillInfo | None:
+    """Read one skill; None if no worker of the last week has it."""
+    known = await queries.versions(store, name)
+    if not known:
+        return None
     described = _parse(await store.execute("HGETALL", store.keys.descriptions(name)))
     by_digest: dict[str, list[KnownVersion]] = {}
     for version in known:

@@ -42,6 +42,17 @@ async def list_skills(services: Services, *, limit: int = LIMIT) -> SkillList:
     return SkillList(tuple(found[:limit]), len(found))
 
 
+async def list_latest(services: Services, *, agents: int, limit: int) -> tuple[tuple[SkillSummary, ...], bool]:
+    """Read skills of the agents with the latest heartbeats, at most `limit`, and whether there may be more."""
+    found, more = await skills.list_latest_skills(services.store, agents=agents, limit=limit)
+    return tuple(found), more
+
+
+async def find_skill(services: Services, name: str) -> SkillInfo | None:
+    """Read one skill; None if no worker of the last week has it."""
+    return await skills.find_skill(services.store, name)
+
+
 async def read_skill(services: Services, name: str) -> SkillView:
     """Read one skill.
 

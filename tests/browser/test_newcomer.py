@@ -1,4 +1,4 @@
-"""What a newcomer does in the first minutes: types `orc up`, opens the link that it prints, and finds the rest on the pages."""
+"""The first minutes of a newcomer: type `orc up`, open the link that it prints, and find the rest on the pages."""
 
 from __future__ import annotations
 
@@ -38,9 +38,8 @@ def _submit(browser: Browser, skill: str, **fields: str) -> str:
     browser.click(lambda: browser.link("Submit"))
     browser.click(lambda: browser.link(skill))
     for name, text in fields.items():
-        number = browser.run(
-            f"return [...document.querySelectorAll('.field label')].find(each => each.innerText.startsWith({name!r})).htmlFor"
-        )
+        labels = "[...document.querySelectorAll('.field label')]"
+        number = browser.run(f"return {labels}.find(each => each.innerText.startsWith({name!r})).htmlFor")
         browser.type(f"#{number}", text)
     browser.click(lambda: browser.button("Submit"))
     wait_until(lambda: browser.path.startswith("/tasks/"), lambda: f"the task in\n{browser.text}", 20)

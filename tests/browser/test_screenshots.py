@@ -61,7 +61,9 @@ def _busy(site: Site) -> dict[str, str]:
         orc("tasks", "submit", "fail", "-a", f"reason=row {number} has no price")
     counted = orc("tasks", "submit", "count", "-a", "to=400", "--session", "draft-1", "-o", "id").out.strip()
     failed = orc("tasks", "list", "--state", "dead", "-o", "id").out.split()
-    wait_until(lambda: len(orc("tasks", "list", "--state", "dead", "-o", "id").out.split()) >= 6, f"six after {failed}", 30)
+    wait_until(
+        lambda: len(orc("tasks", "list", "--state", "dead", "-o", "id").out.split()) >= 6, f"six after {failed}", 30
+    )
     return {
         "dashboard-overview": "/",
         "dashboard-task": f"/tasks/{counted}",

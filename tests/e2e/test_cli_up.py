@@ -123,7 +123,10 @@ def test_nohup(terminal: Terminal) -> None:
     "part",
     [
         "embedded.guardian",
-        *[pytest.param(part, marks=pytest.mark.slow) for part in ("supervisor run", "-m orchestrator.workers", "orchestrator web")],
+        *[
+            pytest.param(part, marks=pytest.mark.slow)
+            for part in ("supervisor run", "-m orchestrator.workers", "orchestrator web")
+        ],
     ],
 )
 def test_killed_part_comes_back(terminal: Terminal, part: str) -> None:

@@ -101,10 +101,18 @@ async def _work(team: LocalTeam) -> dict[str, str]:
             await workspace.append("notes", f"note {number}")
     await orc.chat("session-0", "main").append([{"role": "user", "content": f"message {n}"} for n in range(300)])
     for number in range(100):
-        await orc.memory("editor").store(Record(id=f"r{number}", step=number, kind="note", content="x" * 200, importance=0.5))
+        await orc.memory("editor").store(
+            Record(id=f"r{number}", step=number, kind="note", content="x" * 200, importance=0.5)
+        )
         await orc.admin.schedules.add(f"nightly-{number}", "write", {"topic": "news"}, cron="0 3 * * *")
     command = await orc.admin.pause_agent("agent-1", reason="the price list is wrong")
-    return {"task": done.id, "question": question.id, "command": command.id, "worker": "host-0:1:w", "session": "session-0"}
+    return {
+        "task": done.id,
+        "question": question.id,
+        "command": command.id,
+        "worker": "host-0:1:w",
+        "session": "session-0",
+    }
 
 
 async def _register(team: LocalTeam, size: PoolSize) -> None:

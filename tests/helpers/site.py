@@ -134,7 +134,9 @@ def running_site(
         link = LINK.search(wait_until(lambda: LINK.search(web.output) and web.output, "the link", 30) or "")
         assert link is not None
         site = Site(terminal, link[1].partition("/login?")[0], link[1], web, {})
-        site.names.update(anyio.run(partial(_fill, site.settings, HOSTILE + MARKUP if hostile else "the ferries to the islands")))
+        site.names.update(
+            anyio.run(partial(_fill, site.settings, HOSTILE + MARKUP if hostile else "the ferries to the islands"))
+        )
         yield site
 
 

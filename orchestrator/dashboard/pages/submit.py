@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.core.errors import NotFound, OrchestratorError
+from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.payload import decode_json
 from orchestrator.dashboard.page import page
 from orchestrator.dashboard.rendering import plain_json, visible
 from orchestrator.dashboard.schema_form import FormField, fields_of, texts_of
 from orchestrator.tasks.options import PRIORITIES
 from orchestrator.views.hidden_keys import mask_keys
-from orchestrator.views.skills import list_skills, read_skill
+from orchestrator.views.skills import find_skill, list_latest
 from orchestrator.views.task_values import load_whole, read_details
 
 if TYPE_CHECKING:
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from orchestrator.dashboard.page import PageRequest
     from orchestrator.services import Services
 
+AGENTS: Final = 80
+"""Agents, those with the latest heartbeats, whose skills are listed."""
 SHOWN: Final = 200
+"""Skills that are listed."""
 OPTIONS: Final = ("agent", "session", "lane", "priority", "tags")
 MOST_AGAIN: Final = 128 * 1024
 """Bytes of arguments that are filled in to be submitted again."""
@@ -44,18 +47,18 @@ async def submit(asked: PageRequest) -> Mapping[str, Any]:
 
 async def form_of(services: Services, skill: str, *, as_json: bool) -> dict[str, Any]:
     """Return what the form of a skill needs; without a schema, or with `as_json`, its arguments are one JSON text."""
-    listed = await list_skills(services, limit=SHOWN)
+    listed, more = ((), False) if skill else await list_latest(services, agents=AGENTS, limit=SHOWN)
     about, described, known = "", None, False
     if skill:
-        try:
-            described = (await read_skill(services, skill)).skill.description
-            known = True
-        except NotFound:
+        found = await find_skill(services, skill)
+        known = found is not None
+        described = None if found is None else found.description
+        if found is None:
             about = "No worker of the last week has this skill; the task waits until one does."
     fields = None if described is None or as_json else fields_of(described.arguments)
     return {
-        "skills": listed.skills,
-        "more_skills": listed.total - len(listed.skills),
+        "skills": listed,
+        "more_skills": more,
         "fields": fields,
         "as_json": as_json,
         "has_fields": described is not None and fields_of(described.arguments) is not None,

@@ -83,12 +83,19 @@ def addresses(names: Mapping[str, str]) -> Iterator[str]:
         "/tasks?" + urlencode(query)
         for query in (
             *({"state": state} for state in ("ready", "dead", "succeeded", "awaiting_input")),
-            *({"skill": "skill-7"}, {"agent": "agent-1"}, {"session": session}, {"tag": "blog"}, {"queue": "skill:skill-1"}),
+            *(
+                {"skill": "skill-7"},
+                {"agent": "agent-1"},
+                {"session": session},
+                {"tag": "blog"},
+                {"queue": "skill:skill-1"},
+            ),
             *({"error": "column a"}, {"state": "dead", "reason": "column a"}, {"state": "ready", "skill": "nothing"}),
         )
     )
     yield from ("/agents?starts=agent-9", "/queues?starts=skill", "/workers?starts=host-1", "/dead?skill=fail")
     yield from ("/sessions?contains=99", "/sessions?contains=nothing", "/control?kind=stop", "/limits?starts=x")
+    yield from ("/submit?skill=write", "/submit?skill=nobody-has-it")
 
 
 @contextmanager
@@ -112,9 +119,7 @@ async def _visit(web: WebClient, address: str) -> int:
     return len(answer.content)
 
 
-async def measure(
-    settings: Settings, size: PoolSize, client: redis.Redis, rounds: int
-) -> dict[str, PageCost]:
+async def measure(settings: Settings, size: PoolSize, client: redis.Redis, rounds: int) -> dict[str, PageCost]:
     """Fill a pool, and visit every page of it."""
     costs: dict[str, PageCost] = {}
     async with run_local_team(settings, supervised=False) as team:
