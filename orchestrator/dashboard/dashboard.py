@@ -6,6 +6,7 @@ import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -99,8 +100,9 @@ class Dashboard:
 
     @property
     def cookie(self) -> str:
-        """Name of the session cookie."""
-        return "__Host-orc" if self.secure and not self.base else "orc"
+        """Name of the session cookie: of this pool, because browsers send cookies to all ports of a host."""
+        pool = blake2b(self.services.keys.root.encode(), digest_size=4).hexdigest()
+        return f"__Host-orc-{pool}" if self.secure and not self.base else f"orc-{pool}"
 
     @property
     def can_send(self) -> bool:

@@ -88,6 +88,22 @@ def test_narrow_screens(site: Site, browser: Browser) -> None:
     assert wide == []
 
 
+def test_on_paper(site: Site, browser: Browser) -> None:
+    """Tasks and sessions print without the frame and the buttons, and with the whole of what a screen scrolls."""
+    browser.log_in(site.new_link())
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        for path in (f"/tasks/{site.names['counted']}", f"/sessions/one?id={site.names['session']}"):
+            browser.open(site.url + path)
+            assert browser.one("h1").is_displayed()
+            for part in ("header", "nav", "footer", "main .act", "main button"):
+                assert not [each for each in browser.all(part) if each.is_displayed()], (path, part)
+            boxes = "[...document.querySelectorAll('main pre, main ol')]"
+            assert browser.run(f"return {boxes}.filter(box => box.scrollHeight > box.clientHeight + 2).length") == 0
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
 def test_without_scripts(site: Site, browser: Browser) -> None:
     """Pages are readable and their forms work; what needs a script is not shown."""
     browser.log_in(site.new_link())

@@ -6,6 +6,8 @@ import re
 import time
 from typing import TYPE_CHECKING
 
+import redis
+
 from orchestrator.testing.waiting import wait_until
 from tests.browser.test_every_page import addresses
 from tests.helpers.site import LINK, running_site
@@ -79,3 +81,35 @@ def test_below_a_path_and_read_only(
                 assert [action for action in posts if not action.endswith("/logout")] == []
                 assert browser.complaints() == []
         assert {address for address in browser.asked() if not address.startswith(site.url)} == set()
+
+
+def test_a_hidden_tab_costs_nothing(site: Site, browser: Browser) -> None:
+    """A tab that is not seen holds no stream; seen again, it shows what has changed meanwhile."""
+    browser.log_in(site.new_link())
+    browser.see("Overview")
+    wait_until(lambda: _streams(site) == 1, lambda: f"one stream among {_streams(site)}", 20)
+    before = browser.one("#health").text
+    _be_hidden(browser, hidden=True)
+    wait_until(lambda: _streams(site) == 0, "the end of the stream", 20)
+    site.terminal.orc("tasks", "submit", "write", "-a", "topic=unseen", "--wait")
+    assert browser.one("#health").text == before
+    _be_hidden(browser, hidden=False)
+    wait_until(lambda: browser.one("#health").text != before, "what has changed", 20)
+
+
+def _be_hidden(browser: Browser, *, hidden: bool) -> None:
+    """Tell the page what a browser tells it when another tab comes to the front."""
+    state = "hidden" if hidden else "visible"
+    browser.run(
+        f"Object.defineProperty(document, 'hidden', {{value: {str(hidden).lower()}, configurable: true}});"
+        f"Object.defineProperty(document, 'visibilityState', {{value: '{state}', configurable: true}});"
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+
+
+def _streams(site: Site) -> int:
+    """Number of blocking reads that the dashboards hold: one while any page is open, none without."""
+    prefix, url = site.terminal.environ["ORC_PREFIX"], site.terminal.environ["ORC_REDIS__URL"]
+    with redis.Redis.from_url(url) as client:
+        names = [one["name"] for one in client.client_list() if "b" in one["flags"]]
+    return sum(prefix in name and name.endswith(":dashboard") for name in names)

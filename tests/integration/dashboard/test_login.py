@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator import InvalidInput
+from orchestrator import InvalidInput, Orchestrator
 from orchestrator.accounts.model import Role
 from orchestrator.dashboard.login import TRIES
 from tests.helpers.web_client import WebClient
@@ -40,6 +40,17 @@ async def test_a_link_logs_in_once(team: LocalTeam) -> None:
     again = await WebClient(team.orc).post("/login", {"link": secret})
     assert again.status_code == 403
     assert "used before" in again.text
+
+
+async def test_two_pools_at_one_host(team: LocalTeam) -> None:
+    """A login at the dashboard of another pool, at another port of the host, ends none: each has a cookie."""
+    other = team.settings.model_copy(update={"pool": "other"})
+    async with Orchestrator(settings=other) as orc:
+        first, second = WebClient(team.orc), WebClient(orc)
+        second.http.cookies = first.http.cookies
+        await first.log_in()
+        await second.log_in()
+        assert (await first.get("/")).status_code == (await second.get("/")).status_code == 200
 
 
 async def test_a_user_logs_in_and_out(team: LocalTeam) -> None:
