@@ -36,7 +36,7 @@ END: Final = "end of the page"
 OF_LOGIN: Final = 1
 """The key of the session cookie, or the user of the session, is read before the page."""
 DEARER: Final = {
-    "/bulk/": (20, 2_500),  # the question reads up to 1,000 tasks, to act on these and no others
+    "/bulk/": (20, 3_000),  # the question reads up to 1,000 tasks, to act on these and no others
     "/tasks": (8, MOST_COMMANDS),  # a list without an index goes from place to place, in the order in which tasks move
 }
 
