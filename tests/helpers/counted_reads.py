@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator, Sequence
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import pytest
 
     from orchestrator.store.store import Store
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -33,7 +35,7 @@ def counted_reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cou
     answered = 0  # the longest row of waits of which the last one has ended
     execute, pipeline = store.execute, store.pipeline
 
-    async def waited(reply: Awaitable[Any]) -> Any:
+    async def waited(reply: Awaitable[T]) -> T:
         nonlocal answered
         trip = answered + 1
         counted.trips = max(counted.trips, trip)

@@ -101,7 +101,7 @@ def addresses(names: Mapping[str, str]) -> Iterator[str]:
 @contextmanager
 def _watched(client: redis.Redis, cost: PageCost) -> Iterator[None]:
     """Note the commands that the server gets in the block, and those that scripts send."""
-    with client.monitor() as monitor, client.client() as other:
+    with client.monitor() as monitor, client.client() as other:  # type: ignore[no-untyped-call]
         yield
         other.echo(END)
         while END not in (seen := monitor.next_command())["command"]:
