@@ -121,7 +121,9 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _runs_processes(tokens: Sequence[str]) -> bool:
     """Return whether the command is a program that runs until it is told to end, or starts such programs."""
-    return _runs_daemon(tokens) or bool({"up", "demo", "bench", "redis", "worker", "supervisor", "web"}.intersection(tokens))
+    return _runs_daemon(tokens) or bool(
+        {"up", "demo", "bench", "redis", "worker", "supervisor", "web"}.intersection(tokens)
+    )
 
 
 def _runs_daemon(tokens: Sequence[str]) -> bool:

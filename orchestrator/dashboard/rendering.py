@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 
 from orchestrator.control.commands import KINDS
 from orchestrator.core.durations import in_words
+from orchestrator.core.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -168,8 +169,3 @@ def milliseconds(number: float | None) -> str:
 def count(number: int) -> str:
     """Return a number with separators."""
     return f"{number:,}"
-
-
-def counted(number: int, noun: str, several: str | None = None) -> str:
-    """Return a number with its noun: `1 task`, `1,000 tasks`; `several` is the plural of a noun that takes no `s`."""
-    return f"{count(number)} {noun if number == 1 else several or noun + 's'}"

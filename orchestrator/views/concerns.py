@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from orchestrator.core.plural import counted
 from orchestrator.why.model import STUCK
 
 if TYPE_CHECKING:
@@ -51,11 +52,11 @@ def concerns(health: PoolHealth, queues: Sequence[QueueRow]) -> list[Concern]:
     if health.silent is not None and datetime.now(UTC) - health.silent[1] > SILENT_AFTER:
         found.append(Concern("bad", f"worker {health.silent[0]} has sent no heartbeat lately", "/workers"))
     if dead := sum(health.rates["dead"]):
-        found.append(Concern("bad", f"{dead} tasks became dead letters in the last hour", "/dead"))
+        found.append(Concern("bad", f"{counted(dead, 'task')} ended as dead letters in the last hour", "/dead"))
     if health.asking:
-        found.append(Concern("ask", f"{health.asking} tasks wait for an answer", "/questions"))
+        found.append(Concern("ask", f"{counted(health.asking, 'question')} without an answer", "/questions"))
     if health.active_total:
-        found.append(Concern("wait", f"{health.active_total} commands are active", "/control"))
+        found.append(Concern("wait", counted(health.active_total, "active command"), "/control"))
     return found
 
 
