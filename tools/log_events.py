@@ -630,6 +630,14 @@ SECTIONS: Final = (
                 " agents of the worker keep theirs. It tries again with its next heartbeat. Look at `error`.",
             ),
             LogEvent(
+                "worker_refused",
+                "error",
+                ("error",),
+                "The supervisor refuses this worker, because its registration is not signed with the secret of the "
+                "pool. The worker finishes what it runs and ends with exit code 78. Set `control.secret` to that of "
+                "the supervisor: [control](../guides/control.md#signatures).",
+            ),
+            LogEvent(
                 "registration_refused",
                 "error",
                 ("agent", "error"),
@@ -1010,6 +1018,21 @@ SECTIONS: Final = (
                 ("floor", "format", "worker"),
                 "A worker is older than the pool admits and cannot know it. The supervisor stops it, as `orc workers "
                 "stop` does. Install the newer version: [upgrades](../guides/upgrades.md).",
+            ),
+            LogEvent(
+                "registration_forged",
+                "error",
+                ("worker",),
+                "The registration of `worker` is not signed with the secret of the pool, so the supervisor counts no "
+                "slot of it. Set `control.secret` for that worker, or find out who started it: "
+                "[control](../guides/control.md#signatures).",
+            ),
+            LogEvent(
+                "registration_check_failed",
+                "warning",
+                ("error",),
+                "The supervisor could not check the signatures of registrations. It tries again. Check that Redis is "
+                "reachable: `orc doctor`.",
             ),
             LogEvent(
                 "older_workers_failed",

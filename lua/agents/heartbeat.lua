@@ -3,7 +3,7 @@
 -- check, with the backlog that the worker accepts per agent.
 -- status: ok seq floor | check seq floor (nothing is recorded, because one of `others` is not registered as it should be:
 -- send them as `rows`) | incomplete seq floor (an agent or a limit is missing: register again) | unknown seq floor (not in
--- the registry: register again); each change of the desired state raises seq; floor: the lowest format that the pool
+-- the registry: register again) | refused seq floor (recorded; the leader refuses the registration); each change of the desired state raises seq; floor: the lowest format that the pool
 -- admits, or empty
 -- repeat: records another heartbeat
 local pool    = KEYS[1]                   -- key: root of the pool's slot
@@ -104,4 +104,5 @@ for i = 1, #rows do
     end
   end
 end
+if status == 'ok' and redis.call('HEXISTS', worker_key, 'refused') == 1 then status = 'refused' end
 return {status, seq, floor}

@@ -28,6 +28,8 @@ for name in string.gmatch(limits, '%S+') do
   if not defined[name] and redis.call('HEXISTS', pool .. ':limits', name) == 0 then return {'unknown_limit', name} end
 end
 
+-- The leader refuses the worker: it may run on, and gets no task by its offer.
+if redis.call('HEXISTS', pool .. ':worker:' .. worker, 'refused') == 1 then slots = 0 end
 local before = read_offer(pool, agent, worker)
 local inbox_key, agent_key, worker_key = pool .. ':inbox:' .. agent, pool .. ':agent:' .. agent, pool .. ':worker:' .. worker
 local has_group = redis.call('EXISTS', inbox_key) == 1 and #redis.call('XINFO', 'GROUPS', inbox_key) > 0

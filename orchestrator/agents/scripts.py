@@ -71,6 +71,7 @@ class HeartbeatReply(NamedTuple):
         seq: sequence number of the desired state.
         floor: the lowest format that the pool admits, or None if Redis has lost it.
         again: nothing is recorded, because one of the `others` is not registered as it should be.
+        refused: the leader refuses the registration of the worker; the heartbeat is recorded.
     """
 
     known: bool
@@ -78,6 +79,7 @@ class HeartbeatReply(NamedTuple):
     seq: str
     floor: int | None
     again: bool
+    refused: bool = False
 
 
 def heartbeat(
@@ -117,7 +119,12 @@ def heartbeat(
     def parse(reply: list[bytes]) -> HeartbeatReply:
         status, seq, floor = reply
         return HeartbeatReply(
-            status != b"unknown", status == b"ok", read_text(seq), read_floor(floor), status == b"check"
+            known=status != b"unknown",
+            complete=status in {b"ok", b"refused"},
+            seq=read_text(seq),
+            floor=read_floor(floor),
+            again=status == b"check",
+            refused=status == b"refused",
         )
 
     return Call("agents/heartbeat", args, parse)
@@ -154,6 +161,12 @@ def describe(keys: PoolKeys, *, rows: Sequence[tuple[str, str, bytes, bool]], no
 def deregister(keys: PoolKeys, *, worker: str, now_us: str = "") -> Call[None]:
     """Remove a worker from the registry."""
     return Call("agents/deregister", {"pool": keys.root, "worker": worker, "now_arg": now_us}, lambda _: None)
+
+
+def refuse(keys: PoolKeys, *, worker: str, now_us: str = "") -> Call[bool]:
+    """Count a worker's slots as 0 from now on and let its heartbeats tell it; return False if it was refused before."""
+    args: Arguments = {"pool": keys.root, "worker": worker, "now_arg": now_us}
+    return Call("agents/refuse", args, lambda reply: reply[0] == b"ok")
 
 
 def expire(keys: PoolKeys, *, alive_s: int, limit: int, now_us: str = "") -> Call[list[str]]:

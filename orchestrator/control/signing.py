@@ -67,6 +67,14 @@ class Signer:
         """Return whether one of the secrets made one of these signatures of a receipt; True without a secret."""
         return self._accepts_statement(signatures, "receipt", command, sender, word, detail)
 
+    def sign_registration(self, worker: str, agent: str, slots: int) -> str:
+        """Return the signatures of a worker's registration for one agent; empty without a secret."""
+        return self._sign_statement("registration", worker, agent, str(slots))
+
+    def accepts_registration(self, worker: str, agent: str, slots: str, signatures: str) -> bool:
+        """Return whether one of the secrets made one of these signatures of a registration; True without a secret."""
+        return self._accepts_statement(signatures, "registration", worker, agent, slots)
+
     def _sign_statement(self, *parts: str) -> str:
         """Sign what a process states. While the secret is changed, readers may have either one, so both sign."""
         if not self.wanted:

@@ -46,6 +46,7 @@ class Feature(Enum):
     SEVERAL_AGENTS = ("a notification about the room of several agents", 3)
     BYTES_CAPPED = ("a cap of the bytes of tasks that wait", 3)
     EFFECTS = ("an effect of a task", 3)
+    SIGNED_REGISTRATIONS = ("refusing workers whose registration is not signed", 3)
 
     def __init__(self, label: str, floor: int) -> None:
         self.label, self.floor = label, floor

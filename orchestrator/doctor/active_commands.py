@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.agents.key_names import read_key_names
+from orchestrator.agents.registrations import read_forged
 from orchestrator.control.records import desired
 from orchestrator.control.signing import signer_of
 from orchestrator.core.durations import from_instant_ms
@@ -77,6 +78,12 @@ async def check_key_names(context: CheckContext) -> list[DoctorFinding]:
     other = {who: name for who, name in with_keys.items() if name not in signer.keys}
     old = [who for who, name in with_keys.items() if name in signer.keys and name != signer.key]
     findings = []
+    named = {*unsigned, *other}
+    forged = await read_forged(context.store, signer.accepts_registration)
+    if forgers := [f"worker {id_}" for id_ in forged if f"worker {id_}" not in named]:
+        text = f"registered without a valid signature, so that the supervisor refuses them: {_several(forgers)}"
+        fix = "find out who started them and who may write to Redis; end them"
+        findings.append(problem("control-keys", text, fix))
     if unsigned:
         text = f"without a control secret, so that they obey unsigned commands, or older: {_several(unsigned)}"
         findings.append(

@@ -410,7 +410,8 @@ POOL_KEYS: Final = (
     KeyKind(
         "worker:W",
         "hash",
-        "host, pid, version, start, alive_s, settings, last block of the loop; per agent slots, lent slots, versions",
+        "host, pid, version, start, alive_s, settings, last block of the loop, refusal by the leader; per agent "
+        "slots, lent slots, versions, signature of the registration",
         "heartbeat x 4 after the last heartbeat; an hour more when no supervisor runs",
         loss=Loss.RENEWED,
         writers=Writers.WORKERS,

@@ -42,6 +42,7 @@ from orchestrator.supervisor.pool_runner import PoolRunner
 from orchestrator.supervisor.promoter import Promoter
 from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.recoverer import Recoverer
+from orchestrator.supervisor.registration_check import RegistrationCheck
 from orchestrator.supervisor.registry_cleanup import RegistryCleanup
 from orchestrator.supervisor.service_state import StatusReporter
 
@@ -193,10 +194,15 @@ async def supervise(
 
     async def work() -> None:
         assign_wakeup, promote_wakeup, schedule_wakeup, repair_requested = Wakeup(), Wakeup(), Wakeup(), Wakeup()
-        assign_refused = Wakeup()
+        assign_refused, agents_changed = Wakeup(), Wakeup()
         assigner = Assigner(services, assign_wakeup, repair_requested=assign_refused)
         doorbell = Doorbell(
-            services, assigner=assign_wakeup, promoter=promote_wakeup, scheduler=schedule_wakeup, calls=assigner
+            services,
+            assigner=assign_wakeup,
+            promoter=promote_wakeup,
+            scheduler=schedule_wakeup,
+            registrations=agents_changed,
+            calls=assigner,
         )
         keys_lost = Wakeup()
         jobs = Jobs(services)
@@ -207,6 +213,7 @@ async def supervise(
             "promoter": Promoter(services, promote_wakeup, repair_requested=repair_requested).run,
             "scheduler": Scheduler(services, schedule_wakeup, repair_requested=repair_requested).run,
             "registry_cleanup": RegistryCleanup(services).run,
+            "registration_check": RegistrationCheck(services, agents_changed).run,
             "event_trimmer": EventTrimmer(services).run,
             "older_workers": OlderWorkers(services).run,
             "recoverer": Recoverer(services, repair_requested=repair_requested).run,

@@ -45,18 +45,25 @@ def is_beyond(entry_id: str) -> bool:
 
 
 class Doorbell:
-    """Notifies the assigner of queues, the promoter of due tasks and the scheduler of schedules.
+    """Notifies assigner, promoter, scheduler and the check of registrations of what concerns them.
 
     Args:
         calls: takes the replies of calls that assign tasks.
     """
 
     def __init__(
-        self, services: Services, *, assigner: Wakeup, promoter: Wakeup, scheduler: Wakeup, calls: Assigner
+        self,
+        services: Services,
+        *,
+        assigner: Wakeup,
+        promoter: Wakeup,
+        scheduler: Wakeup,
+        registrations: Wakeup,
+        calls: Assigner,
     ) -> None:
         self._services, self._assigner, self._promoter = services, assigner, promoter
         self._wakeups = {"scheduled": promoter, SCHEDULES: scheduler}
-        self._scheduler, self._calls = scheduler, calls
+        self._scheduler, self._registrations, self._calls = scheduler, registrations, calls
         self._last_names: set[str] = set()
         self._ahead: tuple[str, ...] = ()
 
@@ -80,6 +87,7 @@ class Doorbell:
                         # The position is read before the full check, so that no notification in between is lost.
                         cursor = await self._read_position()
                         self._assigner.notify(REGISTRY)
+                        self._registrations.notify(REGISTRY)
                         self._scheduler.notify(SCHEDULES)
                         self._notify_all()
                     read = ("XREAD", "COUNT", READ_COUNT, "BLOCK", int(block_s * 1000), "STREAMS", doorbell_key, cursor)
@@ -99,6 +107,7 @@ class Doorbell:
                 entries = reply[0][1] if reply else ()
                 if len(entries) == READ_COUNT:
                     self._assigner.notify(REGISTRY)
+                    self._registrations.notify(REGISTRY)
                     self._scheduler.notify(SCHEDULES)
                     self._notify_all()
                 if entries and is_beyond(cursor := read_text(entries[-1][0])):
@@ -141,6 +150,8 @@ class Doorbell:
         """Notify the loops, except of `covered`, and choose what the next read assigns; return whether it notified."""
         if names:
             _log.debug("doorbell_read", names=sorted(names))
+        if REGISTRY in names:
+            self._registrations.notify(REGISTRY)
         for name in names - covered:
             self._wakeups.get(name, self._assigner).notify(name)
         # All other names are of queues.

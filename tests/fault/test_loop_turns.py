@@ -22,7 +22,8 @@ from tests.helpers.local_team import local_settings
 
 SUPERVISOR_LOOPS = {
     "leader", "doorbell", "sweep", "assigner", "promoter", "scheduler", "recoverer", "reconciler", "controller",
-    "control_sweep", "registry_cleanup", "event_trimmer", "older_workers", "clock_watch", "key_types",
+    "control_sweep", "registry_cleanup", "event_trimmer", "older_workers", "registration_check", "clock_watch",
+    "key_types",
 }  # fmt: skip
 
 

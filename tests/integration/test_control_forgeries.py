@@ -12,7 +12,11 @@ from msgspec.structs import replace as changed
 from pydantic import SecretStr
 
 from orchestrator import Agent
+from orchestrator.agents import scripts as registry
 from orchestrator.agents.key_names import read_key_names
+from orchestrator.agents.model import AgentSpec
+from orchestrator.agents.queries import worker_ids
+from orchestrator.agents.registrations import SIGNATURE, read_forged
 from orchestrator.client.admin import Sent
 from orchestrator.control import scripts
 from orchestrator.control.commands import CancelTasks, encode_command, make_command
@@ -23,16 +27,20 @@ from orchestrator.control.sending import send
 from orchestrator.control.signing import Signer, signer_of
 from orchestrator.control.verification import correct_rate, read_signed_stream, verify_desired_state
 from orchestrator.core.command_record import VERSION, Issued, pack_issued, unpack_issued
-from orchestrator.core.errors import CommandRefused
-from orchestrator.core.ids import new_task_id
+from orchestrator.core.errors import CommandRefused, ConfigError
+from orchestrator.core.formats import FORMAT, OLDEST_FORMAT
+from orchestrator.core.ids import new_task_id, new_worker_id
 from orchestrator.core.settings import Settings  # noqa: TC001 - pydantic resolves it
+from orchestrator.core.wakeups import Wakeup
 from orchestrator.doctor.active_commands import check_key_names
 from orchestrator.doctor.context import CheckContext
 from orchestrator.services import Services, open_services
 from orchestrator.store.server_info import read_info
 from orchestrator.supervisor.controller import Controller
 from orchestrator.supervisor.jobs import Jobs
+from orchestrator.supervisor.registration_check import RegistrationCheck
 from orchestrator.testing.waiting import wait_for
+from orchestrator.workers.runtime.worker import Worker
 from tests.helpers.local_team import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -41,6 +49,8 @@ if TYPE_CHECKING:
     from tests.helpers.local_team import LocalTeam
 
 SECRET: Final = "canary-of-the-control-secret"
+WITHIN_S: Final = 20.0
+"""Longer than a heartbeat."""
 PREVIOUS: Final = "canary-of-the-secret-before"
 
 signed = pytest.mark.parametrize("settings", [{"control__secret": SECRET}], indirect=True)
@@ -929,8 +939,105 @@ async def test_the_doctor_compares_keys(pool: Pool) -> None:
     severity, text = await found(secret=other, previous_secret=SecretStr(SECRET))
     assert (severity, "previous" in text) == ("warning", True)
     assert (await found(secret=None))[0] == "warning"
-    await pool.team.work(Agent("unsigned"), control__per_minute=600)
+    spec = AgentSpec("unsigned", frozenset({"sum_"}))
+    await store.call(registry.register(pool.keys, worker="w", spec=spec, slots=1, backlog=0, about={}, alive_s=60))
     severity, text = await found()
     assert severity == "problem"
     assert text.startswith("without a control secret")
     assert SECRET not in text
+    about = {"key": signer.key, f"{SIGNATURE}unsigned": signer.sign_registration("w", "unsigned", 9)}
+    await store.call(registry.register(pool.keys, worker="w", spec=spec, slots=1, backlog=0, about=about, alive_s=60))
+    assert await found() == (
+        "problem",
+        "registered without a valid signature, so that the supervisor refuses them: worker w",
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- registration
+
+
+async def refused_by_leader(pool: Pool, worker: str) -> bool:
+    """Whether the leader refuses a worker."""
+    found: int = await pool.store.execute("HEXISTS", pool.keys.worker(worker), "refused")
+    return found == 1
+
+
+@signed
+@pytest.mark.parametrize("signature", ["none", "another secret", "another worker", "more slots"])
+async def test_a_rogue_worker_gets_no_task(pool: Pool, signature: str) -> None:
+    """A worker that registers without the secret is refused: tasks of its agent wait, those of other agents end.
+
+    Twin: the same registration with a valid signature gets the task.
+    """
+    agent, other = "mallory", replace(pool.signer, secret="of another pool")
+    spec = AgentSpec(agent, frozenset({"loot"}))
+    about = {
+        "none": "",
+        "another secret": other.sign_registration("rogue", agent, 1),
+        "another worker": pool.signer.sign_registration("honest", agent, 1),
+        "more slots": pool.signer.sign_registration("rogue", agent, 9),
+    }
+
+    async def enter(worker: str, signed_with: str) -> None:
+        call = registry.register(
+            pool.keys,
+            worker=worker,
+            spec=spec,
+            slots=1,
+            backlog=0,
+            about={f"{SIGNATURE}{agent}": signed_with},
+            alive_s=60,
+        )
+        await pool.store.call(call)
+
+    await enter("rogue", about[signature])
+    await wait_for(lambda: refused_by_leader(pool, "rogue"), "the leader to refuse the worker", WITHIN_S)
+    await enter("rogue", about[signature])
+    loot = await pool.team.orc.submit("loot", agent=agent)
+    await (await pool.team.orc.submit("sum_")).result(timeout=TIMEOUT_S)
+    assert await pool.store.execute("XLEN", pool.keys.inbox(agent)) == 0
+    assert (await loot.status()).state == "ready"
+    await enter("true", pool.signer.sign_registration("true", agent, 1))
+
+    async def arrived() -> bool:
+        entries: int = await pool.store.execute("XLEN", pool.keys.inbox(agent))
+        return entries == 1
+
+    await wait_for(arrived, "the task to be assigned to the signed worker")
+    assert not await refused_by_leader(pool, "true")
+
+
+@signed
+async def test_older_programs_are_not_refused(pool: Pool) -> None:
+    """While the pool admits programs that sign nothing, none is refused. Twin: behind the upgrade, it is."""
+    signer = pool.signer
+    check = RegistrationCheck(pool.team.services, Wakeup())
+    pool.store.floor.value = OLDEST_FORMAT
+    spec = AgentSpec("old", frozenset({"sum_"}))
+    await pool.store.call(registry.register(pool.keys, worker="w", spec=spec, slots=1, backlog=0, about={}, alive_s=60))
+    assert "w" in await read_forged(pool.store, signer.accepts_registration)
+    with anyio.move_on_after(0.3):
+        await check.run()
+    assert not await refused_by_leader(pool, "w")
+    pool.store.floor.value = FORMAT
+    with anyio.move_on_after(0.3):
+        await check.run()
+    assert await refused_by_leader(pool, "w")
+
+
+@signed
+async def test_a_worker_without_the_secret_ends(pool: Pool) -> None:
+    """A worker that the leader refuses finishes what it runs and ends with a sentence that names the setting."""
+    agent = Agent("plain")
+
+    @agent.skill
+    async def idle() -> None:
+        """Does nothing."""
+
+    settings = pool.team.settings
+    settings = settings.model_copy(update={"control": settings.control.model_copy(update={"secret": None})})
+    async with open_services(settings, name="worker") as services:
+        worker = Worker(services, [agent], worker=new_worker_id())
+        with anyio.fail_after(WITHIN_S), pytest.raises(ConfigError, match=r"control\.secret"):
+            await worker.run(listen=False)
+    assert worker.id not in await worker_ids(pool.store)

@@ -586,6 +586,10 @@ class Pool:
         """Run deregister."""
         self.call(agent_scripts.deregister(self.keys, worker=worker))
 
+    def refuse_worker(self, worker: str = "w1") -> bool:
+        """Run refuse."""
+        return self.call(agent_scripts.refuse(self.keys, worker=worker))
+
     def expire(self, *, alive_s: int = 20, limit: int = 500) -> list[str]:
         """Run expire."""
         return self.call(agent_scripts.expire(self.keys, alive_s=alive_s, limit=limit))

@@ -80,6 +80,7 @@ class HeartbeatCallbacks:
         entries_lost: Redis delivered entries of this agent that never arrived.
         commands_changed: the desired state has changed.
         shut_out: the pool no longer admits this version of the program.
+        refused: the leader refuses the registration of this worker.
         suspects_wait: suspects of an agent wait for a worker process with room.
         expect_awaited: awaited tasks may arrive in the inbox of this agent, for slots that parents lend.
     """
@@ -88,6 +89,7 @@ class HeartbeatCallbacks:
     entries_lost: Callable[[str], None]
     commands_changed: Callable[[], None]
     shut_out: Callable[[], None]
+    refused: Callable[[], None]
     suspects_wait: Callable[[], None]
     expect_awaited: Callable[[str], None]
 
@@ -290,6 +292,8 @@ class Heartbeat:
         floor.note(answer.floor)
         if floor.shuts_out:
             self._loop.call_soon_threadsafe(self._callbacks.shut_out)
+        if any(one.refused for one in answers):
+            self._loop.call_soon_threadsafe(self._callbacks.refused)
         self.listener.check_sequence(answer.seq, known_until_s=sent_s + self._alive_s if known else 0.0)
         self._reachable = True
         self._pauses.reset()

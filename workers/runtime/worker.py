@@ -20,6 +20,7 @@ import anyio
 
 from orchestrator.agents import scripts as registry
 from orchestrator.agents.failed_starts import forget_failed_starts, record_failed_start
+from orchestrator.agents.registrations import SIGNATURE
 from orchestrator.control.signing import signer_of
 from orchestrator.core.errors import ConfigError, FormatMismatch, ServerUnavailable, StoreError
 from orchestrator.core.formats import FORMAT, program_version
@@ -171,7 +172,7 @@ class Worker:
         self._starting = anyio.CancelScope()
         self._stop, self._stop_now = anyio.Event(), anyio.Event()
         self._forgotten, self._announced = anyio.Event(), anyio.Event()
-        self._refusal: FormatMismatch | None = None
+        self._refusal: FormatMismatch | ConfigError | None = None
         self._refused: set[str] = set()
         """Agents that the registry has refused since the start."""
         self._throughputs = {
@@ -201,6 +202,7 @@ class Worker:
                 entries_lost=lambda agent: self._fetchers[agent].check_for_lost(),
                 commands_changed=self._apply_commands,
                 shut_out=self._leave_pool,
+                refused=self._leave_refused,
                 suspects_wait=self._take_suspects,
                 expect_awaited=parts.waiting.expect,
             ),
@@ -407,6 +409,18 @@ class Worker:
             _log.error("program_shut_out", floor=floor.value, error=str(self._refusal))
             self.stop()
 
+    def _leave_refused(self) -> None:
+        """Drain because the leader refuses the registration of this worker."""
+        if not self._stop.is_set():
+            signer = signer_of(self._services.live.current, place=self._services.keys.root)
+            signed = f"signed with the secret {signer.key}" if signer.wanted else "not signed"
+            self._refusal = ConfigError(
+                f"the supervisor refuses worker {self.id}, because its registration is {signed}: set control.secret "
+                "here to that of the supervisor"
+            )
+            _log.error("worker_refused", error=str(self._refusal))
+            self.stop()
+
     def _is_drained(self) -> bool:
         return self._commands.desired.drain_of(self.id) is not None
 
@@ -441,15 +455,17 @@ class Worker:
         }
         live = self._services.live
         about |= {"settings": f"{live.generation} {settings_digest(live.current)}"}
+        slots = 0 if self._commands.draining else agent.concurrency
         signer = signer_of(live.current, place=self._services.keys.root)
         if signer.wanted:
             about["key"] = signer.key
+            about[f"{SIGNATURE}{agent.name}"] = signer.sign_registration(self.id, agent.name, slots)
         known_limits = {name: parse_rate(rate) for name, rate in live.current.limits.items()}
         call = registry.register(
             self._services.keys,
             worker=self.id,
             spec=agent.spec(known_limits),
-            slots=0 if self._commands.draining else agent.concurrency,
+            slots=slots,
             backlog=self._throughputs[agent.name].backlog,
             about=about,
             alive_s=self._alive_s,

@@ -169,7 +169,7 @@ class TestBeat:
         pool.execute("EXPIRE", pool.keys.agent("ed"), 60)
         pool.notifications()
         pool.sleep(7000)
-        assert pool.glance("ed", "other") == (True, True, "0", None, False)
+        assert pool.glance("ed", "other") == (True, True, "0", None, False, False)
         assert pool.score(pool.keys.workers, "w1") == pool.score(pool.keys.agents, "other") == pool.now_ms
         assert pool.score(pool.keys.agents, "ed") == pool.now_ms
         assert pool.score(pool.keys.agents, "third") == pool.now_ms - 7000
@@ -225,11 +225,11 @@ class TestBeat:
         def heartbeat() -> HeartbeatReply:
             return pool.call(heartbeat_call(pool.keys, worker="w1", backlogs=[("ed", 0)], alive_s=60))
 
-        assert heartbeat() == (False, False, "0", None, False)
+        assert heartbeat() == (False, False, "0", None, False, False)
         pool.register()
-        assert heartbeat() == (True, True, "0", None, False)
+        assert heartbeat() == (True, True, "0", None, False, False)
         pool.execute("HSET", pool.keys.desired, "seq", 7)
-        assert heartbeat() == (True, True, "7", None, False)
+        assert heartbeat() == (True, True, "7", None, False, False)
 
     def test_tells_of_the_floor(self, pool: Pool) -> None:
         """The answer names the lowest format that the pool admits, and none if the key has another type."""
@@ -271,6 +271,45 @@ class TestBeat:
         assert (pool.agent("bo")["backlog"], pool.execute("GET", key)) == ("1", b"x")
         pool.execute("DEL", key)
         assert pool.heartbeat("w1", ("ed", 1), ("bo", 1)) == (suffix in {"offers:ed", "leases:ed"})
+
+
+class TestRefuse:
+    """The leader refuses a worker."""
+
+    def test_offers_nothing(self, pool: Pool) -> None:
+        """Its slots count as 0, also after it registers again, and its heartbeat tells it; the others' slots stay."""
+        pool.register("w1", slots=2)
+        pool.register("w2", slots=3)
+        pool.notifications()
+        assert pool.refuse_worker("w1")
+        assert pool.agent()["slots"] == "3"
+        assert pool.notifications()
+        pool.register("w1", slots=2)
+        assert pool.agent()["slots"] == "3"
+        seq_of = scripts.heartbeat(pool.keys, worker="w1", backlogs=[("ed", 0)], alive_s=60)
+        assert pool.call(seq_of).refused
+        assert not pool.call(scripts.heartbeat(pool.keys, worker="w2", backlogs=[("ed", 0)], alive_s=60)).refused
+
+    def test_gets_no_task(self, pool: Pool) -> None:
+        """No task is assigned for the slots of a refused worker. Twin: before, one is."""
+        pool.register("w1", slots=1)
+        pool.put()
+        pool.one()
+        pool.refuse_worker("w1")
+        pool.put()
+        pool.assign()
+        assert pool.inbox_length() == 1
+
+    def test_repeat(self, pool: Pool) -> None:
+        """Twice is once; an unknown worker is no error; a row that is written past the script is set back."""
+        pool.register("w1", slots=2)
+        assert pool.refuse_worker("w1")
+        with pool.unchanged():
+            assert not pool.refuse_worker("w1")
+            assert not pool.refuse_worker("ghost")
+        pool.execute("HSET", pool.keys.agent_workers("ed"), "w1", "9 0 sum")
+        assert pool.refuse_worker("w1")
+        assert pool.agent()["slots"] == "0"
 
 
 class TestDeregister:
