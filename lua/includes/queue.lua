@@ -11,6 +11,8 @@
 local function add_to_queue(pool, queue, scored, was_empty)
   local queue_key = pool .. ':queue:' .. queue
   if was_empty == nil then was_empty = redis.call('EXISTS', queue_key) == 0 end
+  -- A queue that is not listed, because a client wrote into it or Redis lost the list, is as unknown as an empty one.
+  if not was_empty then was_empty = redis.call('SISMEMBER', pool .. ':queues', queue) == 0 end
   local added = redis.call('ZADD', queue_key, unpack(scored))
   if was_empty then
     redis.call('SADD', pool .. ':queues', queue)

@@ -198,9 +198,9 @@ async def download(dashboard: Dashboard, _: Identity, request: Request) -> Respo
 
 
 @reads("/tasks/{id}/output")
-async def output(dashboard: Dashboard, _: Identity, request: Request) -> Response:
+async def output(dashboard: Dashboard, identity: Identity, request: Request) -> Response:
     """Follow the output of a task."""
-    return await follow(dashboard, request)
+    return await follow(dashboard, identity, request)
 
 
 def check_submit(identity: Identity, *, skill: str, agent: str | None, session: str | None) -> None:

@@ -16,7 +16,7 @@ from orchestrator.dashboard.live import MAX_STREAMS, patches, stream
 from orchestrator.dashboard.page import PAGES, PageRequest
 from orchestrator.dashboard.rendering import render_regions
 from orchestrator.dashboard.route import ROUTES, DeclaredRoute, RouteRefused, allowed
-from orchestrator.dashboard.who import identify
+from orchestrator.dashboard.who import StreamLogin, identify
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -128,7 +128,11 @@ async def _live(page: WebPage, dashboard: Dashboard, identity: Identity, request
         return {"problem": "", **render_regions(template, {**common, **found})}
 
     seen = request.headers.get("last-event-id", "")
-    return stream(patches(dashboard.feed, render, stopping=dashboard.stopping, seen=seen, hurries=lambda: hurries))
+    login = StreamLogin(dashboard, request, identity)
+    events = patches(
+        dashboard.feed, render, stopping=dashboard.stopping, seen=seen, hurries=lambda: hurries, login=login
+    )
+    return stream(events)
 
 
 def _asked(dashboard: Dashboard, identity: Identity, request: Request) -> PageRequest:

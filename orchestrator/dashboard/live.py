@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
     from orchestrator.dashboard.feed import Feed
+    from orchestrator.dashboard.who import StreamLogin
 
 LEAST_GAP_S: Final = 1.0
 AT_REST_S: Final = 15.0
@@ -38,6 +39,7 @@ async def patches(
     stopping: anyio.Event,
     seen: str = "",
     hurries: Callable[[], bool] = lambda: False,
+    login: StreamLogin | None = None,
 ) -> AsyncGenerator[str]:
     """Yield events until the server stops or the browser goes.
 
@@ -47,6 +49,7 @@ async def patches(
         stopping: set before the server stops.
         seen: the id of the last event that the browser has.
         hurries: whether the page waits for something that the feed does not tell, as the receipts of a command.
+        login: the stream ends with it.
     """
     sent = dict(pair.split("=", 1) for pair in seen.split(",") if "=" in pair)
     changes = feed.changes
@@ -69,6 +72,9 @@ async def patches(
                 group.cancel_scope.cancel()
             if stopping.is_set():
                 yield event("the server stops", name="bye")
+                return
+            if login is not None and not await login.holds():
+                yield event("log in again", name="bye")
                 return
 
 

@@ -20,6 +20,7 @@ from orchestrator.core.ids import check_task_id
 from orchestrator.core.redaction import HIDDEN
 from orchestrator.dashboard.event_stream import EventStream
 from orchestrator.dashboard.live import event
+from orchestrator.dashboard.who import StreamLogin
 from orchestrator.tasks.output import check_place
 from orchestrator.views.hidden_keys import mask_keys
 from orchestrator.views.tasks import read_redaction
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from orchestrator.dashboard.dashboard import Dashboard
     from orchestrator.dashboard.event_stream import Write
+    from orchestrator.dashboard.identity import Identity
     from orchestrator.tasks.model import TaskEvent
 
 LINE_CHARS: Final = 8 * 1024
@@ -82,7 +84,7 @@ def text_of(value: Any) -> str:
     return value if isinstance(value, str) else mask_keys(json.dumps(value, ensure_ascii=False))
 
 
-async def follow(dashboard: Dashboard, request: Request) -> Response:
+async def follow(dashboard: Dashboard, identity: Identity, request: Request) -> Response:
     """Answer with the events of a task behind a place: `Last-Event-ID`, else `after`."""
     id_ = check_task_id(request.path_params["id"])
     after = request.headers.get("last-event-id") or request.query_params.get("after") or None
@@ -108,7 +110,7 @@ async def follow(dashboard: Dashboard, request: Request) -> Response:
                     await anyio.sleep(LEAST_GAP_S)
         await write(event("the task has ended", name="ended"))
 
-    return EventStream(produce, stopping=dashboard.stopping)
+    return EventStream(produce, stopping=dashboard.stopping, login=StreamLogin(dashboard, request, identity))
 
 
 def _waiting(receiving: MemoryObjectReceiveStream[OutputLine]) -> list[OutputLine]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from orchestrator.core.errors import StoreError
 from orchestrator.dashboard.cookies import unseal
 from orchestrator.dashboard.identity import Identity
 
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
 
 LINK_USER: Final = "local"
 """Name of who logged in by a one-time link."""
+CHECK_S: Final = 15.0
+"""How often an open stream looks whether its login still holds."""
 
 
 async def identify(request: Request, dashboard: Dashboard) -> Identity | None:
@@ -40,3 +45,30 @@ async def identify(request: Request, dashboard: Dashboard) -> Identity | None:
             return None
         return Identity(user.name, min(user.role, session.role), user.scope)
     return Identity(session.name, session.role)
+
+
+@dataclass(slots=True)
+class StreamLogin:
+    """The login with which a stream was opened; the stream ends with it.
+
+    Attributes:
+        dashboard: that sends the stream.
+        request: that opened it.
+        identity: who sent the request.
+    """
+
+    dashboard: Dashboard
+    request: Request
+    identity: Identity
+    _checked_s: float = field(default_factory=time.monotonic)
+
+    async def holds(self) -> bool:
+        """Return whether the login, its role and its scope are the same as before; looks every `CHECK_S` seconds."""
+        if time.monotonic() - self._checked_s < CHECK_S:
+            return True
+        try:
+            found = await identify(self.request, self.dashboard)
+        except StoreError:
+            return True  # Redis does not answer; the next look decides
+        self._checked_s = time.monotonic()
+        return found == self.identity

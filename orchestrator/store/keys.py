@@ -355,8 +355,8 @@ class PoolKeys:
 
     @staticmethod
     def queue_of_scope(scope: str) -> str:
-        """Return the queue of the tasks that versions of a skill hold."""
-        return scope.split(":", 2)[2]
+        """Return the queue of the tasks that versions of a skill hold; empty if no program wrote the scope."""
+        return "".join(scope.split(":", 2)[2:])
 
     def versions(self, skill: str) -> str:
         """Key of the versions of a skill."""

@@ -370,7 +370,8 @@ async def behind_keys(store: Store) -> dict[str, int]:
 async def version_scopes(store: Store) -> dict[str, str]:
     """Read the scopes of tasks that wait for another version of their skill, each with their queue."""
     scopes = [read_text(scope) for scope in await store.execute("ZRANGE", store.keys.version_scopes, 0, -1)]
-    return {scope: store.keys.queue_of_scope(scope) for scope in scopes}
+    found = ((scope, store.keys.queue_of_scope(scope)) for scope in scopes)
+    return {scope: queue for scope, queue in found if queue}
 
 
 async def any_ready(store: Store) -> bool:

@@ -168,7 +168,8 @@ def _by_queue(services: Services, scopes: Sequence[bytes]) -> dict[str, list[str
     """Return the scopes of tasks that wait for another version of their skill, by queue."""
     found: dict[str, list[str]] = {}
     for scope in map(read_text, scopes):
-        found.setdefault(services.store.keys.queue_of_scope(scope), []).append(scope)
+        if queue := services.store.keys.queue_of_scope(scope):
+            found.setdefault(queue, []).append(scope)
     return found
 
 

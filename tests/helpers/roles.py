@@ -74,9 +74,10 @@ that are not in `SLOW_TOO`, for they have not been tried under the roles yet.
 SLOW_TOO: Final = frozenset(
     {
         "test_acl", "test_agent_state", "test_asking", "test_boards", "test_cancelling", "test_chat", "test_children",
-        "test_cli_answering", "test_cli_dead", "test_cli_forget", "test_cli_locks", "test_desired_state",
-        "test_execution_locks", "test_extraction", "test_handles", "test_lanes", "test_limits", "test_output",
-        "test_pauses", "test_payload_store", "test_retrying", "test_schedules", "test_views", "test_worker",
+        "test_cli_answering", "test_cli_dead", "test_cli_forget", "test_cli_locks", "test_damage_matrix",
+        "test_desired_state", "test_execution_locks", "test_extraction", "test_handles", "test_lanes", "test_limits",
+        "test_output", "test_pauses", "test_payload_store", "test_retrying", "test_schedules", "test_views",
+        "test_worker",
     }
 )  # fmt: skip
 TRIED: Final = frozenset({"config|get", "eval_ro"})

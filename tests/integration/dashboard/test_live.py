@@ -12,11 +12,12 @@ from starlette.applications import Starlette
 
 from orchestrator import NotFound
 from orchestrator.accounts.model import AccountScope, Role
-from orchestrator.dashboard import live
+from orchestrator.dashboard import live, who
 from orchestrator.dashboard.identity import Identity
 from orchestrator.dashboard.live import patches
 from orchestrator.dashboard.page import PageRequest, WebPage
 from orchestrator.dashboard.serving import dashboard_app
+from orchestrator.testing.waiting import wait_for
 from tests.helpers.web_client import WebClient
 
 if TYPE_CHECKING:
@@ -123,6 +124,29 @@ async def test_a_cancelled_read_is_done_by_another(team: LocalTeam) -> None:
 async def _cancelled_by(began: anyio.Event, scope: anyio.CancelScope) -> None:
     await began.wait()
     scope.cancel()
+
+
+@pytest.mark.parametrize("what", ["page", "output"])
+async def test_a_stream_ends_with_its_login(team: LocalTeam, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """Who is removed, or gets fewer rights, sees no more changes on a page that is still open."""
+    monkeypatch.setattr(who, "CHECK_S", 0.2)
+    web = WebClient(team.orc)
+    await web.dashboard.accounts.put_user("eve", Role.OPERATOR, "correct horse")
+    await web.post("/login", {"name": "eve", "password": "correct horse"})
+    task = await team.orc.submit("missing")
+    path = "/live/tasks" if what == "page" else f"/tasks/{task.id}/output"
+    said: list[str] = []
+
+    async def write(text: str) -> None:
+        said.append(text)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(web.stream, path, write, anyio.Event())
+        await wait_for(lambda: said, "the stream to begin")
+        await anyio.sleep(0.5)
+        assert "bye" not in "".join(said)
+        await web.dashboard.accounts.remove_user("eve")
+    assert "log in again" in "".join(said)
 
 
 async def test_streams_are_limited(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:

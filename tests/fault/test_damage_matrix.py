@@ -1,0 +1,257 @@
+"""Each kind of key with each kind of damage, written by a client or by hand: no program ends, and tasks go on."""
+
+from __future__ import annotations
+
+import math
+import re
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import anyio.to_thread
+import pytest
+import redis
+
+from orchestrator import Agent
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.store.key_kinds import POOL_KEYS, SCOPE_KEYS, KeyKind, Writers, kind_of
+from orchestrator.store.keys import ScopeKeys
+from tests.helpers.local_team import local_settings, run_local_team
+from tests.helpers.roles import LOGINS, url_of
+from tests.helpers.terminal import Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.faultkit.servers import RedisServer
+    from tests.helpers.local_team import LocalTeam
+
+
+@pytest.fixture(autouse=True)
+def _forget_damage(prefix: str, redis_client: redis.Redis) -> Iterator[None]:
+    """Delete what the test wrote: unlike the keys of programs, it has no time to live."""
+    yield
+    if keys := keys_with(redis_client, prefix):
+        redis_client.unlink(*keys)
+
+
+def keys_with(client: Any, prefix: str) -> list[bytes]:
+    """Return all keys of a namespace."""
+    found: list[bytes] = client.keys(f"{prefix}:*")
+    return found
+
+
+pytestmark = [pytest.mark.denied, pytest.mark.every_server(alone=True), pytest.mark.timeout(240)]
+
+GARBAGE: Final = {
+    "not UTF-8": b"\xff\xfe\x00",
+    "infinite": b"inf",
+    "minus infinite": b"-inf",
+    "NaN": b"nan",
+    "no number": b"x",
+    "too large": b"1e300",
+    "deep": b"\x91" * 5_000,
+    "deep JSON": b"[" * 10_000,
+    "1 MB": b"a" * 1_000_000,
+}
+WITHIN_S: Final = 15.0
+"""Less than the sweeps of a program that waits for its next look; a task that a lost entry held needs one of them."""
+IN_EACH_RUN: Final = frozenset({"task:ID", "desired", "leader", "supervisors", "queues:bytes"})
+NAMES: Final = {
+    "A": "ada", "S": "echo", "QUEUE": "skill:echo", "C": "x", "W": "w", "SCOPE": "stop:session:s",
+    "FLOW": "agent:ada k 1", "LINE": "agent:ada 1", "MS": "1", "DATE": "2026-01-01",
+}  # fmt: skip
+"""Names in keys of which the pool has none yet."""
+COMMANDS: Final = (
+    "status", "doctor --all", "tasks list", "events", "agents list", "agents show ada", "skills list", "workers list",
+    "queues list", "limits list", "schedules list", "sessions list", "sessions show s", "dead list", "control list",
+    "control list --refused", "shares list", "stats", "keys check", "upgrade status", "config published",
+)  # fmt: skip
+OF_SCOPES: Final = (
+    "status", "sessions show s", "sessions events s", "chat show s", "workspace get s", "workspace log s findings",
+    "workspace events s", "memory list ada", "memory export ada", "locks list session:s", "keys check", "keys report",
+)  # fmt: skip
+SCOPES: Final = (("session", "s"), ("agent", "ada"), ("locks", "a"))
+PIECES: Final = 6
+
+
+class Damager:
+    """Writes what no program writes, as a client if that may write the kind of key, else by hand."""
+
+    def __init__(self, server: RedisServer, *, as_client: bool) -> None:
+        url = url_of(server, "client") if as_client else server.url
+        self._redis: Any = redis.Redis.from_url(url, driver_info=None)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._redis.close()
+
+    def spoil(self, key: bytes | str, type_: str, garbage: bytes) -> None:
+        """Put garbage into a key, beside what is there and in its place."""
+        found = self._redis.type(key).decode()
+        for write in self._writes(key, type_ if found == "none" else found, garbage):
+            # The type of the key may have been repaired in between, and a number may be none for Redis.
+            with suppress(redis.ResponseError):
+                self._redis.execute_command(*write)
+
+    def retype(self, key: bytes | str, type_: str) -> None:
+        """Put a key of another type in place of one."""
+        self._redis.delete(key)
+        self._redis.rpush(key, "x") if type_ == "string" else self._redis.set(key, "x")
+
+    def _writes(self, key: bytes | str, type_: str, garbage: bytes) -> Iterator[tuple[Any, ...]]:
+        if type_ == "zset":
+            members = self._redis.zrange(key, 0, 2)
+            for score in ("1", "inf", "-inf"):
+                yield from (("ZADD", key, score, member) for member in (garbage + score.encode(), *members))
+        elif type_ == "set":
+            yield ("SADD", key, garbage)
+        elif type_ == "string":
+            yield ("SET", key, garbage)
+        elif type_ == "list":
+            yield ("RPUSH", key, garbage)
+            yield ("LPUSH", key, garbage)
+        elif type_ == "hash":
+            yield from (("HSET", key, field, garbage) for field in (*self._redis.hkeys(key)[:50], garbage))
+        elif type_.startswith("stream"):
+            known = [
+                word for _, fields in self._redis.xrange(key, count=3) for name in fields for word in (name, garbage)
+            ]
+            yield from (("XADD", key, "*", *words) for words in ((garbage, garbage), known, "abcdef") if words)
+
+
+def keys_of(client: Any, root: str, kind: KeyKind) -> list[bytes | str]:
+    """Return the keys of a pool that are of a kind; else one that could be."""
+    stem = f"{root}:"
+    names: list[bytes] = client.keys(f"{stem}*")
+    found = []
+    for name in names:
+        with suppress(UnicodeDecodeError):
+            if (of := kind_of(name.decode().removeprefix(stem))) is not None and of[0] is kind:
+                found.append(name)
+    named = re.sub(r"\b[A-Z]+\b", lambda word: "TOTAL" if word[0] == "TOTAL" else NAMES.get(word[0], "k"), kind.suffix)
+    return [*found[:10]] or [f"{stem}{named}"]
+
+
+async def live_through(team: LocalTeam) -> None:
+    """Leave a trace of most kinds behind."""
+    orc = team.orc
+    task = await orc.submit("echo", {"n": 0}, session="s", tags=["t"], key="k", lane="l")
+    await task.result(timeout=WITHIN_S)
+    await orc.submit("echo", {"n": 0}, delay=3600)
+    await orc.submit("fail", {})
+    await orc.submit("missing", {}, agent="ada", fair="k")
+    await orc.admin.schedules.add("nightly", "echo", {"n": 1}, every=3600)
+    await orc.admin.stop(session="held")
+    await orc.submit("echo", {"n": 0}, session="held")
+
+
+async def end_task(team: LocalTeam, n: int) -> None:
+    """Submit tasks until one ends, because Redis may refuse the first ones or lose them with the key."""
+    with anyio.fail_after(WITHIN_S):
+        while True:
+            with suppress(OrchestratorError, TimeoutError):
+                assert await (await team.orc.submit("echo", {"n": n})).result(timeout=2.0) == n
+                return
+            await anyio.sleep(0.05)
+
+
+async def check_commands(team: LocalTeam, folder: Path, commands: tuple[str, ...]) -> None:
+    """Every command ends with what it found or with a sentence."""
+    url = team.settings.redis.url
+    assert url is not None
+    terminal = Terminal(folder, ORC_REDIS__URL=url.get_secret_value(), ORC_PREFIX=team.settings.prefix)
+    wrong = []
+    for command in commands:
+        done = await anyio.to_thread.run_sync(partial(terminal.orc, *command.split(" ")))
+        said = done.err + done.out
+        if "this is a bug" in said or "Traceback" in said or len(done.err) > 100_000:
+            wrong.append(f"orc {command}: {done.err[-600:]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def make_agent() -> Agent:
+    """An agent whose skill ends at once."""
+    agent = Agent("ada", rate="1000/s")
+
+    @agent.skill
+    async def echo(n: int) -> int:
+        return n
+
+    @agent.skill
+    async def fail() -> None:
+        raise ValueError
+
+    return agent
+
+
+def _kinds() -> list[Any]:
+    return [
+        pytest.param(kind, id=kind.suffix, marks=() if kind.suffix in IN_EACH_RUN else pytest.mark.slow)
+        for kind in POOL_KEYS
+    ]
+
+
+@pytest.mark.parametrize("kind", _kinds())
+async def test_a_key_of_the_pool(redis_server: RedisServer, prefix: str, tmp_path: Path, kind: KeyKind) -> None:
+    """Whatever a key holds, and whatever its type is, tasks end soon and commands end with a sentence.
+
+    A key that guards, such as that of the stops, may hold tasks back until a person deletes it; no program ends by it.
+    """
+    settings = local_settings(redis_server.url, prefix, supervisor__sweep_s=0.2, worker__heartbeat_s=0.2)
+    type_ = "hash" if kind.type == "any" else kind.type
+    async with run_local_team(settings) as team:
+        await team.work(make_agent())
+        await live_through(team)
+        damager = Damager(redis_server, as_client=bool(LOGINS.prefix) and kind.writers is Writers.CLIENTS)
+        try:
+            with redis_server.client() as client:
+                for n, garbage in enumerate(GARBAGE.values()):
+                    for key in keys_of(client, team.services.keys.root, kind):
+                        damager.spoil(key, type_, garbage)
+                    await end_task(team, n)
+                await check_commands(team, tmp_path, COMMANDS)
+                keys = keys_of(client, team.services.keys.root, kind)
+                for key in keys:
+                    damager.retype(key, type_)
+                if kind.guards:
+                    await check_commands(team, tmp_path, COMMANDS)
+                    client.delete(*keys)
+                await end_task(team, -1)
+                await check_commands(team, tmp_path, COMMANDS)
+        finally:
+            damager.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("piece", range(PIECES))
+async def test_keys_of_scopes(redis_server: RedisServer, prefix: str, tmp_path: Path, piece: int) -> None:
+    """Damaged shared state of a session, an agent and its locks ends no program, and a task of the session ends."""
+    settings = local_settings(redis_server.url, prefix, supervisor__sweep_s=0.2, worker__heartbeat_s=0.2)
+    async with run_local_team(settings) as team:
+        await team.work(make_agent())
+        await live_through(team)
+        damager = Damager(redis_server, as_client=bool(LOGINS.prefix))
+        try:
+            for n, kind in enumerate(SCOPE_KEYS[piece::PIECES]):
+                named = re.sub(r"\b[A-Z]+\b", lambda word: NAMES.get(word[0], "k"), kind.suffix)
+                keys = [ScopeKeys(prefix, scope, name).key(named) for scope, name in SCOPES]
+                for key in keys:
+                    for garbage in GARBAGE.values() if kind.type not in {"vectorset", "ReJSON-RL"} else ():
+                        damager.spoil(key, kind.type, garbage)
+                await end_task(team, n)
+                if n % 2:
+                    for key in keys:
+                        damager.retype(key, kind.type)
+                    await end_task(team, n)
+            await check_commands(team, tmp_path, OF_SCOPES)
+        finally:
+            damager.close()
+
+
+def test_the_score_of_a_member_is_never_nan(redis_client: redis.Redis, prefix: str) -> None:
+    """Redis refuses it, so that the matrix has none."""
+    with pytest.raises(redis.ResponseError):
+        redis_client.zadd(f"{prefix}:z", {"a": math.nan})
