@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,11 +13,14 @@ import anyio
 import anyio.to_thread
 import pytest
 import redis
+from msgspec import msgpack
 
 from orchestrator import Agent
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.store.key_kinds import POOL_KEYS, SCOPE_KEYS, KeyKind, Writers, kind_of
 from orchestrator.store.keys import ScopeKeys
+from orchestrator.store.script_files import all_scripts
+from tests.contract.sample_calls import SAMPLES
 from tests.helpers.local_team import local_settings, run_local_team
 from tests.helpers.roles import LOGINS, url_of
 from tests.helpers.terminal import Terminal
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from orchestrator.store.calls import Call
     from tests.faultkit.servers import RedisServer
     from tests.helpers.local_team import LocalTeam
 
@@ -249,6 +254,65 @@ async def test_keys_of_scopes(redis_server: RedisServer, prefix: str, tmp_path: 
             await check_commands(team, tmp_path, OF_SCOPES)
         finally:
             damager.close()
+
+
+COLUMN_VALUES: Final[tuple[Any, ...]] = (
+    None,
+    b"",
+    b"\xff\xfe",
+    b"inf",
+    b"nan",
+    b"-1",
+    b"1e300",
+    b"x" * 100_000,
+    [[[]]],
+    {"a": 1},
+    1e300,
+)
+"""What a column of a row may hold: MessagePack has no type that is not here."""
+
+
+def calls_with(call: Call[Any], root: str, prefix: str) -> Iterator[list[Any]]:
+    """Return a script's command with one bad value in each argument, and in each column of its rows, in turn."""
+    script = all_scripts()[call.script]
+    own: dict[str, Any] = {name: value.replace("a:b:c:{pool:p}", root).replace("a:b:c", prefix) if isinstance(value, str) else value
+           for name, value in call.args.items()}  # fmt: skip
+    for arg in script.args:
+        bad: list[Any] = [*GARBAGE.values(), b"", b"-1"]
+        if arg.type in {"row", "rows"}:
+            # Samples have bytes that are no text, and the decoder reads texts.
+            held = msgpack.decode(own[arg.name].replace(b"\xff", b"x"))
+            rows = [held] if arg.type == "row" else held
+            for row in rows[:1]:
+                changed = ([*row[:n], value, *row[n + 1 :]] for n in range(len(row)) for value in COLUMN_VALUES)
+                bad += [msgpack.encode(one if arg.type == "row" else [one]) for one in changed]
+        for value in bad:
+            yield replace(call, args={**own, arg.name: value}).command()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("piece", range(PIECES))
+async def test_columns_of_scripts(redis_server: RedisServer, prefix: str, tmp_path: Path, piece: int) -> None:
+    """A client that sends a bad value in any argument or column of any script ends no program and keeps no task."""
+    settings = local_settings(redis_server.url, prefix, supervisor__sweep_s=0.2, worker__heartbeat_s=0.2)
+    client: Any = redis.Redis.from_url(url_of(redis_server, "client"), driver_info=None)
+    async with run_local_team(settings) as team:
+        await team.work(make_agent())
+        await live_through(team)
+        answered = 0
+        try:
+            for name in sorted(SAMPLES)[piece::PIECES]:
+                for command in calls_with(SAMPLES[name], team.services.keys.root, prefix):
+                    # In a thread, because the team goes on meanwhile.
+                    with suppress(redis.ResponseError):
+                        await anyio.to_thread.run_sync(partial(client.execute_command, *command))
+                        answered += 1
+                await end_task(team, answered)
+        finally:
+            client.close()
+        assert answered
+        await check_commands(team, tmp_path, (*COMMANDS, *OF_SCOPES))
+        await end_task(team, -1)
 
 
 def test_the_score_of_a_member_is_never_nan(redis_client: redis.Redis, prefix: str) -> None:

@@ -43,14 +43,14 @@ def test_commands_of_a_plain_task(pool: Pool) -> None:
 
 
 def test_commands_of_a_call_with_one_plain_task(pool: Pool) -> None:
-    """Such a submit looks once for what there rarely is, and counts its queue once.
+    """Such a submit looks once for what there rarely is, counts its queue once, and looks whether the queue is listed.
 
     A queue that was empty is listed and notifies supervisors.
     """
     pool.put(row(ttl_s=USUAL_TTL_S))
     before = pool.commands()
     pool.put(row(ttl_s=USUAL_TTL_S))
-    assert pool.commands() - before == 9
+    assert pool.commands() - before == 10
 
 
 def test_commands_of_a_task_of_a_session(pool: Pool) -> None:

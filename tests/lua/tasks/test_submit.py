@@ -82,6 +82,15 @@ def test_rings_only_for_an_empty_queue(pool: Pool) -> None:
     assert pool.notifications() == ["queue:skill:other"]
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_a_queue_that_is_not_listed(pool: Pool, several: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    """What a client writes into an empty queue keeps no later task from being noticed."""
+    pool.execute("ZADD", pool.keys.queue("skill:sum"), "-inf", b"\xff")
+    pool.put(*(row() for _ in range(1 + several)))
+    assert pool.notifications() == ["queue:skill:sum"]
+    assert pool.execute("SMEMBERS", pool.keys.queues) == [b"skill:sum"]
+
+
 def test_duplicate_id(pool: Pool) -> None:
     """The same task sent again, in the same call or a later one, is a duplicate of itself and changes nothing."""
     task = row(delay_ms=5, start_by_ms=pool.now_ms + 9, idem="k", digest="d")
