@@ -257,17 +257,7 @@ async def test_keys_of_scopes(redis_server: RedisServer, prefix: str, tmp_path: 
 
 
 COLUMN_VALUES: Final[tuple[Any, ...]] = (
-    None,
-    b"",
-    b"\xff\xfe",
-    b"inf",
-    b"nan",
-    b"-1",
-    b"1e300",
-    b"x" * 100_000,
-    [[[]]],
-    {"a": 1},
-    1e300,
+    *(None, b"", b"\xff\xfe", b"inf", b"nan", b"-1", b"1e300", b"x" * 100_000, [[[]]], {"a": 1}, 1e300),
 )
 """What a column of a row may hold: MessagePack has no type that is not here."""
 
@@ -275,8 +265,10 @@ COLUMN_VALUES: Final[tuple[Any, ...]] = (
 def calls_with(call: Call[Any], root: str, prefix: str) -> Iterator[list[Any]]:
     """Return a script's command with one bad value in each argument, and in each column of its rows, in turn."""
     script = all_scripts()[call.script]
-    own: dict[str, Any] = {name: value.replace("a:b:c:{pool:p}", root).replace("a:b:c", prefix) if isinstance(value, str) else value
-           for name, value in call.args.items()}  # fmt: skip
+    places = {"a:b:c:{pool:p}": root, "a:b:c": prefix}
+    own: dict[str, Any] = dict(call.args)
+    for sample, place in places.items():
+        own |= {name: value.replace(sample, place) for name, value in own.items() if isinstance(value, str)}
     for arg in script.args:
         bad: list[Any] = [*GARBAGE.values(), b"", b"-1"]
         if arg.type in {"row", "rows"}:
