@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 _PLACES_AT_ONCE: Final = 25
 _ENDS_AT_ONCE: Final = 20
-"""Entries of the stream of ends that one read returns; each has up to 500 tasks."""
+"""Entries of the stream of ends that one command returns; each has up to 500 tasks."""
+_ENDS_READS: Final = 5
+"""Commands of one read of the stream of ends, when it has other ends than those that are wanted."""
 _DELIVERED: Final = frozenset({TaskState.ASSIGNED, TaskState.RUNNING, TaskState.CANCELLING})
 _IN_ONE_KEY: Final = frozenset({TaskState.DEAD, TaskState.SCHEDULED, TaskState.AWAITING_INPUT})
 _NEWEST: Final = "\x7f"
@@ -126,7 +128,10 @@ class _TaskPlace(Protocol):
     def name(self) -> str: ...
 
     async def read(self, store: Store, after: str, count: int) -> list[_Candidate]:
-        """Read the next tasks, at most `count`; none at the end."""
+        """Read the next tasks, at most `count`; none at the end.
+
+        Fewer are the last ones, except in the stream of ends.
+        """
         ...
 
 
@@ -255,7 +260,8 @@ class _EndStream:
         last, _, number = after.partition(" ")
         found: list[_Candidate] = []
         before = last or "+"
-        while not found:
+        passed: _Candidate | None = None
+        for _ in range(_ENDS_READS):
             entries = await store.execute("XREVRANGE", self.key, before, "-", "COUNT", _ENDS_AT_ONCE)
             for entry, flat in entries:
                 pairs = list(zip(flat[::2], flat[1::2], strict=True))[::-1]
@@ -265,10 +271,13 @@ class _EndStream:
                     for n, (id_, letter) in enumerate(pairs[first:])
                     if read_text(letter) in self.letters
                 ]
-            if len(entries) < _ENDS_AT_ONCE:
-                break
+                if pairs:
+                    passed = _Candidate(read_text(pairs[-1][0]), f"{read_text(entry)} {len(pairs) - 1}")
+            if found or len(entries) < _ENDS_AT_ONCE:
+                return found[:count]
             before = f"({read_text(entries[-1][0])}"
-        return found[:count]
+        # A task that ended in another way, so that the walk goes on behind it, and a caller may stop.
+        return [] if passed is None else [passed]
 
 
 # ------------------------------------------------------------------------------------------------------------- the walk
@@ -306,7 +315,14 @@ class _Walk:
                     yield step
 
     async def _read_several(self, stage: str, places: Sequence[_TaskPlace]) -> AsyncIterator[WalkStep]:
-        """Read the first tasks of several places together, because many places have few tasks."""
+        """Read the first tasks of several places together, because many places have few tasks.
+
+        The stream of ends, whose reads may return less than there is, is the only place of its stage.
+        """
+        if len(places) == 1:
+            async for step in self._read(stage, places[0], ""):
+                yield step
+            return
         count = max(2, self.at_once // len(places))
         firsts = await read_at_once([partial(place.read, self.store, "", count) for place in places])
         found, turns = await self._look_up(stage, [one for first in firsts for one in first])

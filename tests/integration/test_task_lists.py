@@ -154,6 +154,26 @@ async def test_order(team: LocalTeam) -> None:
     assert (await team.orc.tasks.page(TaskFilter(tag="eu"))).tasks[0].id == newest[0]
 
 
+async def test_ends_in_many_entries(team: LocalTeam) -> None:
+    """Ends of one kind are found behind many entries of other ends, and a page reads a bounded part of the stream."""
+    keys = team.services.store.keys
+    wanted = [(await team.orc.submit("nobody")).id for _ in range(3)]
+    other = (await team.orc.submit("nobody")).id
+    for handle in wanted:
+        await team.orc.cancel(handle)
+    await team.services.store.execute("UNLINK", keys.events)
+    entries = [wanted[0], *[other] * 300, wanted[1], *[other] * 30, wanted[2]]
+    letters = ["c" if id_ in wanted else "s" for id_ in entries]
+    add = [("XADD", keys.events, "*", id_, letter) for id_, letter in zip(entries, letters, strict=True)]
+    await team.services.store.pipeline(add)
+    assert await ids(team, states=["cancelled"]) == wanted[::-1]
+    assert await in_pages(team, 1, states=["cancelled"]) == wanted[::-1]
+    page = await team.orc.tasks.page(TaskFilter(states=["expired"]), limit=10)
+    assert (page.tasks, page.cursor) == ((), None)
+    await team.services.store.pipeline([("XADD", keys.events, "*", id_, "c") for id_ in wanted * 10])
+    assert len([task async for task in team.orc.tasks.list(TaskFilter(states=["cancelled"]))]) == 3
+
+
 async def test_indices_are_used(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks without the session, parent or tag are not read; a page reads no more than its bound."""
     await team.orc.submit_many([Submission("later") for _ in range(1500)])
