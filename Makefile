@@ -65,6 +65,7 @@ generate: $(STAMP) ## write generated files anew: methods of orc.admin, types of
 	$(BIN)/python -m tools.admin_methods
 	$(BIN)/python -m tools.sync_stub
 	$(BIN)/python -m tools.grafana
+	$(BIN)/python -m tools.openapi
 	$(BIN)/python -m tools.default_settings
 
 fmt: $(STAMP) ## format and apply safe fixes

@@ -722,7 +722,7 @@ def decode_command(data: bytes) -> Command:
     try:
         return _adapter().validate_json(data)
     except ValidationError as invalid:
-        raise InvalidInput(f"not a command: {_first(invalid)}") from None
+        raise InvalidInput(f"not a command: {first_error(invalid)}") from None
 
 
 def make_command(kind: str, values: Mapping[str, Any]) -> Command:
@@ -736,10 +736,11 @@ def make_command(kind: str, values: Mapping[str, Any]) -> Command:
             {"kind": kind, **{key: value for key, value in values.items() if value is not None}}
         )
     except ValidationError as invalid:
-        raise InvalidInput(_first(invalid)) from None
+        raise InvalidInput(first_error(invalid)) from None
 
 
-def _first(invalid: ValidationError) -> str:
+def first_error(invalid: ValidationError) -> str:
+    """Return the first error in user input: its field, and what is wrong."""
     error = invalid.errors(include_url=False, include_input=False, include_context=False)[0]
     place = ".".join(str(part) for part in error["loc"] if str(part) not in KINDS)
     message = error["msg"].removeprefix("Value error, ")

@@ -46,11 +46,16 @@ if TYPE_CHECKING:
     from orchestrator.dashboard.identity import Identity
 
 
-async def _act(name: str, dashboard: Dashboard, identity: Identity, request: Request) -> Response:
-    """Cancel, retry or delete a task; answer with its page."""
-    button, id_ = BUTTONS[name], check_task_id(request.path_params["id"])
-    form = await read_form(request)
-    reason, record_id = form.get("reason", ""), command_id(form)
+async def act_on_task(
+    name: str, dashboard: Dashboard, identity: Identity, id_: str, *, reason: str, record_id: str
+) -> str:
+    """Cancel, retry or delete a task; return what became of it, `replayed` if this was done before.
+
+    Raises:
+        InvalidInput: the reason is missing.
+        CommandRefused: the record was not accepted; nothing was changed.
+    """
+    button = BUTTONS[name]
     if button.danger == "C" and not reason:
         raise InvalidInput("this action needs a reason")
     try:
@@ -58,10 +63,19 @@ async def _act(name: str, dashboard: Dashboard, identity: Identity, request: Req
     except CommandRefused as refused:
         if refused.status != AppendStatus.REPLAYED:
             raise
-        status = "replayed"
-    else:
-        ((status, _),) = report.tasks.values()
-    dashboard.forget_reads()
+        return "replayed"
+    finally:
+        dashboard.forget_reads()
+    ((status, _),) = report.tasks.values()
+    return str(status)
+
+
+async def _act(name: str, dashboard: Dashboard, identity: Identity, request: Request) -> Response:
+    """Cancel, retry or delete a task; answer with its page."""
+    id_ = check_task_id(request.path_params["id"])
+    form = await read_form(request)
+    reason, record_id = form.get("reason", ""), command_id(form)
+    status = await act_on_task(name, dashboard, identity, id_, reason=reason, record_id=record_id)
     gone = name == "delete" and await _is_gone(dashboard, id_)
     return RedirectResponse(dashboard.url(f"/tasks{'' if gone else f'/{id_}'}?said={name}:{status}"), 303)
 
@@ -133,7 +147,7 @@ async def submit(dashboard: Dashboard, identity: Identity, request: Request) -> 
     problem, status = "The task was not submitted; see beside the fields.", 400
     if not typed.errors:
         try:
-            task = await _submitted(dashboard, skill, typed, key=key, options=_options(form))
+            task = await submit_task(dashboard, skill, typed.args, key=key, options=_options(form))
             return RedirectResponse(dashboard.url(f"/tasks/{task}"), 303)
         except ServerUnavailable:
             raise
@@ -153,10 +167,12 @@ async def submit(dashboard: Dashboard, identity: Identity, request: Request) -> 
     return HTMLResponse(dashboard.templates.get_template("submit.html").render(context), status)
 
 
-async def _submitted(dashboard: Dashboard, skill: str, typed: Typed, *, key: str, options: dict[str, Any]) -> str:
+async def submit_task(
+    dashboard: Dashboard, skill: str, args: Mapping[str, Any], *, key: str, options: dict[str, Any]
+) -> str:
     """Submit, and return the id of the task; one that is less durable than asked is accepted too."""
     try:
-        handle = await dashboard.orc.submit(skill, typed.args, key=key, **options)
+        handle = await dashboard.orc.submit(skill, dict(args), key=key, **options)
     except NotDurable as missed:
         handle = missed.handle
     return handle.id

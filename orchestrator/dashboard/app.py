@@ -6,11 +6,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from orchestrator.core.errors import InvalidInput, NotFound, OrchestratorError, ServerUnavailable
 from orchestrator.dashboard import actions, assets, bulk, commands, login, pages
+from orchestrator.dashboard.api import changing, reading, session_reading, streams
+from orchestrator.dashboard.api.kept_answers import KeyReused
+from orchestrator.dashboard.api.problems import is_of_api, problem
 from orchestrator.dashboard.guard import BodyTooLarge, Guard
 from orchestrator.dashboard.live import MAX_STREAMS, patches, stream
 from orchestrator.dashboard.page import PAGES, PageRequest
@@ -34,6 +38,10 @@ assert pages.ALL  # the modules declare their pages and actions at import
 assert actions.__name__
 assert commands.GIVEN
 assert bulk.JOBS
+assert reading.__name__
+assert session_reading.__name__
+assert changing.__name__
+assert streams.__name__
 
 
 def declared_routes() -> list[DeclaredRoute]:
@@ -66,7 +74,10 @@ def make_app(dashboard: Dashboard, *, hosts: Collection[str] = LOOPBACK) -> ASGI
         ServerUnavailable: partial(_problem, dashboard, 503),
         OrchestratorError: partial(_problem, dashboard, 409),
         BodyTooLarge: partial(_problem, dashboard, 413),
+        KeyReused: partial(_problem, dashboard, 422),
         RouteRefused: partial(_refuse, dashboard),
+        HTTPException: _no_route,
+        Exception: _failed,
     }
     return Guard(_below(dashboard.base, Starlette(routes=routes, exception_handlers=handlers)), hosts=hosts)
 
@@ -144,10 +155,24 @@ def _path(request: Request) -> str:
     return str(request.scope["path"]).removeprefix(request.scope.get("root_path", "")) or "/"
 
 
+async def _no_route(request: Request, refused: HTTPException) -> Response:
+    """Answer a path that is no route, or a method that its route does not have."""
+    text = f"{refused.detail}: {request.method} {_path(request)}"
+    if is_of_api(_path(request)):
+        return problem(refused.status_code, text, headers=refused.headers)
+    return PlainTextResponse(text + "\n", refused.status_code, refused.headers)
+
+
+async def _failed(request: Request, _: Exception) -> Response:
+    """Answer a request that met an error of the dashboard itself, which the server logs."""
+    text = "the dashboard failed; its log has the error"
+    return problem(500, text) if is_of_api(_path(request)) else PlainTextResponse(text + "\n", 500)
+
+
 async def _refuse(dashboard: Dashboard, request: Request, refused: RouteRefused) -> Response:
     """Lead a page without a login there; say all others why."""
     path = _path(request)
-    if refused.status == 401:
+    if refused.status == 401 and not is_of_api(path):
         if request.method == "GET" and not path.startswith("/live"):
             return RedirectResponse(dashboard.url("/login"), 303)
         return PlainTextResponse(f"{refused}\n", 401)
@@ -156,6 +181,8 @@ async def _refuse(dashboard: Dashboard, request: Request, refused: RouteRefused)
 
 async def _problem(dashboard: Dashboard, status: int, request: Request, failure: Exception) -> Response:
     text = str(failure) or "the request is too large"
+    if is_of_api(_path(request)):
+        return problem(status, text, error=type(failure).__name__)
     identity = await identify(request, dashboard) if status != 503 else None
     if identity is None:
         return PlainTextResponse(text + "\n", status)

@@ -94,15 +94,15 @@ def read_question(action: str, given: Mapping[str, str]) -> BulkQuestion:
     return BulkQuestion(action, wanted, line)
 
 
-async def _give(name: str, dashboard: Dashboard, identity: Identity, request: Request) -> Response:
-    """Give the job of a form; answer with the page of its command."""
-    form = await read_form(request)
+async def give_job(name: str, dashboard: Dashboard, identity: Identity, form: Mapping[str, str], *, id_: str) -> bool:
+    """Give the job of a form; return False if it was given before, with this id.
+
+    Raises:
+        InvalidInput: the filter, the tasks, the reason or the typed name are missing or wrong.
+        CommandRefused: Redis did not accept it.
+    """
     question = read_question(name, form)
-    reason, id_ = form.get("reason", ""), form.get("id", "")
-    try:
-        check_task_id(id_)
-    except InvalidInput:
-        raise InvalidInput("the form has no id of its command; load the page again") from None
+    reason = form.get("reason", "")
     if JOBS[name].danger == "C" and not reason:
         raise InvalidInput("this action needs a reason")
     ids = await _selected(dashboard, question, form)
@@ -115,10 +115,21 @@ async def _give(name: str, dashboard: Dashboard, identity: Identity, request: Re
     except CommandRefused as refused:
         if refused.status != AppendStatus.REPLAYED:
             raise
-        return RedirectResponse(dashboard.url(f"/control/{id_}?replayed=1"), 303)
+        return False
     finally:
         dashboard.forget_reads()
-    return RedirectResponse(dashboard.url(f"/control/{id_}"), 303)
+    return True
+
+
+async def _give(name: str, dashboard: Dashboard, identity: Identity, request: Request) -> Response:
+    """Give the job of a form; answer with the page of its command."""
+    form = await read_form(request)
+    try:
+        id_ = check_task_id(form.get("id", ""))
+    except InvalidInput:
+        raise InvalidInput("the form has no id of its command; load the page again") from None
+    new = await give_job(name, dashboard, identity, form, id_=id_)
+    return RedirectResponse(dashboard.url(f"/control/{id_}" + ("" if new else "?replayed=1")), 303)
 
 
 for _name, _model in JOBS.items():

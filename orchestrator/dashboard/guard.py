@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 
+from orchestrator.dashboard.api.problems import is_of_api, problem
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -53,7 +55,9 @@ class Guard:
             return
         refusal = self._refusal(scope["method"], Headers(scope=scope))
         if refusal is not None:
-            await PlainTextResponse(refusal[1] + "\n", refusal[0])(scope, receive, _with_headers(send))
+            status, text = refusal
+            answer = problem(status, text) if is_of_api(scope["path"]) else PlainTextResponse(text + "\n", status)
+            await answer(scope, receive, _with_headers(send))
             return
         await self._app(scope, _bounded(receive), _with_headers(send))
 

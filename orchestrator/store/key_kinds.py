@@ -693,6 +693,14 @@ POOL_KEYS: Final = (
         writers=Writers.SUPERVISORS,
     ),
     KeyKind(
+        "web:request:HASH",
+        "string",
+        "request of the HTTP API, by the hash of sender and `Idempotency-Key`: JSON of its hash, its id, its answer",
+        "a day",
+        loss=Loss.PASSING,
+        writers=Writers.SUPERVISORS,
+    ),
+    KeyKind(
         "selection:CMD",
         "list",
         "tasks that a job applies to",

@@ -191,6 +191,10 @@ class PoolKeys:
         """Key of a one-time link, by the hash of its secret."""
         return f"{self.root}:web:link:{digest}"
 
+    def web_request(self, digest: str) -> str:
+        """Key of the answer to a request of the API, by the hash of its sender and its `Idempotency-Key`."""
+        return f"{self.root}:web:request:{digest}"
+
     def agent_workers(self, agent: str) -> str:
         """Key of the live workers of an agent."""
         return f"{self.root}:agent:{agent}:workers"

@@ -44,7 +44,7 @@ def lines() -> list[str]:
     """Return the lines of the table."""
     rows = [
         "| " + " | ".join((f"`{one.method} {one.path}`", one.danger or "", *answers(one))) + " |"
-        for one in declared_routes()
+        for one in sorted(declared_routes(), key=lambda one: (one.path, one.method))
     ]
     return ["| " + " | ".join(HEADS) + " |", RULE, *rows]
 

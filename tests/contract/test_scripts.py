@@ -301,7 +301,14 @@ def test_key_suffixes() -> None:
     built |= {":agent:*:workers"} if ".. ':workers'" in text else set()
     built |= {":worker:*:notes"} if ".. ':notes'" in text else set()
     # Written without a script, by workers and by the dashboard.
-    assert known == built - {":queue:"} | {":failed_starts", ":web:users", ":web:tokens", ":web:key", ":web:link:"}
+    assert known == built - {":queue:"} | {
+        ":failed_starts",
+        ":web:users",
+        ":web:tokens",
+        ":web:key",
+        ":web:link:",
+        ":web:request:",
+    }
 
 
 def test_lock_suffixes() -> None:

@@ -43,7 +43,7 @@ _last = _LastRun(anyio.Lock())
 @page("/doctor", "doctor.html")
 async def doctor(asked: PageRequest) -> Mapping[str, Any]:
     """Run the checks if the query asks for it."""
-    found, at = await _diagnose(asked.services) if asked.text("run") is not None else (None, None)
+    found, at = await run_checks(asked.services) if asked.text("run") is not None else (None, None)
     findings = () if found is None else found.findings
     return {
         "found": found,
@@ -53,7 +53,8 @@ async def doctor(asked: PageRequest) -> Mapping[str, Any]:
     }
 
 
-async def _diagnose(services: Services) -> tuple[Diagnosis, datetime]:
+async def run_checks(services: Services) -> tuple[Diagnosis, datetime]:
+    """Return the findings of a run of at most `KEPT_S` ago, and its time."""
     async with _last.lock:
         fresh = _last.root == services.keys.root and time.monotonic() - _last.read_s < KEPT_S
         if not fresh or _last.found is None or _last.at is None:

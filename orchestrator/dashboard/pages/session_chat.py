@@ -12,10 +12,11 @@ from orchestrator.dashboard.workspace_rows import session_of
 from orchestrator.views.chat import list_chat_lines, read_chat_page
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from orchestrator.chat.model import StoredMessage
     from orchestrator.dashboard.page import PageRequest
+    from orchestrator.views.chat import ChatLine
 
 CHARS: Final = 2000
 
@@ -25,11 +26,8 @@ async def chat(asked: PageRequest) -> Mapping[str, Any]:
     """Read the chats of a session, and a page of the messages of one."""
     id_, texts = session_of(asked), Texts()
     chats = await list_chat_lines(asked.services, id_)
-    source = asked.query.get("source") or (chats[0].source if chats else "main")
-    before = asked.text("after")
-    if before is not None and not (before.isascii() and before.isdigit() and len(before) < 16):
-        raise InvalidInput(f"{ascii(before)[:80]} is not the number of a message")
-    found = await read_chat_page(asked.services, id_, source, before=None if before is None else read_whole(before))
+    source = source_of(asked, chats)
+    found = await read_chat_page(asked.services, id_, source, before=number_before(asked))
     return {
         "id": id_,
         "chats": chats,
@@ -39,6 +37,23 @@ async def chat(asked: PageRequest) -> Mapping[str, Any]:
         "texts_of_part": Texts.of_part,
         "commands": [as_command("orc", "chat", "show", id_, source=source)],
     }
+
+
+def source_of(asked: PageRequest, chats: Sequence[ChatLine]) -> str:
+    """Return the source of the chat that a query asks for: by default the first of the session."""
+    return asked.query.get("source") or (chats[0].source if chats else "main")
+
+
+def number_before(asked: PageRequest) -> int | None:
+    """Return the number of the message before which a page goes on.
+
+    Raises:
+        InvalidInput: it is no number of a message.
+    """
+    before = asked.text("after")
+    if before is not None and not (before.isascii() and before.isdigit() and len(before) < 16):
+        raise InvalidInput(f"{ascii(before)[:80]} is not the number of a message")
+    return None if before is None else read_whole(before)
 
 
 def _said(texts: Texts, message: StoredMessage) -> tuple[str, str, int]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from orchestrator.dashboard.page import PageRequest
+    from orchestrator.views.memory import RecordPage
 
 AGENTS: Final = 50
 RECORDS: Final = 30
@@ -41,22 +42,10 @@ async def memories(asked: PageRequest) -> Mapping[str, Any]:
 @page("/memory", "memory.html", narrowed=True)
 async def memory(asked: PageRequest) -> Mapping[str, Any]:
     """Read one page of the records of a memory, without vectors."""
-    texts = Texts()
-    given = {name: value for name in OWNERS if (value := asked.query.get(name))}
-    if len(given) != 1:
-        raise InvalidInput("the address names no memory; it ends as ?agent=NAME, ?user=ID or ?domain=NAME")
+    texts, owner = Texts(), owner_of(asked)
+    given = {owner.kind: owner.id}
     kind, tier = asked.text("kind"), asked.text("tier")
-    if tier is not None and tier not in TIERS:
-        raise InvalidInput(f"there is no tier {ascii(tier)[:40]}; there are {' and '.join(TIERS)}")
-    query = MemoryQuery(
-        kinds=() if kind is None else (kind,),
-        tiers=TIERS if tier is None else tuple(each for each in TIERS if each == tier),
-        limit=RECORDS,
-    )
-    ((owner_kind, owner_id),) = given.items()
-    asked.identity.check(agent=given.get("agent"))
-    owner = MemoryOwner(owner_kind, owner_id)
-    found = await read_record_page(asked.services, owner, query, after=asked.text("after"))
+    found = await read_records(asked, owner)
     rows = []
     for record in found.records:
         whole = json_text(record.content)
@@ -74,3 +63,35 @@ async def memory(asked: PageRequest) -> Mapping[str, Any]:
         "texts_of_part": Texts.of_part,
         "commands": [as_command("orc", "memory", "list", *of_agent, **options, kind=kind, tier=tier)],
     }
+
+
+def owner_of(asked: PageRequest) -> MemoryOwner:
+    """Return the owner of the memory that a query names.
+
+    Raises:
+        InvalidInput: it names none, or several.
+        NotFound: the user may not see it.
+    """
+    given = {name: value for name in OWNERS if (value := asked.query.get(name))}
+    if len(given) != 1:
+        raise InvalidInput("the address names no memory; it ends as ?agent=NAME, ?user=ID or ?domain=NAME")
+    asked.identity.check(agent=given.get("agent"))
+    ((kind, id_),) = given.items()
+    return MemoryOwner(kind, id_)
+
+
+async def read_records(asked: PageRequest, owner: MemoryOwner) -> RecordPage:
+    """Read the page of records that a query asks for.
+
+    Raises:
+        InvalidInput: the tier is unknown, or the cursor is none of a memory.
+    """
+    kind, tier = asked.text("kind"), asked.text("tier")
+    if tier is not None and tier not in TIERS:
+        raise InvalidInput(f"there is no tier {ascii(tier)[:40]}; there are {' and '.join(TIERS)}")
+    query = MemoryQuery(
+        kinds=() if kind is None else (kind,),
+        tiers=TIERS if tier is None else tuple(each for each in TIERS if each == tier),
+        limit=RECORDS,
+    )
+    return await read_record_page(asked.services, owner, query, after=asked.text("after"))

@@ -37,13 +37,12 @@ async def tasks(asked: PageRequest) -> Mapping[str, Any]:
     """Read one page of the tasks that match the query, and say how far it looked."""
     wanted: dict[str, Any] = {name: asked.text(name) for name in FILTERS}
     state = asked.text("state")
-    looks_into = any(wanted[name] for name in ("skill", "agent", "reason", "error"))
     found = await read_page(
         asked.services.store,
         TaskFilter(**wanted, states=(state,) if state else ()),
         after=asked.text("after"),
         limit=SHOWN,
-        at_once=LOOKED if looks_into else SHOWN,
+        at_once=at_once(wanted),
         most=LOOKED,
     )
     words = [word for name, option in OPTIONS.items() if wanted[name] for word in (option, wanted[name])]
@@ -56,3 +55,8 @@ async def tasks(asked: PageRequest) -> Mapping[str, Any]:
         "without": asked.without,
         "line": command_line("tasks", "list", *(("--state", state) if state else ()), *words),
     }
+
+
+def at_once(wanted: Mapping[str, Any]) -> int:
+    """Return how many tasks one read of a page returns: more when a filter must look into each."""
+    return LOOKED if any(wanted[name] for name in ("skill", "agent", "reason", "error")) else SHOWN
