@@ -18,6 +18,7 @@ from orchestrator.dashboard.event_stream import EventStream
 from orchestrator.dashboard.live import event
 from orchestrator.dashboard.pages.task_value import masked_bytes, wanted
 from orchestrator.dashboard.route import reads
+from orchestrator.dashboard.who import StreamLogin
 from orchestrator.tasks.output import check_place
 from orchestrator.views.task_values import read_details
 from orchestrator.views.tasks import read_redaction
@@ -58,7 +59,7 @@ async def events(dashboard: Dashboard, identity: Identity, request: Request) -> 
             pass  # it was deleted while it was followed
         await write(event("{}", name="ended"))
 
-    return EventStream(produce, stopping=dashboard.stopping)
+    return EventStream(produce, stopping=dashboard.stopping, login=StreamLogin(dashboard, request, identity))
 
 
 def _hide(one: TaskEvent) -> TaskEvent:
