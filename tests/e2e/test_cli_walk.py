@@ -43,6 +43,7 @@ COMMANDS: Final[dict[str, tuple[str, ...] | None]] = {
     "control list": ("",),
     "control show": ("COMMAND",),
     "tasks submit": ("greet -a name=Ada", "misspelt"),
+    "tasks effects": ("TASK",),
     "tasks list": ("", "--session 101", "--state dead"),
     "tasks show": ("TASK", "DEAD", "TASK --tree"),
     "tasks result": ("TASK", "DEAD"),

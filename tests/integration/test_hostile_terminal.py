@@ -74,6 +74,7 @@ def _shown(tasks: dict[str, str], command: str, folder: Path) -> list[tuple[str,
     ]
     return [
         *of_tasks, *watched, ("status",), ("doctor", "--all"), ("control", "list"), ("control", "show", command),
+        ("tasks", "effects", tasks["raise"]),
         ("control", "list", "--actor", HOSTILE), ("tasks", "list"), ("tasks", "list", "--session", SESSION),
         ("tasks", "list", "--reason-contains", HOSTILE), ("tasks", "list", "--skill", HOSTILE), ("events",),
         ("events", "--session", SESSION), ("sessions", "list"), ("sessions", "show", SESSION),

@@ -89,6 +89,7 @@ def _play(pool: Pool, client: str, key: str) -> None:
     pool.register("w3", Team(agent="bob"))
     (unread,) = pool.put(row(queue="agent:bob"))
     pool.assign("bob")
+    assert pool.refuse_worker("w3")
     pool.deregister("w3")
     assert pool.recover("bob", clean=True) == (1, False)
     pool.cancel(unread)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import sys
+import warnings
 from typing import Annotated, Literal, TypeAlias
 
 from orchestrator.cli.terminal import output
@@ -139,7 +140,12 @@ async def revoke(name: TokenName, /, *, common: Globals = DEFAULTS) -> None:
 def _read_password() -> str:
     if not is_terminal(sys.stdin):
         return sys.stdin.readline().rstrip("\n")
-    password = getpass.getpass("password: ")
-    if getpass.getpass("again: ") != password:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", getpass.GetPassWarning)
+        try:
+            password, again = getpass.getpass("password: "), getpass.getpass("again: ")
+        except getpass.GetPassWarning:
+            raise InvalidInput("this terminal cannot hide a password; send it to the standard input") from None
+    if again != password:
         raise InvalidInput("the two passwords differ; nothing was changed")
     return password
