@@ -86,13 +86,7 @@ def _play(pool: Pool, client: str, key: str) -> None:
     pool.promote()
     while deliveries := pool.deliver("w2"):
         pool.finish(*[(delivery, Verdict(VerdictKind.SUCCEEDED, b"1")) for delivery in deliveries])
-    pool.register("w3", Team(agent="bob"))
-    (unread,) = pool.put(row(queue="agent:bob"))
-    pool.assign("bob")
-    assert pool.refuse_worker("w3")
-    pool.deregister("w3")
-    assert pool.recover("bob", clean=True) == (1, False)
-    pool.cancel(unread)
+    play_refused_worker(pool)
     play_measures(pool)
     play_locks(pool)
     play_lanes(pool)
@@ -108,6 +102,17 @@ def _play(pool: Pool, client: str, key: str) -> None:
         e.id for e in rows
     }
     assert pool.delete(rows[0].id) == [(DeleteStatus.DELETED, TaskState.SUCCEEDED)]
+
+
+def play_refused_worker(pool: Pool) -> None:
+    """Refuse a worker, and recover what it has not read."""
+    pool.register("w3", Team(agent="bob"))
+    (unread,) = pool.put(row(queue="agent:bob"))
+    pool.assign("bob")
+    assert pool.refuse_worker("w3")
+    pool.deregister("w3")
+    assert pool.recover("bob", clean=True) == (1, False)
+    pool.cancel(unread)
 
 
 def play_measures(pool: Pool) -> None:
