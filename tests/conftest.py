@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
     from tests.faultkit.servers import RedisServer
 
+# Before a test of any folder imports them.
+pytest.register_assert_rewrite("tests.helpers.end_state", "tests.fault.main_path")
+
 USUAL_LEVEL: Final = "info"
 FAILED = pytest.StashKey[bool]()
 

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.register_assert_rewrite("tests.helpers.end_state", "tests.fault.main_path")
-
-from tests.helpers.attempt_log import AttemptLog  # noqa: E402 - after the line above
-from tests.helpers.server_matrix import ALL_SERVERS_RARELY, binary_of  # noqa: E402
-from tests.helpers.team import Team  # noqa: E402
+from tests.helpers.attempt_log import AttemptLog
+from tests.helpers.server_matrix import ALL_SERVERS_RARELY, binary_of
+from tests.helpers.team import Team
 
 if TYPE_CHECKING:
     from collections.abc import Callable
