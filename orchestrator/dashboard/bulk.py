@@ -89,6 +89,8 @@ def read_question(action: str, given: Mapping[str, str]) -> BulkQuestion:
     wanted = TaskFilter(**values, states=(state,) if state else ())
     if action == "purge":
         make_command("purge-queue", {"queue": wanted.queue or "", "count": 0})
+        if wanted != TaskFilter(queue=wanted.queue) or line is not None:
+            raise InvalidInput("a purge cancels all that waits in a queue, and takes no other filter")
     if wanted.empty or (line is not None and wanted.skill is None):
         raise InvalidInput("a bulk action needs a filter; choose a state, skill, agent, session, tag or queue first")
     return BulkQuestion(action, wanted, line)
@@ -101,7 +103,8 @@ async def give_job(name: str, dashboard: Dashboard, identity: Identity, form: Ma
         InvalidInput: the filter, the tasks, the reason or the typed name are missing or wrong.
         CommandRefused: Redis did not accept it.
     """
-    question = read_question(name, form)
+    # `reason` is why the job is given, not what the reasons of its tasks contain.
+    question = read_question(name, {**form, "reason": form.get("filter-reason", "")})
     reason = form.get("reason", "")
     if JOBS[name].danger == "C" and not reason:
         raise InvalidInput("this action needs a reason")

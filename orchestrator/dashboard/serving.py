@@ -63,7 +63,7 @@ async def serve(settings: Settings, *, started: Callable[[Serving], None], any_p
     Args:
         settings: of the pool and the dashboard.
         started: called when it listens.
-        any_port: takes a free port when that of the settings is taken.
+        any_port: takes a free port when that of the settings is taken, at an address of its own machine alone.
 
     Raises:
         ConfigError: the address is not free, or others can reach it and it has no users.
@@ -79,7 +79,7 @@ async def serve(settings: Settings, *, started: Callable[[Serving], None], any_p
                 f"the dashboard would listen at {chosen.host}, where others can reach it, and it has no users; add one "
                 "with `orc web user add NAME --role admin`, or listen at 127.0.0.1"
             )
-        listener = _listen(chosen, any_port=any_port)
+        listener = _listen(chosen, any_port=any_port and loopback)
         port = listener.getsockname()[1]
         url = f"http://{_host_of_url(chosen.host)}:{port}{dashboard.base}/"
         link = None if users else f"{url}login?link={await dashboard.accounts.make_link()}"

@@ -7,6 +7,7 @@ in the order in which tasks move, so that a task that moves meanwhile is found t
 from __future__ import annotations
 
 import binascii
+import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,6 +39,7 @@ _ENDS_READS: Final = 5
 """Commands of one read of the stream of ends, when it has other ends than those that are wanted."""
 _DELIVERED: Final = frozenset({TaskState.ASSIGNED, TaskState.RUNNING, TaskState.CANCELLING})
 _IN_ONE_KEY: Final = frozenset({TaskState.DEAD, TaskState.SCHEDULED, TaskState.AWAITING_INPUT})
+_SCORE: Final = re.compile(r"-?(?:inf|[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)")
 _NEWEST: Final = "\x7f"
 """Sorts behind every id of a task."""
 
@@ -118,6 +120,11 @@ class _Candidate(NamedTuple):
     known: TaskState | None = None
 
 
+def _is_score(text: str) -> bool:
+    """Return whether a part of a cursor, which comes from outside, is a score as Redis writes it."""
+    return _SCORE.fullmatch(text) is not None
+
+
 # ---------------------------------------------------------------------------------------------------------- the places
 
 
@@ -148,6 +155,8 @@ class _Sorted:
         if not after:
             return self._candidates(await store.execute("ZRANGE", self.key, 0, count - 1, *order, "WITHSCORES"))
         score, _, member = after.partition(" ")
+        if not _is_score(score):
+            raise InvalidInput("the cursor is not one of a list of tasks; give one as it was returned")
         end = "-inf" if self.newest_first else "+inf"
         by_score = ("BYSCORE", *order, "LIMIT", 0, count, "WITHSCORES")
         flat = await store.execute("ZRANGE", self.key, score, end, *by_score)

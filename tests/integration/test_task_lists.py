@@ -16,6 +16,7 @@ from orchestrator.client.session_actions import delete_session
 from orchestrator.core.formats import Feature
 from orchestrator.store.store import Store
 from orchestrator.tasks import selecting, walking
+from orchestrator.tasks.walking import Cursor
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.terminal import Terminal
 
@@ -276,6 +277,9 @@ async def test_invalid_questions(team: LocalTeam) -> None:
     for wanted, after in ((TaskFilter(), page.cursor), (TaskFilter(session="s"), page.cursor), (TaskFilter(), "?")):
         with pytest.raises(InvalidInput, match="cursor"):
             await tasks.page(wanted, after=after)
+    forged = Cursor("dead", "", "(5 x").text
+    with pytest.raises(InvalidInput, match="cursor"):
+        await tasks.page(TaskFilter(states=["dead"]), after=forged)
     with pytest.raises(InvalidInput, match="limit"):
         await tasks.page(limit=0)
     for wrong in ({"parent": "x"}, {"session": ""}, {"tag": "x" * 300}, {"states": ["done"]}):

@@ -174,15 +174,9 @@ for _kind, _model in GIVEN.items():
 
 
 class JobBody(Body):
-    """Tasks, and the filter that selected them, which the record tells. At least one condition is needed."""
+    """A job for many tasks."""
 
     reason: Reason = ""
-    skill: Text | None = None
-    agent: Text | None = None
-    session: Text | None = None
-    tag: Text | None = None
-    parent: Text | None = None
-    state: Text | None = None
     typed: Text | None = Field(
         default=None,
         description="Queue, skill or agent of the filter, else the pool. Needed for above 20 tasks, and to delete or "
@@ -191,9 +185,15 @@ class JobBody(Body):
 
 
 class TasksBody(JobBody):
-    """Tasks of a job."""
+    """Tasks, and the filter that selected them, which the record tells. At least one condition is needed."""
 
     tasks: tuple[Text, ...] = Field(min_length=1, max_length=MOST, description="Ids of the tasks.")
+    skill: Text | None = None
+    agent: Text | None = None
+    session: Text | None = None
+    tag: Text | None = None
+    parent: Text | None = None
+    state: Text | None = None
 
 
 class PurgeBody(JobBody):

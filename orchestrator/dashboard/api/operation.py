@@ -7,6 +7,7 @@ a page or a form.
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
@@ -15,7 +16,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from orchestrator.control.commands import first_error
-from orchestrator.core.errors import InvalidInput
+from orchestrator.core.errors import InvalidInput, StoreError
 from orchestrator.core.reading import read_text, read_whole
 from orchestrator.dashboard.api.kept_answers import claim, keep, read_key
 from orchestrator.dashboard.api.problems import PREFIX
@@ -244,7 +245,9 @@ async def _change(
         answer = encode(await change(ApiCall(dashboard, identity, request.path_params, first.id), body))
     finally:
         dashboard.forget_reads()
-    await keep(services, identity, key, msgspec.structs.replace(first, answer=read_text(answer)))
+    # The change is made; without the kept answer, a repeat goes on under the same id.
+    with suppress(StoreError):
+        await keep(services, identity, key, msgspec.structs.replace(first, answer=read_text(answer)))
     return reply(answer)
 
 

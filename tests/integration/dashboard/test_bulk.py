@@ -182,6 +182,7 @@ async def test_bad_questions(team: LocalTeam) -> None:
         ("/bulk/retry", 400),
         ("/bulk/retry?line=x", 400),
         ("/bulk/purge?queue=nothing", 400),
+        ("/bulk/purge?queue=skill:x&session=s", 400),
         ("/bulk/cancel?state=nope", 400),
     ):
         assert (await web.get(path)).status_code == status, path
@@ -199,4 +200,9 @@ async def test_bad_questions(team: LocalTeam) -> None:
         assert said in answer.text
     answer = await web.post("/bulk/purge", {"id": new_task_id(), "queue": "skill:x", "reason": "x", "typed": "skill:x"})
     assert "no time of its question" in answer.text
+    purge = {"id": new_task_id(), "queue": "skill:x", "session": "s", "until": "1", "reason": "x", "typed": "skill:x"}
+    assert "takes no other filter" in (await web.post("/bulk/purge", purge)).text
+    # The reason of a job is no filter.
+    answer = await web.post("/bulk/cancel", {"id": new_task_id(), "tasks": new_task_id(), "reason": "x"})
+    assert "needs a filter" in answer.text
     assert not await list_commands(team.services)
