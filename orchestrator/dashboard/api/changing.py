@@ -83,8 +83,8 @@ class AnswerBody(Body):
     """An answer to a question of a task."""
 
     value: Any = Field(description="JSON value; one of the options, if the question has some.")
-    question: Annotated[int, Field(ge=1, le=99_999)] | None = Field(
-        default=None, description="Number of the question; the latest by default."
+    question: Annotated[int, Field(ge=1, le=99_999)] = Field(
+        description="Number of the question, so that a repeat answers no later one."
     )
 
 

@@ -80,9 +80,9 @@ async def test_a_task_by_the_api_alone(team: LocalTeam) -> None:
     await wait_for(lambda: _asks(api), "the question")
     (question,) = (await api.read("/questions"))["questions"]
     assert (question["task"]["id"], question["question"]["question"]) == (asked, "which?")
-    refused = _problem(await api.post(f"/tasks/{asked}/answer", {"value": "blue"}), 400)
+    refused = _problem(await api.post(f"/tasks/{asked}/answer", {"value": "blue", "question": 1}), 400)
     assert "none of the options" in refused["detail"]
-    given = await api.post(f"/tasks/{asked}/answer", {"value": 2})
+    given = await api.post(f"/tasks/{asked}/answer", {"value": 2, "question": 1})
     assert given.json() == {"status": "answered", "question": 1}
     await api.events(asked)
     assert await api.read(f"/tasks/{asked}/result") == 2
