@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import StoreError
 from orchestrator.core.ids import decode_foreign, encode_foreign
-from orchestrator.core.reading import read_text, read_whole
+from orchestrator.core.reading import read_text, read_whole, readable
 from orchestrator.tasks.queries import TaskRow, rows_of
 from orchestrator.tasks.records import list_records, read_each
 from orchestrator.tasks.selecting import RETRYABLE
@@ -75,7 +75,8 @@ async def sessions(store: Store, *, limit: int) -> list[SessionSummary]:
             [command for key in lists for command in (("LLEN", key), ("LINDEX", key, -1))]
             + [("HMGET", keys.dropped_of_sessions, *encoded)]
         )
-        *sizes, dropped = replies
+        *sizes, found_dropped = replies
+        dropped = readable(found_dropped, [None] * len(encoded))
         for n, name in enumerate(encoded):
             length, newest = sizes[2 * n], sizes[2 * n + 1]
             if isinstance(length, StoreError) or isinstance(newest, StoreError) or newest is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import DamagedData, InvalidInput, StoreError
 from orchestrator.core.ids import decode_foreign
-from orchestrator.core.reading import read_text, read_whole
+from orchestrator.core.reading import read_text, read_whole, readable
 from orchestrator.store.keys import CHATS, META
 from orchestrator.tasks import families
 from orchestrator.tasks.model import TaskState  # noqa: TC001 - public dataclasses keep their types resolvable
@@ -138,7 +138,8 @@ async def _lines(services: Services, listed: Sequence[tuple[int, str]]) -> list[
             ("ZCARD", scope.key("locks")),
             ("HLEN", scope.key(CHATS)),
         ]
-    dropped, *replies = await services.store.pipeline(commands)
+    found_dropped, *replies = await services.store.pipeline(commands)
+    dropped = readable(found_dropped, [None] * len(listed))
     rows = [replies[first : first + 5] for first in range(0, len(replies), 5)]
     newest = [_text(row[1]) for row in rows]
     records = await read_each(services.store, [id_ for id_ in newest if id_ is not None], *LISTED)

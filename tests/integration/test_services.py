@@ -27,7 +27,7 @@ from orchestrator.tasks.scripts import cancel
 from orchestrator.testing.waiting import wait_for
 from tests.faultkit.servers import RedisServer
 from tests.helpers.cases import each_case
-from tests.helpers.local_team import TIMEOUT_S, local_settings
+from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,16 +133,18 @@ async def test_a_lost_floor_returns(team: LocalTeam) -> None:
     await wait_for(returned, "the floor")
 
 
-async def test_a_feature_waits_for_the_floor(team: LocalTeam) -> None:
+async def test_a_feature_waits_for_the_floor(settings: Settings) -> None:
     """A feature that older programs would misread is refused until the floor is raised; no restart is needed then."""
-    store, keys = team.services.store, team.services.keys
-    await store.execute("SET", keys.format, OLDEST_FORMAT)
-    orc = await team.client()
-    message = f"needs programs of format {FORMAT}, and pool .* admits format {OLDEST_FORMAT}; .*orc upgrade finish"
-    with pytest.raises(UpgradeUnfinished, match=message):
+    # A supervisor that leads raises the floor again to the one that it has seen.
+    async with run_local_team(settings, supervised=False) as team:
+        store, keys = team.services.store, team.services.keys
+        await store.execute("SET", keys.format, OLDEST_FORMAT)
+        orc = await team.client()
+        message = f"needs programs of format {FORMAT}, and pool .* admits format {OLDEST_FORMAT}; .*orc upgrade finish"
+        with pytest.raises(UpgradeUnfinished, match=message):
+            await orc.services.store.require(Feature.LARGE_COSTS)
+        await store.execute("SET", keys.format, FORMAT)
         await orc.services.store.require(Feature.LARGE_COSTS)
-    await store.execute("SET", keys.format, FORMAT)
-    await orc.services.store.require(Feature.LARGE_COSTS)
 
 
 @pytest.mark.parametrize("pool", ["default", "mail"])
