@@ -21,7 +21,7 @@ async def test_paths(team: LocalTeam, redis_client: redis.Redis, stored: bytes) 
     async with workspace.edit() as space:
         await space.set("sound", 1)
         await space.set("damaged", 2)
-    (key,) = redis_client.keys("*:ws:doc")
+    (key,) = redis_client.keys(f"{team.settings.prefix}:*:ws:doc")
     redis_client.hset(key, "damaged", stored)
     snapshot = await workspace.snapshot()
     assert list(snapshot.paths) == ["sound"]
