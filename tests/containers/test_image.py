@@ -216,7 +216,7 @@ def git(*arguments: str) -> str:
 
 
 def test_sizes_are_those_of_the_guide(image: MountedImage) -> None:
-    """The table of the guide has the size of each layer, within a tenth or, as it grows with each issue, 1.5 MB."""
+    """The table of the guide has the size of each layer, within a tenth or, as it grows with each issue, 3 MB."""
     table = "\n".join(section("docs/guides/containers.md", "Size"))
     shown = [int(size) for size in re.findall(r"^\| .+ \| (\d+) \|$", table, re.MULTILINE)]
     root = image.root
@@ -225,7 +225,7 @@ def test_sizes_are_those_of_the_guide(image: MountedImage) -> None:
     environment = size_of(root / "opt/orc")
     project = size_of(packages / "orchestrator")
     measured = (whole - environment, environment - project, project)
-    assert shown == [pytest.approx(bytes_ / 1e6, rel=0.1, abs=1.5) for bytes_ in measured]
+    assert shown == [pytest.approx(bytes_ / 1e6, rel=0.1, abs=3) for bytes_ in measured]
 
 
 def size_of(folder: Path) -> int:
