@@ -12,13 +12,15 @@ local name       = ARGV[3]            -- str: name of the effect
 local before     = ARGV[4]            -- str: stored value that the attempt has read; empty: none
 local value      = ARGV[5]            -- str: new value without its ms, JSON
 local most       = tonumber(ARGV[6])  -- int: effects that a task has at most
-local now_arg    = ARGV[7]            -- time: test override, microseconds
+local told       = ARGV[7]            -- str: the step in words, for followers of the task; empty: not for them
+local now_arg    = ARGV[8]            -- time: test override, microseconds
 --@include time: now_us, integer
---@include record: read_task
+--@include record: read_task, attempt_number
+--@include output: append_event
 
 local task_key = pool .. ':task:' .. id
 local effect = 'effect:' .. name
-local task = read_task(task_key, 'state', 'gen', 'effects', effect)
+local task = read_task(task_key, 'state', 'gen', 'effects', 'out', 'fails', 'deaths', effect)
 if task.state ~= 'assigned' or task.gen ~= generation then return {'stale'} end
 local stored = task.effect or ''
 if stored ~= before then
@@ -32,4 +34,7 @@ if not task.effect then
 end
 stored = integer(math.floor(now_us(now_arg) / 1000)) .. ' ' .. value
 redis.call('HSET', task_key, effect, stored, 'effects', count)
+if task.out and told ~= '' then
+  append_event(pool, id, generation, attempt_number(task.fails, task.deaths), 'effect', told)
+end
 return {'stored', stored}

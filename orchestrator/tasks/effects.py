@@ -15,6 +15,7 @@ from orchestrator.tasks.records import effect_field, read_record
 
 if TYPE_CHECKING:
     from orchestrator.store.store import Store
+    from orchestrator.tasks.records import TaskRecord
 
 MOST_EFFECTS: Final = 500
 """Effects that a task has at most."""
@@ -106,6 +107,21 @@ def unpack_effect(stored: bytes) -> StoredEffect:
     return effect if effect.begun_ms else msgspec.structs.replace(effect, begun_ms=read_whole(ms))
 
 
+def describe_step(name: str, before: bytes | None, effect: bytes) -> str:
+    """Return a step of an effect in words, as `charge: begun`; nothing of a question, which is an event of its own.
+
+    Args:
+        name: of the effect.
+        before: what is stored; None: nothing.
+        effect: as `pack_effect` returned it.
+    """
+    new, old = _decode(effect), None if before is None else unpack_effect(before)
+    told = f"{name}: {new.state}"
+    if new.decisions and (old is None or old.decisions != new.decisions):
+        return f"{told}, {_words(new.decisions[-1])}"
+    return "" if old is not None and old.state == new.state else told
+
+
 async def read_effects(store: Store, id_: str) -> tuple[TaskEffect, ...]:
     """Read the effects of a task, in the order of their last begin. Values that no worker wrote are left out.
 
@@ -116,6 +132,11 @@ async def read_effects(store: Store, id_: str) -> tuple[TaskEffect, ...]:
     record = await read_record(store, id_)
     if not record.exists:
         raise NotFound(f"task {id_} does not exist; its retention may have passed")
+    return effects_of(record)
+
+
+def effects_of(record: TaskRecord) -> tuple[TaskEffect, ...]:
+    """Return the effects in a record, as `read_effects` does."""
     stem = effect_field("")
     stored = [(name.removeprefix(stem), value) for name, value in record.fields_of(stem)]
     return tuple(sorted(read_readable(_shown, stored), key=lambda effect: (effect.begun_at, effect.name)))
@@ -131,5 +152,9 @@ def _shown(named: tuple[str, bytes]) -> TaskEffect:
         None if effect.state == "begun" else from_instant_ms(read_whole(stored.partition(b" ")[0])),
         effect.worker,
         effect.asked or None,
-        tuple(f"{decision.what} by {decision.by}" for decision in effect.decisions),
+        tuple(_words(decision) for decision in effect.decisions),
     )
+
+
+def _words(decision: EffectDecision) -> str:
+    return f"{decision.what} by {decision.by}"

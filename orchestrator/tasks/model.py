@@ -401,8 +401,8 @@ class TaskEvent:
     Attributes:
         id: its position; `events(after=id)` continues behind it.
         kind: `assigned`, `progress`, `output`, `retried`, `snoozed`, `given_back`, `taken_back`, `requeued`, `asked`,
-            `answered`, `unanswered` (the deadline of a question has passed), or the final state. The first event may
-            be `scheduled`, `ready` or `awaiting_input`: the state at that time.
+            `answered`, `unanswered` (the deadline of a question has passed), `effect` (a step of an effect), or the
+            final state. The first event may be `scheduled`, `ready` or `awaiting_input`: the state at that time.
         attempt: the attempt it belongs to; the next one while the task waits.
         at: when the server stored it.
         agent: of `assigned`: the agent.
@@ -411,7 +411,7 @@ class TaskEvent:
             number of the question in its task, from 1.
         data: of `output`: the emitted JSON value; of `answered`: the answer; of `asked`: the options, if any.
         reason: reason of the end of the attempt, or of an end without a result; of `asked`: the question; of
-            `answered`: the actor.
+            `answered`: the actor; of `effect`: its name, state, and a decision about an unknown outcome.
     """
 
     id: str

@@ -503,9 +503,13 @@ def effect(
     before: bytes,
     value: bytes,
     most: int,
+    told: str,
     now_us: str = "",
 ) -> Call[EffectReply]:
-    """Store a step of an effect, if `before` is stored (empty: none) and the task has at most `most` effects."""
+    """Store a step of an effect, if `before` is stored (empty: none) and the task has at most `most` effects.
+
+    Followers of the task read `told`, if it is not empty.
+    """
     args: Arguments = {
         "pool": keys.root,
         "id": id_,
@@ -514,6 +518,7 @@ def effect(
         "before": before,
         "value": value,
         "most": most,
+        "told": told,
         "now_arg": now_us,
     }
     return Call("tasks/effect", args, lambda reply: EffectReply(read_text(reply[0]), *reply[1:]))

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Final, Literal
 from orchestrator.core.errors import NotFound
 from orchestrator.core.ids import check_task_id
 from orchestrator.payloads.reference import is_reference, unpack_reference
+from orchestrator.tasks.effects import effects_of
 from orchestrator.tasks.values import ARGS, field_of, is_apart, size_of
 from orchestrator.why import lookup
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
+    from orchestrator.tasks.effects import TaskEffect
     from orchestrator.tasks.records import TaskRecord
     from orchestrator.why.model import TaskInfo, Why
 
@@ -54,6 +56,7 @@ class TaskDetails:
         args: None if they were not kept after the success.
         result: None before a success.
         redacted: its skill hides its data.
+        effects: what `ctx.effect` has begun, in the order of their last begin.
     """
 
     info: TaskInfo
@@ -61,6 +64,7 @@ class TaskDetails:
     args: StoredPart | None
     result: StoredPart | None
     redacted: bool
+    effects: tuple[TaskEffect, ...]
 
 
 async def read_details(services: Services, id_: str) -> TaskDetails:
@@ -72,7 +76,7 @@ async def read_details(services: Services, id_: str) -> TaskDetails:
     """
     info, why, record, redacted = await lookup.info_without_values(services.store, check_task_id(id_))
     args, result = _parts(info, record)
-    return TaskDetails(info, why, args, result, redacted)
+    return TaskDetails(info, why, args, result, redacted, effects_of(record))
 
 
 def _parts(info: TaskInfo, record: TaskRecord) -> tuple[StoredPart | None, StoredPart | None]:

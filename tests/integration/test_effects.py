@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from orchestrator import (
     InvalidInput,
     NotFound,
     TaskContext,
+    TaskEvent,
     TaskFailed,
     TaskState,
     UpgradeUnfinished,
@@ -81,6 +83,35 @@ async def test_results_are_kept(team: LocalTeam) -> None:
     assert effect.begun_at <= effect.ended_at
     with pytest.raises(NotFound, match="does not exist"):
         await team.orc.tasks.effects("0" * 8 + "-0000-7000-8000-" + "0" * 12)
+
+
+async def test_the_log_of_the_session(team: LocalTeam) -> None:
+    """The events of the session tell each step of an effect, and the question about it once."""
+    till, agent = Till(TimeoutError("no answer"), EffectNotDone()), Agent("clerk")
+
+    @agent.skill
+    async def buy(ctx: TaskContext) -> Any:
+        await ctx.emit("before")
+        return await ctx.effect("charge", till.charge, 12)
+
+    await team.work(agent)
+    handle = await team.orc.submit("buy", session="shop", max_attempts=5)
+    await asks(handle, 1)
+    await handle.answer("not done", actor="ada")
+    await handle.result(TIMEOUT_S)
+    async with aclosing(team.orc.session("shop").events(block=0.3)) as events:
+        told = [
+            event.event.reason
+            async for event in events
+            if isinstance(event.event, TaskEvent) and event.kind == "effect"
+        ]
+    assert told == [
+        "charge: begun",
+        "charge: begun, not done by ada",
+        "charge: not done",
+        "charge: begun",
+        "charge: done",
+    ]
 
 
 async def test_the_blocking_client(team: LocalTeam) -> None:

@@ -338,7 +338,14 @@ class Pool:
         return self.call(call)
 
     def effect(
-        self, delivery: Delivery, name: str = "pay", before: bytes = b"", value: bytes = b"{}", most: int = 500
+        self,
+        delivery: Delivery,
+        name: str = "pay",
+        *,
+        before: bytes = b"",
+        value: bytes = b"{}",
+        most: int = 500,
+        told: str = "",
     ) -> tuple[str, bytes]:
         """Run effect."""
         call = task_scripts.effect(
@@ -349,6 +356,7 @@ class Pool:
             before=before,
             value=value,
             most=most,
+            told=told,
         )
         return self.call(call)
 

@@ -16,7 +16,7 @@ from orchestrator.limits.limits import Limits
 from orchestrator.memory.memory import Memory
 from orchestrator.services import bind_scope
 from orchestrator.tasks import scripts
-from orchestrator.tasks.effects import MOST_EFFECTS
+from orchestrator.tasks.effects import MOST_EFFECTS, describe_step
 from orchestrator.tasks.records import TaskRecord, effect_field, numbered_field, once_field, read_record
 from orchestrator.workers.asking import AnswerSource, Asking
 from orchestrator.workers.effects import EffectCalls, EffectRecord
@@ -258,6 +258,7 @@ class AttemptRecord:
             before=before or b"",
             value=effect,
             most=MOST_EFFECTS,
+            told=describe_step(name, before, effect),
         )
         done = await store.call(call, retry_for_s=self._services.settings.redis.command_timeout_s)
         match done.status:

@@ -30,6 +30,7 @@ PREVIEW_CHARS: Final = 4096
 ERRORS: Final = 5
 ERROR_CHARS: Final = 8 * 1024
 CHILDREN: Final = 20
+EFFECTS: Final = 20
 SAID: Final[Mapping[str, str]] = {
     "cancel:ended": "The task was cancelled.",
     "cancel:signalled": "Its worker was told to stop it.",
@@ -83,6 +84,8 @@ async def task(asked: PageRequest) -> Mapping[str, Any]:
         "spans": [(span, lasted(span, now)) for span in spans],
         "timeline": draw(spans, now),
         "errors": [(len(info.errors) - n, error[:ERROR_CHARS]) for n, error in enumerate(shown_errors)],
+        "effects": details.effects[-EFFECTS:],
+        "effects_total": len(details.effects),
         "children": info.children[-CHILDREN:],
         "children_total": len(info.children) + info.children_dropped,
         "lines": [line_of(one, hidden=details.redacted) for one in output.events],
@@ -107,6 +110,8 @@ def commands_of(info: TaskInfo) -> list[str]:
     question = next((one for one in info.questions if one.open), None)
     if question is not None:
         commands.append(f"orc tasks answer {info.id} ANSWER --question {question.number}")
+    if info.effects:
+        commands.append(f"orc tasks effects {info.id}")
     if info.children:
         commands.append(f"orc tasks show {info.id} --tree")
     if info.session is not None and info.session.isprintable():

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import anyio
 import pytest
 
-from orchestrator import Agent, TaskContext, TaskFailed
+from orchestrator import Agent, EffectDone, TaskContext, TaskFailed
 from orchestrator.dashboard import task_output
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.web_client import WebClient
@@ -220,3 +220,25 @@ async def test_output_of_many_lines(team: LocalTeam, monkeypatch: pytest.MonkeyP
     await _follow(web, f"/tasks/{handle.id}/output", seen, until="event: ended")
     assert _lines(seen) == list(range(100))
     assert "".join(seen).count('hx-swap="innerHTML"') >= 2
+
+
+async def test_effects(team: LocalTeam) -> None:
+    """The page lists the effects of a task with their states and decisions, and names the command that does."""
+    agent = Agent("clerk")
+
+    @agent.skill
+    async def buy(ctx: TaskContext) -> str:
+        async def charge() -> None:
+            raise TimeoutError
+
+        return str(await ctx.effect("<b>charge", charge, check=lambda: EffectDone(ctx.attempt)))
+
+    await team.work(agent)
+    handle = await team.orc.submit("buy", max_attempts=5)
+    await handle.result(timeout=TIMEOUT_S)
+    web = WebClient(team.orc)
+    await web.log_in()
+    page = (await web.get(f"/tasks/{handle.id}")).text
+    assert re.search(r'<th scope="row" class="text">&lt;b&gt;charge</th><td>done</td>', page)
+    assert "done by check" in page
+    assert f"orc tasks effects {handle.id}" in page

@@ -68,6 +68,24 @@ def test_later_attempts(pool: Pool) -> None:
     assert pool.task(first.task_id)["effect:pay"].endswith(" 1")
 
 
+def test_followed(pool: Pool) -> None:
+    """Who follows a task reads each step in words once; a task that nobody follows has no stream."""
+    pool.register()
+    pool.put()
+    first = pool.one()
+    pool.put()
+    other = pool.one()
+    pool.watch(first.task_id)
+    begun = pool.effect(first, told="pay: begun")[1]
+    pool.effect(first, told="pay: begun")
+    pool.effect(first, before=begun, value=b"1", told="")
+    pool.effect(other, told="pay: begun")
+    assert [entry for entry in pool.out(first.task_id) if "effect" in entry] == [
+        ("effect", first.generation, 1, "pay: begun")
+    ]
+    assert pool.out(other.task_id) == []
+
+
 def test_full(pool: Pool) -> None:
     """A task has at most so many effects; the known ones go on."""
     pool.register()

@@ -26,7 +26,7 @@ def _task(state: TaskState, why: Why, *history: TaskAttempt, ended: float | None
         priority=2, session=None, tags=(), key=None, parent=None, attempts=1, submitted_at=T0,
         ended_at=None if ended is None else _at(ended), history=history,
     )  # fmt: skip
-    return TaskDetails(info, why, None, None, redacted=False)
+    return TaskDetails(info, why, None, None, redacted=False, effects=())
 
 
 def _attempt(number: int, outcome: AttemptOutcome | None, *at: float) -> TaskAttempt:
