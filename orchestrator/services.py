@@ -214,7 +214,12 @@ def _endpoint(url: str | RedisUrl, settings: Settings) -> Endpoint:
 
 @asynccontextmanager
 async def open_services(
-    settings: Settings | LiveSettings, *, name: str, floor: Floor | None = None, shared: PoolParts | None = None
+    settings: Settings | LiveSettings,
+    *,
+    name: str,
+    floor: Floor | None = None,
+    shared: PoolParts | None = None,
+    brief: bool = False,
 ) -> AsyncIterator[Services]:
     """Connect, check the data format, load the scripts.
 
@@ -223,6 +228,8 @@ async def open_services(
         name: shown in CLIENT LIST, with the pool and the format of this program.
         floor: of a worker that has checked the format, and acts on changes itself.
         shared: in a process of several pools.
+        brief: of a command that ends soon: each script is read and loaded by its first call, because reading all takes
+            longer than such a command.
 
     Raises:
         StoreError: Redis does not answer, or the pool does not admit this version of the program.
@@ -234,7 +241,8 @@ async def open_services(
         async with Store(where, keys, name=label_connection(name, keys.root), floor=floor) as store:
             if floor is None:
                 await store.check_format()
-            await store.load_scripts()
+            if not brief:
+                await store.load_scripts()
             yield Services(live, where, keys, store, shared.turns)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from anyio import to_thread
+
 from orchestrator.core.errors import ServerRefused
 from orchestrator.core.reading import read_text
 from orchestrator.doctor.findings import ok, problem
-from orchestrator.store.script_files import all_scripts
+from orchestrator.store.script_files import read_all_scripts
 from orchestrator.store.store import format_mismatch
 
 if TYPE_CHECKING:
@@ -43,7 +45,8 @@ async def check_scripts(
     context: CheckContext, *, scripts: Mapping[str, ScriptFile] | None = None
 ) -> list[DoctorFinding]:
     """Report scripts that the server cannot compile, or that have another hash there."""
-    scripts = all_scripts() if scripts is None else scripts
+    if scripts is None:
+        scripts = {script.name: script for script in await to_thread.run_sync(read_all_scripts)}
     texts = [script.text for script in scripts.values()]
     try:
         replies = await context.store.execute("EVAL_RO", _PROBE, 0, *texts)

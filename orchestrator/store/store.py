@@ -47,7 +47,7 @@ from orchestrator.store.long_read import LongRead
 from orchestrator.store.outage import Outages
 from orchestrator.store.retry import repeat, repeat_sync
 from orchestrator.store.router import Router, SyncRouter
-from orchestrator.store.script_files import all_scripts
+from orchestrator.store.script_files import all_scripts, read_all_scripts
 from orchestrator.store.sentinel_locator import SentinelLocator
 from orchestrator.store.server_info import COMMAND_SECTIONS, OLDEST, SECTIONS, read_command_stats, read_info
 from orchestrator.store.shared_hints import SharedHints
@@ -428,7 +428,7 @@ class Store:
             every: load all scripts, for programs whose users may load none.
         """
         # The first call reads and compiles all files, for longer than a loop may stand still.
-        read = (await to_thread.run_sync(all_scripts)).values()
+        read = await to_thread.run_sync(read_all_scripts)
         scripts = [script for script in read if every or script.may_only_read]
 
         async def load() -> int:

@@ -15,7 +15,7 @@ from orchestrator.core.errors import StoreError
 from orchestrator.services import open_services
 from orchestrator.store.locator import FixedLocator
 from orchestrator.store.replicas import Lag, ReplicaLocator, find_shards, measure_lag, read_replication
-from orchestrator.store.script_files import all_scripts
+from orchestrator.store.script_files import read_all_scripts
 from orchestrator.store.store import Store
 
 if TYPE_CHECKING:
@@ -79,7 +79,9 @@ class PoolViews:
 
 @asynccontextmanager
 async def open_views(settings: Settings, *, name: str) -> AsyncIterator[PoolViews]:
-    """Open a pool for views, where the setting `redis.views` says. Replicas that do not answer are left out.
+    """Open a pool for the views of a command, where the setting `redis.views` says.
+
+    Replicas that do not answer are left out.
 
     Args:
         settings: of the pool.
@@ -88,7 +90,7 @@ async def open_views(settings: Settings, *, name: str) -> AsyncIterator[PoolView
     Raises:
         StoreError: the primary does not answer, or the pool does not admit this version of the program.
     """
-    async with open_services(settings, name=name) as services:
+    async with open_services(settings, name=name, brief=True) as services:
         if settings.redis.views == "primary":
             yield PoolViews(services)
             return
@@ -160,7 +162,7 @@ async def _choose(services: Services, shard: Shard) -> _Choice:
 async def _prepare(store: Store) -> None:
     """Check that a replica answers reads, which it may refuse without its primary, and has the scripts for them."""
     await store.execute("EXISTS", store.keys.format)
-    scripts = [script for script in (await to_thread.run_sync(all_scripts)).values() if script.reads_only]
+    scripts = [script for script in await to_thread.run_sync(read_all_scripts) if script.reads_only]
     known = await store.execute("SCRIPT", "EXISTS", *[script.sha for script in scripts])
     # A replica gets no scripts from its primary. One round trip, because it may be far away.
     missing = [script for script, is_known in zip(scripts, known, strict=True) if not is_known]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -16,9 +16,9 @@ from orchestrator.core.errors import UpgradeUnfinished
 from orchestrator.core.formats import FORMAT, OLDEST_FORMAT, Feature
 from orchestrator.core.ids import new_task_id
 from orchestrator.services import open_services, resolve_settings
-from orchestrator.store import store
+from orchestrator.store import script_files, store
 from orchestrator.store.keys import PoolKeys
-from orchestrator.store.script_files import all_scripts
+from orchestrator.store.script_files import all_scripts, read_all_scripts
 from orchestrator.store.server_info import read_info
 from orchestrator.store.store import Endpoint, Store
 from orchestrator.supervisor.daemon import run_supervisor
@@ -67,11 +67,11 @@ async def test_opening_reads_the_scripts_in_a_thread(settings: Settings, monkeyp
     """The event loop of the program goes on while all files are read and compiled."""
     threads: set[int] = set()
 
-    def in_thread() -> dict[str, ScriptFile]:
+    def in_thread() -> list[ScriptFile]:
         threads.add(threading.get_ident())
-        return all_scripts()
+        return read_all_scripts()
 
-    monkeypatch.setattr(store, "all_scripts", in_thread)
+    monkeypatch.setattr(store, "read_all_scripts", in_thread)
     async with open_services(settings, name="s"):
         assert threads
         assert threading.get_ident() not in threads
@@ -191,6 +191,24 @@ async def test_a_start_loads_only_scripts_for_readers(prefix: str) -> None:
             call = cancel(services.keys, ids=[new_task_id()], reason="")
             assert (await services.store.call(call)).answers == [(CancelStatus.UNKNOWN, None)]
             assert await loaded() == {*at_start, "tasks/cancel"}
+
+
+async def test_a_short_command_reads_and_loads_what_it_calls(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read all scripts takes longer than most commands, so that these read one when they call it."""
+    plain, read = script_files.load_script, list[str]()
+
+    def load(root: Any, name: str, modules: Any) -> ScriptFile:
+        read.append(name)
+        return plain(root, name, modules)
+
+    monkeypatch.setattr(script_files, "load_script", load)
+    script_files.all_scripts.cache_clear()
+    with RedisServer() as server:
+        async with open_services(local_settings(server.url, prefix), name="test", brief=True) as services:
+            assert read == []
+            for _ in range(2):
+                await services.store.call(cancel(services.keys, ids=[new_task_id()], reason=""))
+            assert read == ["tasks/cancel"]
 
 
 async def test_a_server_that_may_evict_is_refused(prefix: str) -> None:

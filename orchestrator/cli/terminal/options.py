@@ -131,13 +131,13 @@ class Globals:
         """Open the pool that these options name."""
         from orchestrator.services import open_services
 
-        return open_services(self.settings(), name="cli")
+        return open_services(self.settings(), name="cli", brief=True)
 
     def client(self) -> Orchestrator:
         """Return a client of the pool that these options name; it opens as a context manager."""
-        from orchestrator.client.client import Orchestrator
+        from orchestrator.client.command_client import CommandClient
 
-        return Orchestrator(settings=self.settings())
+        return CommandClient(settings=self.settings())
 
     def name_data_dir(self) -> None:
         """Set the data directory of the embedded server for this process and its children."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator.store.script_files import Binding, all_scripts, load_script
+from orchestrator.store.script_files import Binding, ScriptFiles, all_scripts, load_script
 from orchestrator.store.script_records import ScriptError
 
 if TYPE_CHECKING:
@@ -107,3 +107,15 @@ def test_all_scripts() -> None:
     scripts = all_scripts()
     assert {"tasks/submit", "agents/register"} <= set(scripts)
     assert not [name for name in scripts if name.startswith("includes/")]
+    assert [script.name for script in scripts.values()] == list(scripts)
+    with pytest.raises(KeyError):
+        scripts["tasks/nothing"]
+
+
+def test_a_script_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
+    """A command that needs one script reads this one alone, once; a broken one elsewhere does not concern it."""
+    scripts = ScriptFiles(write(tmp_path, things__top="#!lua\nreturn 1\n", things__other="no script\n"))
+    assert list(scripts) == ["things/other", "things/top"]
+    assert scripts["things/top"] is scripts["things/top"]
+    with pytest.raises(ScriptError):
+        scripts["things/other"]
