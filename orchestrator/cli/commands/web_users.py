@@ -52,6 +52,8 @@ async def add(
     from orchestrator.accounts.model import AccountScope, Role
 
     scope = AccountScope(frozenset(agents), frozenset(queues), frozenset(sessions))
+    async with common.services():
+        pass  # a pool that is away is told before the password is typed
     password = _read_password()
     async with common.services() as services:
         await services.accounts.put_user(name, Role.of_word(role), password, scope=scope)
