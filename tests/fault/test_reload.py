@@ -163,8 +163,13 @@ async def test_limit(deployment: Deployment, redis_client: redis.Redis) -> None:
             assert (report["generation"], report["needs_restart"]) == (2, [])
             await said(host, "settings_applied", 2)
             assert redis_client.hget(keys.limits, "shared") == b"1000 1000000"
-            (settings,) = {about(redis_client, keys, id_, "settings") for id_ in before}
-            assert re.fullmatch(r"2 [0-9a-f]{8}", settings)
+
+            def both_tell() -> bool:
+                """Whether the workers tell their new settings; each does with its next heartbeat."""
+                told = {about(redis_client, keys, id_, "settings") for id_ in before}
+                return len(told) == 1 and re.fullmatch(r"2 [0-9a-f]{8}", told.pop()) is not None
+
+            await wait_for(both_tell, "the new settings of both workers")
 
             # A worker that is forked later has the new settings, too.
             os.kill(int(about(redis_client, keys, next(iter(before)), "pid")), signal.SIGKILL)
