@@ -18,6 +18,7 @@ import pytest
 
 from orchestrator.core import log, scrubbing
 from orchestrator.core.log import level_in_use, set_level
+from tests.faultkit.servers import RedisServer
 from tests.helpers import roles
 from tests.helpers.guards import LoopWatch, describe_tasks, keys_of, keys_without_ttl, running_tasks
 from tests.helpers.log_checks import checked_events
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     import redis
 
-    from tests.faultkit.servers import RedisServer
 
 # Before a test of any folder imports them.
 pytest.register_assert_rewrite("tests.helpers.end_state", "tests.fault.main_path")
@@ -95,12 +95,15 @@ def running_server() -> Iterator[Callable[[str], RedisServer]]:
 
 
 @pytest.fixture
-def redis_server(request: pytest.FixtureRequest, running_server: Callable[[str], RedisServer]) -> RedisServer:
+def redis_server(request: pytest.FixtureRequest, running_server: Callable[[str], RedisServer]) -> Iterator[RedisServer]:
     """A running server without persistence: the newest Redis, and with `@pytest.mark.every_server` all in turn."""
     server = running_server(getattr(request, "param", NEWEST))
     # A test may have flushed them, and others count the calls that their programs send.
     server.load_scripts()
-    return server
+    yield server
+    if isinstance(server, RedisServer) and (crash := server.crash_report()) is not None:
+        server.restart()  # for the tests behind this one
+        pytest.fail(f"Redis ended in this test:\n{crash}")
 
 
 @pytest.fixture

@@ -175,6 +175,13 @@ class RedisServer:
         self.kill()
         self.start()
 
+    def crash_report(self) -> str | None:
+        """Return what it printed at its end, which nobody asked for; None while it runs."""
+        if self.runs:
+            return None
+        printed, _, report = self.process.output.partition("REDIS BUG REPORT START")
+        return f"exit code {self.process.returncode}\n{report[:4000] or printed[-2000:]}"
+
     def fill_disk(self, *, full: bool = True) -> None:
         """Let every write to a file fail, as on a full disk; False ends that. Linux only."""
         _, hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)
