@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import anyio
 
 from orchestrator.core.command_record import SAID_CHARS
-from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.errors import CommandRefused, OrchestratorError
 from orchestrator.core.log import get_logger
 from orchestrator.subjects.places import digest_of
 
@@ -57,15 +57,38 @@ async def record_first(
 ) -> None:
     """Record an action on up to `CHUNK` tasks before it is done, under an id that the caller chose.
 
+    A repeat finds the record of its first try and returns, so that the action is done if the first try did not do it.
+
     Raises:
-        CommandRefused: the id was used before, or Redis does not accept the record.
+        CommandRefused: the id was used for something else, or Redis does not accept the record.
         StoreError: Redis did not answer.
     """
     from orchestrator.control.commands import RecordTasks
-    from orchestrator.control.sending import send
+    from orchestrator.control.sending import send, this_actor
 
     command, retry_for_s = RecordTasks(action=action, tasks=tuple(ids)), services.settings.redis.command_timeout_s
-    await send(services.store, services.settings, command, actor=actor, reason=reason, retry_for_s=retry_for_s, id_=id_)
+    actor = actor or this_actor()
+    try:
+        await send(
+            services.store, services.settings, command, actor=actor, reason=reason, retry_for_s=retry_for_s, id_=id_
+        )
+    except CommandRefused as refused:
+        if refused.status != "replayed" or not await is_recorded(services, command, actor=actor, id_=id_):
+            raise
+
+
+async def is_recorded(services: Services, command: RecordCommand, *, actor: str, id_: str) -> bool:
+    """Return whether an action has a record of this id, as long as its repeat is refused.
+
+    Raises:
+        StoreError: Redis did not answer.
+    """
+    from orchestrator.control.records import find_accepted
+    from orchestrator.control.signing import signer_of
+
+    store = services.store
+    found = await find_accepted(store, signer_of(services.settings, place=store.keys.root), id_)
+    return found is not None and found.issued is not None and (found.issued.actor, found.command) == (actor, command)
 
 
 async def record_lock(services: Services, scope: str, lock: LockInfo, reason: str, actor: str | None) -> str:

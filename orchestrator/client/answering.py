@@ -11,6 +11,7 @@ from orchestrator.core.errors import AnswerRefused, CommandRefused, InvalidInput
 from orchestrator.core.ids import check_task_id
 from orchestrator.core.log import get_logger
 from orchestrator.core.reading import read_text
+from orchestrator.core.redaction import HIDDEN
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import AnswerStatus, TaskState
 from orchestrator.tasks.questions import match_option
@@ -55,8 +56,15 @@ async def answer(
     if found.status is AnswerStatus.ANSWERED:
         await _record(services, id_, number, actor)
     elif found.status is not AnswerStatus.ALREADY:
+        if found.status is AnswerStatus.OTHER and await _is_redacted(services, id_):
+            found = found._replace(value=HIDDEN.encode())
         raise _refusal(id_, number, text, found)
     return Given(found.status, number, text)
+
+
+async def _is_redacted(services: Services, id_: str) -> bool:
+    record = await read_record(services.store, id_, "env")
+    return bool(await services.store.execute("SISMEMBER", services.keys.redacted, record.skill))
 
 
 async def _record(services: Services, id_: str, number: int, actor: str) -> None:

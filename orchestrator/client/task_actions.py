@@ -63,11 +63,11 @@ async def cancel_tasks(
         reason: shown to callers that wait for the tasks, and kept with the record.
         actor: user and host of this process by default.
         only_this: whether the tasks below them go on.
-        record_id: a new task id, with at most 500 `ids`: the record is made first, under this id, so that a repeat
-            changes nothing.
+        record_id: a new task id, with at most 500 `ids`: the record is made first, under this id. A repeat makes no
+            other record, and does what its first try has not done.
 
     Raises:
-        CommandRefused: `record_id` was used before, or the record was not accepted; nothing was changed.
+        CommandRefused: `record_id` was used for something else, or the record was not accepted; nothing was changed.
         InvalidInput: actor or reason is too long; nothing was changed.
         StoreError: Redis did not answer; earlier tasks may have been changed, which are recorded.
     """
@@ -96,7 +96,14 @@ async def retry_tasks(
     max_wait_s = round(services.settings.queue.max_wait_s)
 
     def act(chunk: Sequence[str]) -> Done[RequeueStatus]:
-        return bulk.retry(services.store, chunk, said=said, max_wait_s=max_wait_s, retry_for_s=_retry_for_s(services))
+        return bulk.retry(
+            services.store,
+            chunk,
+            said=said,
+            max_wait_s=max_wait_s,
+            retry_for_s=_retry_for_s(services),
+            token=record_id or "",
+        )
 
     return await _act(
         services, "retry", ids, act, changed={RequeueStatus.REQUEUED}, said=Said(reason, actor, record_id)

@@ -211,7 +211,7 @@ async def find(store: Store, signer: Signer, id_: str) -> tuple[ControlRecord, C
         NotFound: the record has no such command.
         InvalidInput: several ids begin so.
     """
-    quickly = await _find_by_nonce(store, signer, id_)
+    quickly = await find_accepted(store, signer, id_)
     if quickly is not None:
         return _record(quickly, await desired(store, signer)), quickly.command
     refused = await _refused(store, signer, since="-")
@@ -238,7 +238,7 @@ async def find(store: Store, signer: Signer, id_: str) -> tuple[ControlRecord, C
     raise NotFound(f"no command {id_} in the record; it keeps about the last 10,000 commands and 5000 actions")
 
 
-async def _find_by_nonce(store: Store, signer: Signer, id_: str) -> ControlEntry | None:
+async def find_accepted(store: Store, signer: Signer, id_: str) -> ControlEntry | None:
     """Return an accepted command by its whole id without a walk, as long as Redis keeps its nonce."""
     keys = store.keys
     if len(id_) != TASK_ID_CHARS:

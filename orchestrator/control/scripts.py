@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orchestrator.core.reading import read_text, read_word
 from orchestrator.store.calls import Arguments, Call, opaque, pack_rows
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from orchestrator.core.command_record import Issued
     from orchestrator.core.rates import Rate
     from orchestrator.store.keys import PoolKeys
+
+
+REMEMBERED_S: Final = 3600
+"""How long Redis remembers the id of a command at least, and refuses its repeat (`remember_s` of the script)."""
 
 
 class AppendStatus(StrEnum):

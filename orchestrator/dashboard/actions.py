@@ -1,8 +1,8 @@
 """Acts on tasks by forms: submit, answer, cancel, retry, delete. Each is recorded with the actor and the reason.
 
-Cancel, retry and delete are recorded before they are done, under the id that the form has: Redis refuses the second
-record of a double click, so that the action happens once. A second submit has the key of the first, and the first
-answer to a question stands.
+Cancel, retry and delete are recorded before they are done, under the id that the form has. A double click makes one
+record, and its second action finds the task as the first has left it. A second submit has the key of the first, and the
+first answer to a question stands.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from orchestrator.client.answering import answer as answer_question
-from orchestrator.control.scripts import AppendStatus
 from orchestrator.core.errors import (
-    CommandRefused,
+    AnswerRefused,
     InvalidInput,
     NotDurable,
     NotFound,
@@ -33,6 +32,7 @@ from orchestrator.dashboard.route import RouteRefused, action, reads
 from orchestrator.dashboard.schema_form import STEM, Typed, read_typed
 from orchestrator.dashboard.task_buttons import BUTTONS
 from orchestrator.dashboard.task_output import follow
+from orchestrator.views.hidden_keys import mask_keys
 from orchestrator.views.task_values import read_details
 from orchestrator.views.tasks import read_task_status
 
@@ -49,21 +49,17 @@ if TYPE_CHECKING:
 async def act_on_task(
     name: str, dashboard: Dashboard, identity: Identity, id_: str, *, reason: str, record_id: str
 ) -> str:
-    """Cancel, retry or delete a task; return what became of it, `replayed` if this was done before.
+    """Cancel, retry or delete a task; return what became of it. A repeat does what its first try has not done.
 
     Raises:
         InvalidInput: the reason is missing.
-        CommandRefused: the record was not accepted; nothing was changed.
+        CommandRefused: the record was not accepted, or has this id for something else; nothing was changed.
     """
     button = BUTTONS[name]
     if button.danger == "C" and not reason:
         raise InvalidInput("this action needs a reason")
     try:
         report = await button.act(dashboard.services, [id_], reason=reason, actor=identity.actor, record_id=record_id)
-    except CommandRefused as refused:
-        if refused.status != AppendStatus.REPLAYED:
-            raise
-        return "replayed"
     finally:
         dashboard.forget_reads()
     ((status, _),) = report.tasks.values()
@@ -126,11 +122,24 @@ async def _give_answer(dashboard: Dashboard, id_: str, typed: str, *, number: in
     except (ValueError, RecursionError):
         value = typed
     try:
-        return await answer_question(dashboard.services, id_, value, number=number, actor=actor)
+        return await give_answer(dashboard, id_, value, number=number, actor=actor)
     except InvalidInput:
         if isinstance(value, str):
             raise
-        return await answer_question(dashboard.services, id_, typed, number=number, actor=actor)
+        return await give_answer(dashboard, id_, typed, number=number, actor=actor)
+
+
+async def give_answer(dashboard: Dashboard, id_: str, value: Any, *, number: int, actor: str) -> Given:
+    """Answer a question of a task; secrets in an earlier answer are masked in the text of the refusal.
+
+    Raises:
+        AnswerRefused: the question has another answer, or the task does not ask it.
+        InvalidInput: the value is none of the options.
+    """
+    try:
+        return await answer_question(dashboard.services, id_, value, number=number, actor=actor)
+    except AnswerRefused as refused:
+        raise AnswerRefused(mask_keys(str(refused))) from None
 
 
 @action("/submit", "B", checks_scope=True)

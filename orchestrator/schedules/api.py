@@ -10,10 +10,13 @@ from msgspec.structs import replace
 
 from orchestrator.agents.presence import find_absence, require_presence, warn_of_absence
 from orchestrator.control.commands import RecordSchedule
+from orchestrator.control.records import find_accepted
+from orchestrator.control.scripts import AppendStatus
 from orchestrator.control.sending import send
+from orchestrator.control.signing import signer_of
 from orchestrator.core.command_record import check_said
 from orchestrator.core.durations import from_instant_ms
-from orchestrator.core.errors import CommandRefused, InvalidInput, StoreError
+from orchestrator.core.errors import CommandRefused, InvalidInput, NotFound, StoreError
 from orchestrator.core.formats import Feature
 from orchestrator.core.ids import TaskIds, check_name, check_task_id
 from orchestrator.core.log import get_logger
@@ -117,34 +120,55 @@ class Schedules:
             return await find_absence(store, plan.skill, agent)
         return None
 
-    async def pause(self, name: str, *, reason: str = "", actor: str | None = None) -> bool:
-        """Stop a schedule from firing until `resume`. Returns False if it was paused before."""
+    async def pause(self, name: str, *, reason: str = "", actor: str | None = None, id_: str | None = None) -> bool:
+        """Stop a schedule from firing until `resume`. Returns False if it was paused before.
+
+        With `id_`, a new task id, the record of the change has this id.
+        """
         check_said(actor, reason)
         services = self._services()
         done = await schedule_store.pause(
             services.store, check_name("schedule", name), retry_for_s=_retry_for_s(services)
         )
         if done:
-            await self._record("pause", name, "", reason, actor)
+            await self._record("pause", name, "", reason, actor, id_=id_)
         return done
 
-    async def resume(self, name: str, *, reason: str = "", actor: str | None = None) -> bool:
-        """Let a paused schedule fire again from its next fire time on. Returns False if it was not paused."""
+    async def resume(self, name: str, *, reason: str = "", actor: str | None = None, id_: str | None = None) -> bool:
+        """Let a paused schedule fire again from its next fire time on. Returns False if it was not paused.
+
+        With `id_`, a new task id, the record of the change has this id.
+        """
         check_said(actor, reason)
         services = self._services()
         done = await schedule_store.resume(
             services.store, check_name("schedule", name), retry_for_s=_retry_for_s(services)
         )
         if done:
-            await self._record("resume", name, "", reason, actor)
+            await self._record("resume", name, "", reason, actor, id_=id_)
         return done
 
-    async def delete(self, name: str, *, reason: str = "", actor: str | None = None) -> None:
-        """Delete a schedule. Tasks that it submitted stay."""
+    async def delete(self, name: str, *, reason: str = "", actor: str | None = None, id_: str | None = None) -> None:
+        """Delete a schedule. Tasks that it submitted stay.
+
+        With `id_`, a new task id, a repeat of the call returns when the record of the first one has this id.
+        """
         check_said(actor, reason)
         services = self._services()
-        await schedule_store.delete(services.store, check_name("schedule", name), retry_for_s=_retry_for_s(services))
-        await self._record("delete", name, "", reason, actor)
+        try:
+            await schedule_store.delete(
+                services.store, check_name("schedule", name), retry_for_s=_retry_for_s(services)
+            )
+        except NotFound:
+            if id_ is None or not await self._is_deleted(services, name, id_):
+                raise
+            return
+        await self._record("delete", name, "", reason, actor, id_=id_)
+
+    async def _is_deleted(self, services: Services, name: str, id_: str) -> bool:
+        signer = signer_of(services.settings, place=services.keys.root)
+        found = await find_accepted(services.store, signer, check_task_id(id_))
+        return found is not None and found.command == RecordSchedule(action="delete", schedule=name)
 
     async def trigger(self, name: str, *, reason: str = "", actor: str | None = None, id_: str | None = None) -> str:
         """Submit the task of a schedule now, even of a paused one, and return the task's id. The fire times stay.
@@ -164,7 +188,7 @@ class Schedules:
             task = await self._submit(services, name, plan, trace="" if span is None else span.header, id_=id_)
             if span is not None:
                 span.note_task(task)
-        await self._record("trigger", name, f"task {task}", reason, actor)
+        await self._record("trigger", name, f"task {task}", reason, actor, id_=id_)
         return task
 
     async def _submit(self, services: Services, name: str, plan: Plan, *, trace: str, id_: str | None) -> str:
@@ -227,12 +251,16 @@ class Schedules:
             raise await queries.unknown(services.store, name)
         return found
 
-    async def _record(self, action: Any, name: str, detail: str, reason: str, actor: str | None) -> None:
+    async def _record(
+        self, action: Any, name: str, detail: str, reason: str, actor: str | None, *, id_: str | None = None
+    ) -> None:
         services = self._services()
         command = RecordSchedule(action=action, schedule=name, detail=detail[:2000])
         try:
-            await send(services.store, services.settings, command, actor=actor, reason=reason)
+            await send(services.store, services.settings, command, actor=actor, reason=reason, id_=id_)
         except (CommandRefused, StoreError) as failure:
+            if id_ is not None and isinstance(failure, CommandRefused) and failure.status == AppendStatus.REPLAYED:
+                return  # the first call has recorded it
             _log.warning("schedule_change_not_recorded", schedule=name, action=action, error=str(failure))
 
 

@@ -695,8 +695,8 @@ POOL_KEYS: Final = (
     KeyKind(
         "web:request:HASH",
         "string",
-        "request of the HTTP API, by the hash of sender and `Idempotency-Key`: JSON of its hash, its id, its answer",
-        "a day",
+        "request of the HTTP API, by the hash of sender, `Idempotency-Key` and part: JSON of its hash, its id, its answer",
+        "an hour; its answer a day",
         loss=Loss.PASSING,
         writers=Writers.SUPERVISORS,
     ),

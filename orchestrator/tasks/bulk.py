@@ -57,12 +57,15 @@ async def cancel_children(store: Store, *, retry_for_s: float = 0.0) -> None:
 
 
 async def retry(
-    store: Store, ids: Sequence[str], *, said: str, max_wait_s: int, retry_for_s: float
+    store: Store, ids: Sequence[str], *, said: str, max_wait_s: int, retry_for_s: float, token: str = ""
 ) -> dict[str, tuple[RequeueStatus, TaskState | None]]:
-    """Requeue ended tasks; `said` has actor and reason. Arguments, result and errors as for `cancel`."""
+    """Requeue ended tasks; `said` has actor and reason. Arguments, result and errors as for `cancel`.
+
+    Each task keeps the `token` of its latest retry, so that a repeat with it requeues no task again.
+    """
     await cancel_children(store, retry_for_s=retry_for_s)  # of earlier cancels, which else end what is retried here
     done: dict[str, tuple[RequeueStatus, TaskState | None]] = {}
-    token = new_token()
+    token = token or new_token()
     for chunk in _chunks(ids):
         call = scripts.retry(store.keys, ids=chunk, token=token, said=said, max_wait_s=max_wait_s)
         answers = await store.call(call, retry_for_s=retry_for_s)

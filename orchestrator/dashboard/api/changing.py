@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field, create_model
 
-from orchestrator.client.answering import answer as answer_question
 from orchestrator.client.lock_actions import release_lock
 from orchestrator.control.commands import given_fields
 from orchestrator.core.command_record import SAID_CHARS
 from orchestrator.core.ids import check_name, check_task_id
-from orchestrator.dashboard.actions import act_on_task, check_submit, submit_task
+from orchestrator.dashboard.actions import act_on_task, check_submit, give_answer, submit_task
 from orchestrator.dashboard.api.operation import Body, changing
 from orchestrator.dashboard.bulk import JOBS, give_job
 from orchestrator.dashboard.commands import GIVEN, send_given
@@ -70,7 +69,7 @@ class SubmittedTask:
     task: str
 
 
-@changing("/tasks", "B", SubmitBody, SubmittedTask, checks_scope=True)
+@changing("/tasks", "B", SubmitBody, SubmittedTask, checks_scope=True, drains=False)
 async def submit(call: ApiCall, body: SubmitBody) -> SubmittedTask:
     """Submit a task. With its `Idempotency-Key`, a repeat submits nothing more."""
     options = body.model_dump(exclude={"skill", "args"}, exclude_none=True)
@@ -104,19 +103,15 @@ class GivenAnswer:
 @changing("/tasks/{id}/answer", "B", AnswerBody, GivenAnswer)
 async def answer(call: ApiCall, body: AnswerBody) -> GivenAnswer:
     """Answer the question that a task waits with. The first answer stands; another one is refused."""
-    given = await answer_question(
-        call.dashboard.services,
-        check_task_id(call.path["id"]),
-        body.value,
-        number=body.question,
-        actor=call.identity.actor,
+    given = await give_answer(
+        call.dashboard, check_task_id(call.path["id"]), body.value, number=body.question, actor=call.identity.actor
     )
     return GivenAnswer(str(given.status), given.number)
 
 
 @dataclass(frozen=True, slots=True)
 class ActionReply:
-    """Outcome for a task, as `orc tasks cancel`, `retry` and `delete` print it; `replayed` if it was done before."""
+    """Outcome for a task, as `orc tasks cancel`, `retry` and `delete` print it."""
 
     status: str
 
@@ -134,7 +129,9 @@ _TEXTS: Final = {
 }
 for _name, _button in BUTTONS.items():
     _body: Any = NeededReasonBody if _button.danger == "C" else ReasonBody
-    changing(f"/tasks/{{id}}/{_name}", _button.danger, _body, ActionReply, text=_TEXTS[_name])(partial(_act, _name))
+    changing(
+        f"/tasks/{{id}}/{_name}", _button.danger, _body, ActionReply, text=_TEXTS[_name], drains=_name != "retry"
+    )(partial(_act, _name))
 
 
 # ------------------------------------------------------------------------------------------------------------- commands
@@ -220,6 +217,7 @@ for _name, _model in JOBS.items():
         PurgeBody if _name == "purge" else TasksBody,
         GivenCommand,
         text=inspect.cleandoc(_model.__doc__ or ""),
+        drains=_name != "retry",
     )(partial(_give_job, _name))
 
 
@@ -239,7 +237,7 @@ async def _act_on_schedule(name: str, call: ApiCall, body: ReasonBody | NeededRe
     api, said = call.dashboard.orc.admin.schedules, {"reason": body.reason, "actor": call.identity.actor}
     if name == "trigger":
         return ScheduleReply(schedule, await api.trigger(schedule, id_=call.id, **said))
-    await getattr(api, name)(schedule, **said)
+    await getattr(api, name)(schedule, id_=call.id, **said)
     return ScheduleReply(schedule, None)
 
 
@@ -251,9 +249,14 @@ _WHAT: Final = {
 }
 for _name, _danger in SCHEDULE_ACTIONS.items():
     _body = NeededReasonBody if _danger == "C" else ReasonBody
-    changing(f"/schedules/{{schedule}}/{_name}", _danger, _body, ScheduleReply, text=_WHAT[_name])(
-        partial(_act_on_schedule, _name)
-    )
+    changing(
+        f"/schedules/{{schedule}}/{_name}",
+        _danger,
+        _body,
+        ScheduleReply,
+        text=_WHAT[_name],
+        drains=_name != "trigger",
+    )(partial(_act_on_schedule, _name))
 
 
 class ReleaseBody(NeededReasonBody):

@@ -162,16 +162,24 @@ def sending(path: str, media: str, *query: QueryParameter) -> Callable[[Act], Ac
 
 
 def changing(
-    path: str, danger: Danger, body: type[BodyT], shape: Any, *, checks_scope: bool = False, text: str = ""
+    path: str,
+    danger: Danger,
+    body: type[BodyT],
+    shape: Any,
+    *,
+    checks_scope: bool = False,
+    text: str = "",
+    drains: bool = True,
 ) -> Callable[[Change[BodyT]], Change[BodyT]]:
     """Declare the decorated function, which takes a body and returns a `shape`, as the answer to POST.
 
-    Its docstring says what it does, unless `text` does.
+    Its docstring says what it does, unless `text` does. One that `drains` is done also when Redis is full and stores no
+    idempotency key. A repeat under another id must do no harm then.
     """
 
     def declare(change: Change[BodyT]) -> Change[BodyT]:
         OPERATIONS.append(Operation("POST", path, text or _text(change), shape, (), body, danger))
-        action(PREFIX + path, danger, checks_scope=checks_scope)(partial(_change, body, change))
+        action(PREFIX + path, danger, checks_scope=checks_scope)(partial(_change, body, change, drains))
         return change
 
     return declare
@@ -228,7 +236,12 @@ async def _answer(
 
 
 async def _change(
-    model: type[BodyT], change: Change[BodyT], dashboard: Dashboard, identity: Identity, request: Request
+    model: type[BodyT],
+    change: Change[BodyT],
+    drains: bool,  # noqa: FBT001 - a partial passes it
+    dashboard: Dashboard,
+    identity: Identity,
+    request: Request,
 ) -> Response:
     asked_by((), dashboard, identity, request)
     key = read_key(request)
@@ -238,17 +251,24 @@ async def _change(
     data = await request.body()
     body = parse_body(model, data)
     services = dashboard.services
-    first = await claim(services, identity, key, request, data)
+    first = await claim(services, identity, key, request, data, drains=drains)
     if first.answer is not None:
-        return reply(first.answer.encode(), headers={"Idempotent-Replayed": "true"})
+        return _replayed(first.answer)
     try:
         answer = encode(await change(ApiCall(dashboard, identity, request.path_params, first.id), body))
     finally:
         dashboard.forget_reads()
+    mine = msgspec.structs.replace(first, answer=read_text(answer))
     # The change is made; without the kept answer, a repeat goes on under the same id.
     with suppress(StoreError):
-        await keep(services, identity, key, msgspec.structs.replace(first, answer=read_text(answer)))
+        kept = await keep(services, identity, key, mine)
+        if kept is not mine and kept.answer is not None:
+            return _replayed(kept.answer)
     return reply(answer)
+
+
+def _replayed(answer: str) -> Response:
+    return reply(answer.encode(), headers={"Idempotent-Replayed": "true"})
 
 
 def _text(function: Any) -> str:

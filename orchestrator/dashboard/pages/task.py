@@ -34,7 +34,7 @@ EFFECTS: Final = 20
 SAID: Final[Mapping[str, str]] = {
     "cancel:ended": "The task was cancelled.",
     "cancel:signalled": "Its worker was told to stop it.",
-    "cancel:already": "It had ended before, so nothing was cancelled.",
+    "cancel:already": "It has ended already, so nothing more was cancelled.",
     "retry:requeued": "The task waits to run again.",
     "retry:already": "It has not ended, so there was nothing to retry.",
     "retry:refused": "It succeeded, so it is not retried.",
@@ -42,9 +42,6 @@ SAID: Final[Mapping[str, str]] = {
     "delete:refused": "It has not ended, so it is not deleted; cancel it first.",
     "answer:answered": "The answer was given; the task goes on.",
     "answer:already": "The question has this answer already.",
-    "cancel:replayed": "This form was sent before, so the task was cancelled once.",
-    "retry:replayed": "This form was sent before, so the task was retried once.",
-    "delete:replayed": "This form was sent before, so nothing more was done.",
 }
 """What a page says after an action, by action and status."""
 
