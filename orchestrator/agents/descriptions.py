@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -11,6 +11,8 @@ from orchestrator.core.reading import json_reader
 MAX_BYTES: Final = 16 * 1024
 """Size of a stored description. A larger one is stored without its schemas."""
 MAX_DOC_CHARS: Final = 4000
+JsonSchema: TypeAlias = dict[str, Any]
+"""A JSON schema, which names arguments and may have values of them as defaults."""
 
 
 class SkillDescription(msgspec.Struct, frozen=True):
@@ -24,8 +26,8 @@ class SkillDescription(msgspec.Struct, frozen=True):
     """
 
     doc: str = ""
-    arguments: dict[str, Any] | None = None
-    result: dict[str, Any] | None = None
+    arguments: JsonSchema | None = None
+    result: JsonSchema | None = None
     omitted_bytes: int = 0
 
     @property

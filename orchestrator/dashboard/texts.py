@@ -13,9 +13,9 @@ from urllib.parse import urlencode
 from markupsafe import Markup, escape
 
 from orchestrator.core.reading import MISREAD, read_json
-from orchestrator.core.scrubbing import MASK, is_secret
+from orchestrator.core.scrubbing import MASK
 from orchestrator.dashboard.rendering import visible
-from orchestrator.views.hidden_keys import mask_keys
+from orchestrator.views.hidden_keys import mask_keys, names_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -105,7 +105,7 @@ def without_secrets(value: Any, name: str = "") -> Any:
 
 
 def _is_masked(name: str, value: Any) -> bool:
-    return not (value is None or isinstance(value, bool)) and is_secret(name)
+    return not (value is None or isinstance(value, bool)) and names_secret(name)
 
 
 def as_command(*words: str, **options: str | None) -> str:

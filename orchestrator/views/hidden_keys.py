@@ -38,6 +38,11 @@ def mask_keys(text: str) -> str:
     return "".join([*parts, text[kept:]]) if parts else text
 
 
+def names_secret(name: str) -> bool:
+    """Return whether a name is one whose value `mask_keys` masks."""
+    return is_secret(_HUMP.sub("_", name[-_KEY_CHARS:]))
+
+
 @lru_cache(2048)
 def _is_secret_key(raw: str) -> bool:
     name = raw
@@ -46,7 +51,7 @@ def _is_secret_key(raw: str) -> bool:
             name = json.loads(f'"{raw}"')
         except ValueError:
             return True  # a key that cannot be read may name anything
-    return is_secret(_HUMP.sub("_", name))
+    return names_secret(name)
 
 
 def _end_of_value(text: str, at: int) -> int:

@@ -1,7 +1,7 @@
 """Writes views as JSON.
 
 A field of bytes is left out: arguments and results have addresses of their own. Values that agents wrote are masked by
-the names of their keys, as on pages.
+the names of their keys, as on pages; of schemas, the values in them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import msgspec
 from starlette.responses import Response
 
 from orchestrator.core.reading import MISREAD
+from orchestrator.dashboard.api.masked_schemas import mask_schema
 from orchestrator.dashboard.texts import UNREADABLE, without_secrets
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def has_fields(shape: type) -> bool:
 
 def is_free(written: str) -> bool:
     """Return whether a field, by its annotation as written, may have JSON of any form."""
-    return not {"Any", "Json"}.isdisjoint(re.findall(r"\w+", written))
+    return not {"Any", "Json", "JsonSchema"}.isdisjoint(re.findall(r"\w+", written))
 
 
 def plain(value: Any) -> Any:
@@ -53,7 +54,7 @@ def plain(value: Any) -> Any:
     shape: type = type(value)
     if has_fields(shape):
         return {
-            name: _written_by_agents(getattr(value, name), name) if is_free(of) else plain(getattr(value, name))
+            name: _written_by_agents(getattr(value, name), name, of) if is_free(of) else plain(getattr(value, name))
             for name, of in fields_of(shape).items()
         }
     match value:
@@ -80,10 +81,13 @@ def reply(data: bytes, status: int = 200, headers: Mapping[str, str] | None = No
     return Response(data, status, headers, JSON_TYPE)
 
 
-def _written_by_agents(value: Any, name: str) -> Any:
+def _written_by_agents(value: Any, name: str, written: str) -> Any:
     """Return a JSON value with masked secrets; a text in its place if JSON has no form for it."""
-    value = without_secrets(list(value) if isinstance(value, tuple) else value, name)
     try:
+        if "JsonSchema" in written:
+            value = mask_schema(value)
+        else:
+            value = without_secrets(list(value) if isinstance(value, tuple) else value, name)
         json.dumps(value, allow_nan=False)
     except MISREAD:
         return UNREADABLE

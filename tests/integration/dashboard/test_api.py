@@ -36,6 +36,10 @@ def _agent(gate: anyio.Event | None = None, *, redact: bool = False) -> Agent:
                 await gate.wait()
         return {"lines": lines, "api_key": SECRET}
 
+    @agent.skill
+    async def log_in(token: str, password: str = SECRET) -> None:
+        del token, password
+
     @agent.skill(max_attempts=1)
     async def fail(text: str) -> None:
         raise ValueError(text)
@@ -214,10 +218,14 @@ async def test_what_pages_show(team: LocalTeam) -> None:
     await team.orc.submit("later")
     assert (await api.read("/overview"))["workers"] == 1
     assert [row["name"] for row in (await api.read("/agents"))["agents"]] == ["worker"]
-    assert (await api.read("/agents/worker"))["row"]["skills"] == ["ask", "fail", "sign", "talk"]
+    assert (await api.read("/agents/worker"))["row"]["skills"] == ["ask", "fail", "log_in", "sign", "talk"]
     (worker,) = (await api.read("/workers"))["workers"]
     assert (await api.read(f"/workers/{worker['worker']['id']}"))["tasks"] == []
     assert (await api.read("/skills/talk"))["skill"]["versions"][0]["description"]["arguments"]["required"] == ["lines"]
+    described = (await api.read("/skills/log_in"))["skill"]["versions"][0]["description"]["arguments"]
+    assert described["properties"]["token"]["type"] == "string"
+    assert described["properties"]["password"]["type"] == "string"
+    assert SECRET not in json.dumps(described)
     (queue,) = [row for row in (await api.read("/queues"))["queues"] if row["queue"] == "skill:later"]
     assert queue["status"]["detail"]["cause"] == "no_agent"
     assert (await api.read("/queues/skill:later"))["row"]["tasks"] == 1
