@@ -16,7 +16,8 @@ from orchestrator.dashboard.api import changing, reading, session_reading, strea
 from orchestrator.dashboard.api.kept_answers import KeyReused
 from orchestrator.dashboard.api.problems import is_of_api, problem
 from orchestrator.dashboard.guard import BodyTooLarge, Guard
-from orchestrator.dashboard.live import MAX_STREAMS, patches, stream
+from orchestrator.dashboard.live import patches, stream
+from orchestrator.dashboard.open_streams import RETRY_AFTER_S, TooManyStreams
 from orchestrator.dashboard.page import PAGES, PageRequest
 from orchestrator.dashboard.rendering import render_regions
 from orchestrator.dashboard.route import ROUTES, DeclaredRoute, RouteRefused, allowed
@@ -76,6 +77,7 @@ def make_app(dashboard: Dashboard, *, hosts: Collection[str] = LOOPBACK) -> ASGI
         BodyTooLarge: partial(_problem, dashboard, 413),
         KeyReused: partial(_problem, dashboard, 422),
         RouteRefused: partial(_refuse, dashboard),
+        TooManyStreams: _refuse_stream,
         HTTPException: _no_route,
         Exception: _failed,
     }
@@ -119,9 +121,6 @@ async def _show(page: WebPage, dashboard: Dashboard, identity: Identity, request
 
 
 async def _live(page: WebPage, dashboard: Dashboard, identity: Identity, request: Request) -> Response:
-    if dashboard.feed.readers >= MAX_STREAMS:
-        text = f"{MAX_STREAMS} pages are open in this dashboard; reload the page to see changes\n"
-        return PlainTextResponse(text, 429, {"Retry-After": "30"})
     asked = _asked(dashboard, identity, request)
     template = dashboard.templates.get_template(page.template)
     path = _path(request).removeprefix("/live") or "/"
@@ -143,7 +142,7 @@ async def _live(page: WebPage, dashboard: Dashboard, identity: Identity, request
     events = patches(
         dashboard.feed, render, stopping=dashboard.stopping, seen=seen, hurries=lambda: hurries, login=login
     )
-    return stream(events)
+    return dashboard.streams.admit(identity, stream(events))
 
 
 def _asked(dashboard: Dashboard, identity: Identity, request: Request) -> PageRequest:
@@ -177,6 +176,14 @@ async def _refuse(dashboard: Dashboard, request: Request, refused: RouteRefused)
             return RedirectResponse(dashboard.url("/login"), 303)
         return PlainTextResponse(f"{refused}\n", 401)
     return await _problem(dashboard, refused.status, request, refused)
+
+
+async def _refuse_stream(request: Request, refused: Exception) -> Response:
+    """Say when a stream may be opened that is one too many now."""
+    headers = {"Retry-After": str(RETRY_AFTER_S)}
+    if is_of_api(_path(request)):
+        return problem(429, str(refused), error=type(refused).__name__, headers=headers)
+    return PlainTextResponse(f"{refused}\n", 429, headers)
 
 
 async def _problem(dashboard: Dashboard, status: int, request: Request, failure: Exception) -> Response:

@@ -18,6 +18,7 @@ from orchestrator.dashboard import assets
 from orchestrator.dashboard.displays import Displays
 from orchestrator.dashboard.feed import Feed
 from orchestrator.dashboard.navigation import navigation
+from orchestrator.dashboard.open_streams import OpenStreams
 from orchestrator.dashboard.rendering import make_environment
 from orchestrator.views.control import lacks_secret
 
@@ -78,6 +79,7 @@ class Dashboard:
         self.services = self.orc.services
         self.accounts = self.services.accounts
         self.feed = Feed(self.services)
+        self.streams = OpenStreams()
         self.displays = Displays(self.services.settings.dashboard.agents)
         self.templates = make_environment()
         self.assets = assets.load()

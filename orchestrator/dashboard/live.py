@@ -26,8 +26,6 @@ LEAST_GAP_S: Final = 1.0
 AT_REST_S: Final = 15.0
 """How often a page is read again while nothing seems to change: heartbeats and times of waits change without notice.
 All pages do so at the same moment, so that those that show the same share one read."""
-MAX_STREAMS: Final = 500
-"""Open pages of one process."""
 _PASSING: Final = re.compile(r'(?<=>)[^<]*(?=</time>)|(?<=name="id" value=")[^"]*')
 HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 

@@ -110,7 +110,8 @@ async def follow(dashboard: Dashboard, identity: Identity, request: Request) -> 
                     await anyio.sleep(LEAST_GAP_S)
         await write(event("the task has ended", name="ended"))
 
-    return EventStream(produce, stopping=dashboard.stopping, login=StreamLogin(dashboard, request, identity))
+    stream = EventStream(produce, stopping=dashboard.stopping, login=StreamLogin(dashboard, request, identity))
+    return dashboard.streams.admit(identity, stream)
 
 
 def _waiting(receiving: MemoryObjectReceiveStream[OutputLine]) -> list[OutputLine]:

@@ -59,7 +59,8 @@ async def events(dashboard: Dashboard, identity: Identity, request: Request) -> 
             pass  # it was deleted while it was followed
         await write(event("{}", name="ended"))
 
-    return EventStream(produce, stopping=dashboard.stopping, login=StreamLogin(dashboard, request, identity))
+    stream = EventStream(produce, stopping=dashboard.stopping, login=StreamLogin(dashboard, request, identity))
+    return dashboard.streams.admit(identity, stream)
 
 
 def _hide(one: TaskEvent) -> TaskEvent:

@@ -12,12 +12,13 @@ from starlette.applications import Starlette
 
 from orchestrator import NotFound
 from orchestrator.accounts.model import AccountScope, Role
-from orchestrator.dashboard import live, who
+from orchestrator.dashboard import open_streams, who
 from orchestrator.dashboard.identity import Identity
 from orchestrator.dashboard.live import patches
 from orchestrator.dashboard.page import PageRequest, WebPage
 from orchestrator.dashboard.serving import dashboard_app
 from orchestrator.testing.waiting import wait_for
+from tests.helpers.api_client import ApiClient, api_client
 from tests.helpers.web_client import WebClient
 
 if TYPE_CHECKING:
@@ -149,17 +150,57 @@ async def test_a_stream_ends_with_its_login(team: LocalTeam, monkeypatch: pytest
     assert "log in again" in "".join(said)
 
 
-async def test_streams_are_limited(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process holds so many streams; the next page is told to come later."""
-    monkeypatch.setattr("orchestrator.dashboard.app.MAX_STREAMS", 1)
-    assert live.MAX_STREAMS > 1
+@pytest.mark.parametrize("bound", ["MOST", "MOST_OF_LOGIN"])
+@pytest.mark.parametrize("path", ["/live/tasks", "/tasks/{task}/output", "/api/v1/tasks/{task}/events"])
+async def test_streams_are_limited(
+    team: LocalTeam, monkeypatch: pytest.MonkeyPatch, bound: str, path: str
+) -> None:
+    """A process, and a login in it, holds so many streams of all kinds; the next one is told to come later."""
+    monkeypatch.setattr(open_streams, bound, 2)
     web = WebClient(team.orc)
     await web.log_in()
+    task = (await team.orc.submit("later")).id
+    begun: list[str] = []
+    gone = anyio.Event()
+
+    async def write(_: str) -> None:
+        begun.append(path)
+
+    async with anyio.create_task_group() as group:
+        for other in ("/live/queues", "/api/v1/tasks/{task}/events"):
+            begun.clear()
+            group.start_soon(web.stream, other.format(task=task), write, gone)
+            await wait_for(lambda: begun, "the stream to begin")
+        answer = await web.get(path.format(task=task))
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "30")
+        if path.startswith("/api"):
+            assert answer.json()["error"] == "TooManyStreams"
+        gone.set()
     web.dashboard.stopping.set()
-    assert (await web.get("/live/commands")).status_code == 200
-    with web.dashboard.feed.reader():
-        answer = await web.get("/live/commands")
-    assert (answer.status_code, answer.headers["retry-after"]) == (429, "30")
+    assert (await web.get(path.format(task=task))).status_code == 200
+
+
+async def test_another_login_has_streams_of_its_own(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A login that holds all streams that it may leaves those of others."""
+    monkeypatch.setattr(open_streams, "MOST_OF_LOGIN", 1)
+    api, other = await api_client(team.orc), await api_client(team.orc)
+    other.web.dashboard, other.web.app, other.web.http = api.web.dashboard, api.web.app, api.web.http
+    task = (await team.orc.submit("later")).id
+    done: list[str] = []
+
+    async def follow(one: ApiClient) -> None:
+        await one.events(task)
+        done.append("ended")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(follow, api)
+        await wait_for(lambda: api.web.dashboard.streams.total == 1, "the first stream")
+        group.start_soon(follow, other)
+        await wait_for(lambda: api.web.dashboard.streams.total == 2, "the second stream")
+        assert (await api.get(f"/tasks/{task}/events")).status_code == 429
+        await team.orc.task(task).cancel()
+    assert len(done) == 2
+    assert api.web.dashboard.streams.total == 0
 
 
 async def test_mounted_in_another_application(team: LocalTeam) -> None:
