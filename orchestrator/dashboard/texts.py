@@ -71,7 +71,7 @@ def json_text(value: Any, *, most: int | None = None, name: str = "") -> str:
         most: characters that are needed; the form is not made further than that.
         name: of the value; that of a secret masks it.
     """
-    if _is_masked(name, value):
+    if is_masked(name, value):
         return MASK
     if isinstance(value, str):
         return value
@@ -92,7 +92,7 @@ def json_text(value: Any, *, most: int | None = None, name: str = "") -> str:
 
 def without_secrets(value: Any, name: str = "") -> Any:
     """Return a JSON value with masked secrets, to compare it with another one."""
-    if _is_masked(name, value):
+    if is_masked(name, value):
         return MASK
     if not isinstance(value, dict | list):
         return value
@@ -104,7 +104,8 @@ def without_secrets(value: Any, name: str = "") -> Any:
         return UNREADABLE
 
 
-def _is_masked(name: str, value: Any) -> bool:
+def is_masked(name: str, value: Any) -> bool:
+    """Return whether a value is masked because its name is that of a secret."""
     return not (value is None or isinstance(value, bool)) and names_secret(name)
 
 

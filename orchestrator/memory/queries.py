@@ -135,6 +135,25 @@ async def recall(
     return _as_recall(scripts.FoundRecords(found.complete, scanned, b"", list(records.values())))
 
 
+async def recall_part(scope: ScopedStore, query: MemoryQuery, *, offset: int, most_bytes: int) -> tuple[Recall, bool]:
+    """Return the first records after `offset` that meet all conditions, and whether more may follow.
+
+    Their contents have at most so many bytes together, or there is one record.
+
+    Raises:
+        InvalidInput: an invalid condition.
+    """
+    found = await scope.call(scripts.query(scope.keys, row=encode_query(query)._replace(offset=offset)))
+    count, size = 0, 0
+    for record in found.records:
+        size += len(record.content)
+        if count and size > most_bytes:
+            break
+        count += 1
+    more = len(found.records) == query.limit or count < len(found.records)
+    return _as_recall(found._replace(records=found.records[:count])), more
+
+
 def encode_query(query: Any) -> scripts.QueryRow:
     """Convert a query to a row of the script.
 

@@ -16,6 +16,8 @@ from orchestrator.core.reading import read_whole
 from orchestrator.store.scoped import bind_scope
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from orchestrator.chat.model import Hydration
     from orchestrator.services import Services
 
@@ -23,6 +25,8 @@ PAGE: Final = 500
 LINES: Final = 50
 """Chats of a list in bounded reads."""
 MESSAGES: Final = 20
+PAGE_BYTES: Final = 1024 * 1024
+"""Bytes of the messages of a page, because to decode them keeps the event loop from other work."""
 _BEHIND_ALL: Final = 2**53 - 1
 
 
@@ -133,16 +137,26 @@ def _line(source: str, head: Any, length: Any, summary: Any) -> ChatLine:
 async def read_chat_page(
     services: Services, session: str, source: str, *, before: int | None = None, limit: int = MESSAGES
 ) -> ChatPage:
-    """Read messages of a chat that precede a number, or the newest ones, in one round trip.
+    """Read messages of a chat that precede a number, or the newest ones, in one round trip: `PAGE_BYTES` or one message.
 
     Raises:
         InvalidInput: that is no session or no source.
     """
     scope = bind_scope(services.store, services.settings, "session", session)
     entries = await queries.read_entries(scope, source, _BEHIND_ALL if before is None else before, limit)
-    oldest = entries[0].partition(b",")[0] if entries else b""
-    more = len(entries) == limit and read_whole(oldest) > 1
-    return ChatPage(parse_entries(entries), read_whole(oldest) if more else None, len(entries))
+    full = len(entries) == limit
+    shown = _newest(entries, PAGE_BYTES)
+    oldest = shown[0].partition(b",")[0] if shown else b""
+    more = (full or len(shown) < len(entries)) and read_whole(oldest) > 1
+    return ChatPage(parse_entries(shown), read_whole(oldest) if more else None, len(shown))
+
+
+def _newest(entries: Sequence[bytes], most_bytes: int) -> Sequence[bytes]:
+    """Return the last entries that have so many bytes together, at least one if there is one."""
+    first, size = len(entries), 0
+    while first and (size := size + len(entries[first - 1])) <= most_bytes:
+        first -= 1
+    return entries[min(first, len(entries) - 1) :] if entries else entries
 
 
 async def list_chats(services: Services, session: str) -> tuple[ChatView, ...]:

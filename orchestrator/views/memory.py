@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from orchestrator.memory.owner import MemoryOwner
     from orchestrator.services import Services
 
+PAGE_BYTES: Final = 1024 * 1024
+"""Bytes of the contents of a page, because to decode them keeps the event loop from other work."""
 _CURSOR: Final = re.compile(r"(-?\d{1,13})/(\d{1,6})", re.ASCII)
 
 
@@ -56,7 +58,7 @@ async def read_record_page(
     Args:
         services: of the pool.
         owner: of the memory.
-        query: its `limit` is the number of records of a page.
+        query: its `limit` is the number of records of a page, which has fewer if they have more than `PAGE_BYTES`.
         after: cursor of the page before.
 
     Raises:
@@ -65,9 +67,9 @@ async def read_record_page(
     step, seen = (None, 0) if after is None else _parse_cursor(after)
     wanted = query if step is None else replace(query, until=step if query.until is None else min(query.until, step))
     scope = bind_scope(services.store, services.settings, *owner)
-    found = await queries.recall(scope, replace(wanted, order="new"), offset=seen)
+    found, more = await queries.recall_part(scope, replace(wanted, order="new"), offset=seen, most_bytes=PAGE_BYTES)
     cursor = None
-    if len(found.records) == query.limit:
+    if more and found.records:
         # Continues at a step, not at a rank, because records end and are added meanwhile.
         last = found.records[-1].step
         of_last = sum(record.step == last for record in found.records)

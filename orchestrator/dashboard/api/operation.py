@@ -20,7 +20,7 @@ from orchestrator.core.errors import InvalidInput, StoreError
 from orchestrator.core.reading import read_text, read_whole
 from orchestrator.dashboard.api.kept_answers import claim, keep, read_key
 from orchestrator.dashboard.api.problems import PREFIX
-from orchestrator.dashboard.api.replies import JSON_TYPE, encode, reply
+from orchestrator.dashboard.api.replies import JSON_TYPE, encode, encode_now, reply
 from orchestrator.dashboard.page import PageRequest, WebPage
 from orchestrator.dashboard.route import action, reads
 
@@ -232,7 +232,7 @@ async def _answer(
     shared: WebPage, query: tuple[QueryParameter, ...], dashboard: Dashboard, identity: Identity, request: Request
 ) -> Response:
     found = await dashboard.read(shared, asked_by(query, dashboard, identity, request))
-    return reply(encode(found["view"]))
+    return reply(await encode(found["view"]))
 
 
 async def _change(
@@ -255,7 +255,7 @@ async def _change(
     if first.answer is not None:
         return _replayed(first.answer)
     try:
-        answer = encode(await change(ApiCall(dashboard, identity, request.path_params, first.id), body))
+        answer = encode_now(await change(ApiCall(dashboard, identity, request.path_params, first.id), body))
     finally:
         dashboard.forget_reads()
     mine = msgspec.structs.replace(first, answer=read_text(answer))

@@ -17,14 +17,17 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from anyio import to_thread
 from starlette.responses import Response
 
 from orchestrator.core.reading import MISREAD
+from orchestrator.core.scrubbing import MASK
 from orchestrator.dashboard.api.masked_schemas import mask_schema
-from orchestrator.dashboard.texts import UNREADABLE, without_secrets
+from orchestrator.dashboard.texts import UNREADABLE, is_masked
+from orchestrator.views.hidden_keys import mask_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 JSON_TYPE: Final = "application/json"
 
@@ -49,31 +52,63 @@ def is_free(written: str) -> bool:
     return not {"Any", "Json", "JsonSchema"}.isdisjoint(re.findall(r"\w+", written))
 
 
-def plain(value: Any) -> Any:
-    """Return a view as JSON has it: objects, arrays, texts, numbers."""
+async def encode(value: Any) -> bytes:
+    """Return a view as JSON text; half a character becomes a question mark.
+
+    Works in a thread, because what agents wrote may have megabytes. A call into C holds all threads, so that each value
+    of an agent is a call of its own.
+    """
+    return await to_thread.run_sync(encode_now, value)
+
+
+def encode_now(value: Any) -> bytes:
+    """Return a view as JSON text, at once."""
+    parts: list[str] = []
+    _write(value, parts.append)
+    return "".join(parts).encode(errors="replace")
+
+
+def _write(value: Any, write: Callable[[str], None]) -> None:
+    """Write the parts of a view as JSON has it: objects, arrays, texts, numbers."""
     shape: type = type(value)
     if has_fields(shape):
-        return {
-            name: _written_by_agents(getattr(value, name), name, of) if is_free(of) else plain(getattr(value, name))
-            for name, of in fields_of(shape).items()
-        }
+        fields = fields_of(shape)
+        _write_object(((name, getattr(value, name), of) for name, of in fields.items()), write)
+        return
     match value:
         case Enum():
-            return value.value
+            write(_dump(value.value))
         case datetime():
-            return value.isoformat()
+            write(_dump(value.isoformat()))
         case float() if not isfinite(value):
-            return None
+            write("null")
         case dict():
-            return {str(name): plain(one) for name, one in value.items()}
+            _write_object(((str(name), one, "") for name, one in value.items()), write)
         case tuple() | list():
-            return [plain(one) for one in value]
-    return value
+            between = "["
+            for one in value:
+                write(between)
+                _write(one, write)
+                between = ", "
+            write("[]" if between == "[" else "]")
+        case _:
+            write(_dump(value))
 
 
-def encode(value: Any) -> bytes:
-    """Return a view as JSON text; half a character becomes a question mark."""
-    return json.dumps(plain(value), ensure_ascii=False, allow_nan=False).encode(errors="replace")
+def _write_object(members: Iterable[tuple[str, Any, str]], write: Callable[[str], None]) -> None:
+    between = "{"
+    for name, one, written in members:
+        write(f"{between}{_dump(name)}: ")
+        if is_free(written):
+            write(_written_by_agents(one, name, written))
+        else:
+            _write(one, write)
+        between = ", "
+    write("{}" if between == "{" else "}")
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def reply(data: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -81,14 +116,13 @@ def reply(data: bytes, status: int = 200, headers: Mapping[str, str] | None = No
     return Response(data, status, headers, JSON_TYPE)
 
 
-def _written_by_agents(value: Any, name: str, written: str) -> Any:
-    """Return a JSON value with masked secrets; a text in its place if JSON has no form for it."""
+def _written_by_agents(value: Any, name: str, written: str) -> str:
+    """Return the text of a JSON value with masked secrets; a text in its place if JSON has no form for it."""
     try:
         if "JsonSchema" in written:
-            value = mask_schema(value)
-        else:
-            value = without_secrets(list(value) if isinstance(value, tuple) else value, name)
-        json.dumps(value, allow_nan=False)
+            return _dump(mask_schema(value))
+        if is_masked(name, value):
+            return _dump(MASK)
+        return mask_keys(_dump(value))
     except MISREAD:
-        return UNREADABLE
-    return value
+        return _dump(UNREADABLE)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from anyio import to_thread
+
 from orchestrator.dashboard.api.operation import AFTER, QueryParameter, limit, reading, size_of
 from orchestrator.dashboard.pages import session_chat, session_memory
 from orchestrator.dashboard.pages.session_workspace import check_event
@@ -80,7 +82,8 @@ async def document_path(asked: PageRequest) -> PathReply:
     """Read the value of one path of the document of a session."""
     name = asked.query["path"]
     held, _ = await workspaces.read_path(asked.services, session_of(asked), name)
-    return PathReply(name, held.version, held.agent, without_secrets(held.value, name))
+    value = await to_thread.run_sync(without_secrets, held.value, name)  # it may have a megabyte
+    return PathReply(name, held.version, held.agent, value)
 
 
 @dataclass(frozen=True, slots=True)

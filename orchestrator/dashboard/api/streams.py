@@ -54,7 +54,7 @@ async def events(dashboard: Dashboard, identity: Identity, request: Request) -> 
         try:
             async with aclosing(dashboard.orc.task(id_).events(after)) as found:
                 async for one in found:
-                    await write(event(read_text(encode(_hide(one) if hidden else one)), id_=one.id))
+                    await write(event(read_text(await encode(_hide(one) if hidden else one)), id_=one.id))
         except NotFound:
             pass  # it was deleted while it was followed
         await write(event("{}", name="ended"))
