@@ -47,6 +47,7 @@ PROBLEMS: Final = {
     "413": f"The request has more than {MAX_BODY} bytes.",
     "421": "The dashboard is not reached by this host name.",
     "422": f"The {HEADER} was used with another request.",
+    "429": "The login, or the dashboard, has too many streams open.",
     "503": "Redis does not answer.",
 }
 OF_POST: Final = {"413", "422"}
@@ -76,7 +77,7 @@ def document() -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "Orchestrator", "version": "1", "description": ABOUT},
-        "servers": [{"url": ".", "description": f"{PREFIX} of the dashboard"}],
+        "servers": [{"url": PREFIX, "description": "The dashboard that sends this document, with its base path."}],
         "security": [{"token": []}],
         "paths": paths,
         "components": {
@@ -103,7 +104,7 @@ def _operation(one: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     answers = {
         code: {"$ref": f"#/components/responses/{code}"}
         for code in PROBLEMS
-        if one.method == "POST" or code not in OF_POST
+        if (one.method == "POST" or code not in OF_POST) and (one.media == EVENTS or code != "429")
     }
     content: Any = {"schema": {} if one.reply is None else _schema(one.reply, schemas)}
     if one.media == EVENTS:

@@ -84,8 +84,13 @@ async def served(web: WebClient) -> AsyncIterator[int]:
 
 
 async def api_client(
-    orc: Orchestrator, role: Role = Role.ADMIN, *, scope: AccountScope = EVERYTHING, read_only: bool = False
+    orc: Orchestrator,
+    role: Role = Role.ADMIN,
+    *,
+    scope: AccountScope = EVERYTHING,
+    read_only: bool = False,
+    base: str = "",
 ) -> ApiClient:
     """Return a program with a new token."""
-    web = WebClient(orc, read_only=read_only)
+    web = WebClient(orc, read_only=read_only, base=base)
     return ApiClient(web, await web.dashboard.accounts.make_token(f"program-{uuid4().hex}", role, days=1, scope=scope))

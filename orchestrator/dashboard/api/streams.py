@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import aclosing
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -98,6 +100,13 @@ async def result(dashboard: Dashboard, identity: Identity, request: Request) -> 
 
 
 @reads(f"{PREFIX}/openapi.json", checks_scope=True)
-async def document(_: Dashboard, _identity: Identity, _request: Request) -> Response:
-    """Send the OpenAPI document."""
-    return reply(DOCUMENT.read_bytes())
+async def document(dashboard: Dashboard, _identity: Identity, _request: Request) -> Response:
+    """Send the OpenAPI document, with the base path of the dashboard in the address of the server."""
+    return reply(_document_below(dashboard.base))
+
+
+@cache
+def _document_below(base: str) -> bytes:
+    found = json.loads(DOCUMENT.read_bytes())
+    found["servers"][0]["url"] = base + PREFIX
+    return json.dumps(found, ensure_ascii=False).encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin
 
 import anyio
 import pytest
@@ -437,6 +438,19 @@ async def test_hostile_stored_data(team: LocalTeam) -> None:
     stream = await api.get(f"/tasks/{task}/events")
     assert stream.status_code == 200
     assert SECRET not in stream.text
+
+
+@pytest.mark.parametrize("base", ["", "/ops/orc"])
+async def test_clients_find_the_server(team: LocalTeam, base: str) -> None:
+    """The address of the server, resolved against that of the document, leads to the operations."""
+    api = await api_client(team.orc, Role.VIEWER, base=base)
+    address = f"http://localhost{base}/api/v1/openapi.json"
+    document = (await api.web.http.get(address, headers=api.headers)).json()
+    server = urljoin(address, document["servers"][0]["url"])
+    assert server == f"http://localhost{base}/api/v1"
+    for path in ("/overview", "/tasks"):
+        assert path in document["paths"]
+        assert (await api.web.http.get(server + path, headers=api.headers)).status_code == 200
 
 
 async def test_the_document_is_served(team: LocalTeam) -> None:

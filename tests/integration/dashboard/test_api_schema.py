@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from traceback import format_exception_only
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urljoin
 
 import anyio
 import anyio.to_thread
@@ -131,7 +132,8 @@ async def _check(team: LocalTeam, *, examples: int) -> None:
     api.web.dashboard.stopping.set()  # streams end after their first events
     names = await _fill(team)
     async with served(api.web) as port:
-        url = f"http://127.0.0.1:{port}/api/v1"
+        address = f"http://127.0.0.1:{port}/api/v1/openapi.json"
+        url = urljoin(address, (await api.read("/openapi.json"))["servers"][0]["url"])
         failures = await anyio.to_thread.run_sync(partial(_explore, url, api.headers, names, examples=examples))
     assert not failures, "\n\n".join(failures)
 
