@@ -19,7 +19,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
-from orchestrator.dashboard.api import changing, reading, session_reading
+from orchestrator.dashboard.api import changing, reading, replay_reading, session_reading
 from orchestrator.dashboard.api.kept_answers import HEADER, MOST_CHARS
 from orchestrator.dashboard.api.operation import MOST_CHARS as MOST_QUERY_CHARS
 from orchestrator.dashboard.api.operation import OPERATIONS, Operation, QueryParameter
@@ -33,6 +33,7 @@ from orchestrator.tasks.model import TaskEvent
 assert changing.__name__  # the modules declare their operations at import
 assert reading.__name__
 assert session_reading.__name__
+assert replay_reading.__name__
 
 ABOUT: Final = (
     "What the pages of the dashboard show, and what its forms do. Authenticate with a token of `orc web token make`. "

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from orchestrator.core.errors import InvalidInput, NotFound, OrchestratorError, ServerUnavailable
 from orchestrator.dashboard import actions, assets, bulk, commands, login, pages
-from orchestrator.dashboard.api import changing, reading, session_reading, streams
+from orchestrator.dashboard.api import changing, reading, replay_reading, session_reading, streams
 from orchestrator.dashboard.api.kept_answers import KeyReused
 from orchestrator.dashboard.api.problems import is_of_api, problem
 from orchestrator.dashboard.guard import BodyTooLarge, Guard
@@ -41,6 +41,7 @@ assert commands.GIVEN
 assert bulk.JOBS
 assert reading.__name__
 assert session_reading.__name__
+assert replay_reading.__name__
 assert changing.__name__
 assert streams.__name__
 

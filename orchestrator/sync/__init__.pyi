@@ -836,14 +836,23 @@ class Schedules:
             NoAgent: `require_agent` is set, and no live agent has the skill.
         """
 
-    def pause(self, name: str, *, reason: str = "", actor: str | None = None) -> bool:
-        """Stop a schedule from firing until `resume`. Returns False if it was paused before."""
+    def pause(self, name: str, *, reason: str = "", actor: str | None = None, id_: str | None = None) -> bool:
+        """Stop a schedule from firing until `resume`. Returns False if it was paused before.
 
-    def resume(self, name: str, *, reason: str = "", actor: str | None = None) -> bool:
-        """Let a paused schedule fire again from its next fire time on. Returns False if it was not paused."""
+        With `id_`, a new task id, the record of the change has this id.
+        """
 
-    def delete(self, name: str, *, reason: str = "", actor: str | None = None) -> None:
-        """Delete a schedule. Tasks that it submitted stay."""
+    def resume(self, name: str, *, reason: str = "", actor: str | None = None, id_: str | None = None) -> bool:
+        """Let a paused schedule fire again from its next fire time on. Returns False if it was not paused.
+
+        With `id_`, a new task id, the record of the change has this id.
+        """
+
+    def delete(self, name: str, *, reason: str = "", actor: str | None = None, id_: str | None = None) -> None:
+        """Delete a schedule. Tasks that it submitted stay.
+
+        With `id_`, a new task id, a repeat of the call returns when the record of the first one has this id.
+        """
 
     def trigger(self, name: str, *, reason: str = "", actor: str | None = None, id_: str | None = None) -> str:
         """Submit the task of a schedule now, even of a paused one, and return the task's id. The fire times stay.

@@ -38,7 +38,8 @@ def fields_of(shape: type) -> Mapping[str, str]:
     if dataclasses.is_dataclass(shape):
         written = {field.name: str(field.type) for field in dataclasses.fields(shape)}
     else:
-        written = {name: str(of) for name, of in inspect.get_annotations(shape).items()}
+        # A named tuple has its annotations as references.
+        written = {name: getattr(of, "__forward_arg__", str(of)) for name, of in inspect.get_annotations(shape).items()}
     return {name: of for name, of in written.items() if of not in {"bytes", "bytes | None"}}
 
 

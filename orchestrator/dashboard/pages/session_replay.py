@@ -52,13 +52,14 @@ async def replay(asked: PageRequest) -> Mapping[str, Any]:
         "base": None if base is None else states[1].state.revision,
         "contains": contains,
         "point": {"at": at, "from": compared, "contains": contains},
-        **_shown(texts, snapshot, now.state.untold, contains),
-        **_compared(texts, None if base is None else states[1].state, now.state),
+        **shown_names(texts, snapshot, now.state.untold, contains),
+        **compared_states(texts, None if base is None else states[1].state, now.state),
         "commands": [as_command("orc", "workspace", "events", id_, after=snapshot.event)],
     }
 
 
-def _compared(texts: Texts, before: ReplayedState | None, after: ReplayedState) -> Mapping[str, Any]:
+def compared_states(texts: Texts, before: ReplayedState | None, after: ReplayedState) -> Mapping[str, Any]:
+    """Return the first differences of two states, and the number of those that are left out."""
     if before is None:
         return {"differences": None, "more_differences": 0}
     earlier, later = (before, after) if before.revision <= after.revision else (after, before)
@@ -67,7 +68,7 @@ def _compared(texts: Texts, before: ReplayedState | None, after: ReplayedState) 
     return {"differences": difference_rows(texts, found, untold), "more_differences": max(0, len(found) - DIFFERENCES)}
 
 
-def _shown(
+def shown_names(
     texts: Texts, snapshot: Snapshot, untold: Collection[tuple[str, str]], contains: str | None
 ) -> Mapping[str, Any]:
     """Return the first names of each kind that contain a text, with short values."""

@@ -171,6 +171,20 @@ async def test_a_session(team: LocalTeam) -> None:
     assert record["content"]["text"] == "seen"
     key = await api.read("/sessions/path", id="s", path="api_key")
     assert SECRET not in json.dumps([plan, key, event, chat, record])
+    async with team.orc.workspace("s").edit(agent="bob") as ws:
+        await ws.patch({"plan": {"n": 2, "password": SECRET}})
+    past = await api.read("/sessions/replay", id="s", at=2, **{"from": 1})
+    assert (past["revision"], past["last"], past["reached"], past["totals"]["paths"]) == (2, 2, True, 2)
+    assert [(one["path"], one["version"], one["agent"]) for one in past["paths"]] == [
+        ("api_key", 1, "ada"),
+        ("plan", 2, "bob"),
+    ]
+    assert [one["name"] for one in past["differences"]] == ["plan"]
+    first = await api.read("/sessions/replay", id="s", at=1, contains="pl")
+    assert (first["revision"], first["differences"], len(first["paths"])) == (1, None, 1)
+    assert SECRET not in json.dumps([past, first])
+    _problem(await api.get("/sessions/replay", id="s", at="yesterday"), 400)
+    _problem(await api.get("/sessions/replay", id="none"), 404)
     for query in (
         {},
         {"agent": "a", "user": "b"},
@@ -357,7 +371,7 @@ async def test_a_narrowed_token(team: LocalTeam) -> None:
     for part in ("", "/args", "/result", "/events", "/tree"):
         _problem(await api.get(f"/tasks/{other.id}{part}"), 404)
     assert [row["session"] for row in (await api.read("/sessions"))["sessions"]] == ["s"]
-    for path in ("one", "events", "workspace", "document", "path"):
+    for path in ("one", "events", "workspace", "document", "path", "replay", "chat", "memory"):
         _problem(await api.get(f"/sessions/{path}", id="t", **({"path": "x"} if path == "path" else {})), 404)
     for path in ("/tasks", "/overview", "/agents", "/control", "/questions", "/dead", "/locks"):
         _problem(await api.get(path), 403)

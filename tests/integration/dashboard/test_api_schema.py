@@ -65,6 +65,9 @@ async def _fill(team: LocalTeam) -> dict[str, list[str]]:
     asked = await team.orc.submit("ask", session="s 1")
     waits = await team.orc.submit("later", priority="low")
     await team.orc.admin.schedules.add("nightly", "talk", {"text": "x"}, every=86_400)
+    async with team.orc.workspace("s 1").edit(agent="ada") as ws:
+        await ws.patch({"plan": {"n": 1}})
+        await ws.patch({"plan": {"n": 2}, "token": "hunter2"})
     sent = await team.orc.admin.pause_queue("skill:later", reason="tests")
     return {
         "id": [talked.id, failed.id, asked.id, waits.id],
@@ -98,6 +101,8 @@ def _explore_one(
                 case.path_parameters[name] = known[len(statuses) % len(known)]
             if case.path.startswith("/sessions/"):
                 case.query["id"] = "s 1"
+            if case.path == "/sessions/replay":
+                case.query |= {"at": "2", "from": "1"}
             if case.path == "/memory":
                 case.query = {"agent": "worker"}
         statuses.append(case.call_and_validate(base_url=url, headers=headers, checks=CHECKS, timeout=20).status_code)
