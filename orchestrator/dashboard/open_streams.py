@@ -47,7 +47,9 @@ class OpenStreams:
         if self._of_login[login] >= MOST_OF_LOGIN:
             raise TooManyStreams(f"{identity.name} has {MOST_OF_LOGIN} streams open; close some, and try again")
         if self.total >= MOST:
-            raise TooManyStreams(f"{MOST} streams are open in this dashboard; try again later, or at another copy of it")
+            raise TooManyStreams(
+                f"{MOST} streams are open in this dashboard; try again later, or at another copy of it"
+            )
         return _CountedStream(self._of_login, login, stream)
 
 

@@ -695,7 +695,7 @@ POOL_KEYS: Final = (
     KeyKind(
         "web:request:HASH",
         "string",
-        "request of the HTTP API, by the hash of sender, `Idempotency-Key` and part: JSON of its hash, its id, its answer",
+        "request of the HTTP API or its answer, by a hash of sender and `Idempotency-Key`: JSON: hash, id, answer",
         "an hour; its answer a day",
         loss=Loss.PASSING,
         writers=Writers.SUPERVISORS,

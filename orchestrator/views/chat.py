@@ -137,7 +137,7 @@ def _line(source: str, head: Any, length: Any, summary: Any) -> ChatLine:
 async def read_chat_page(
     services: Services, session: str, source: str, *, before: int | None = None, limit: int = MESSAGES
 ) -> ChatPage:
-    """Read messages of a chat that precede a number, or the newest ones, in one round trip: `PAGE_BYTES` or one message.
+    """Read messages of a chat that precede a number, or the newest ones, in one trip: at most `PAGE_BYTES`, or one.
 
     Raises:
         InvalidInput: that is no session or no source.

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.control.scripts import REMEMBERED_S
 from orchestrator.core.ids import new_task_id
 from orchestrator.dashboard.api.kept_answers import KEPT_S
-from orchestrator.store.calls import all_scripts
+from orchestrator.store.script_files import all_scripts
 from tests.faultkit.commands import script
 from tests.faultkit.proxy import FaultProxy
 from tests.faultkit.servers import RedisServer
@@ -31,7 +31,7 @@ async def _state(api: ApiClient, task: str) -> str:
 
 @pytest.mark.parametrize("loss", ["command", "reply"])
 async def test_a_repeat_does_the_work(redis_server: RedisServer, prefix: str, loss: str) -> None:
-    """Cancel, retry and delete are recorded and then fail: the repeat does what was not done, and makes no record more."""
+    """Cancel, retry and delete are recorded and then fail: a repeat does what was not done, without another record."""
     settings = partial(local_settings, prefix=prefix, redis__command_timeout_s=SHORT_S)
     async with FaultProxy(redis_server.url) as proxy, run_local_team(settings(proxy.url), supervised=False) as team:
         api = await api_client(team.orc)

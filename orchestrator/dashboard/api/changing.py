@@ -129,9 +129,9 @@ _TEXTS: Final = {
 }
 for _name, _button in BUTTONS.items():
     _body: Any = NeededReasonBody if _button.danger == "C" else ReasonBody
-    changing(
-        f"/tasks/{{id}}/{_name}", _button.danger, _body, ActionReply, text=_TEXTS[_name], drains=_name != "retry"
-    )(partial(_act, _name))
+    changing(f"/tasks/{{id}}/{_name}", _button.danger, _body, ActionReply, text=_TEXTS[_name], drains=_name != "retry")(
+        partial(_act, _name)
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- commands

@@ -1,8 +1,8 @@
 """Keeps the answers to requests with an `Idempotency-Key`, so that a repeat gets the same answer and changes nothing.
 
-A key gives its request the id of the command, task or record that it makes: its claim. When the answer was lost, because
-Redis or this process ended, the repeat goes on under the same id, and Redis refuses what it has done before. It does so
-for `REMEMBERED_S`, and as long a claim is kept. The first answer that is stored stands for `KEPT_S`.
+A claim gives the request the id of the command, task or record that it makes. When the answer was lost, because Redis
+or this process ended, the repeat goes on under the same id, and Redis refuses what it has done before. It remembers ids
+for `REMEMBERED_S`, and a claim lives as long. The first answer that is stored stands for `KEPT_S`.
 """
 
 from __future__ import annotations

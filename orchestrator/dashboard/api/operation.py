@@ -179,7 +179,7 @@ def changing(
 
     def declare(change: Change[BodyT]) -> Change[BodyT]:
         OPERATIONS.append(Operation("POST", path, text or _text(change), shape, (), body, danger))
-        action(PREFIX + path, danger, checks_scope=checks_scope)(partial(_change, body, change, drains))
+        action(PREFIX + path, danger, checks_scope=checks_scope)(partial(_change, body, change, drains=drains))
         return change
 
     return declare
@@ -238,10 +238,11 @@ async def _answer(
 async def _change(
     model: type[BodyT],
     change: Change[BodyT],
-    drains: bool,  # noqa: FBT001 - a partial passes it
     dashboard: Dashboard,
     identity: Identity,
     request: Request,
+    *,
+    drains: bool,
 ) -> Response:
     asked_by((), dashboard, identity, request)
     key = read_key(request)

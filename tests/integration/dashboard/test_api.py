@@ -135,7 +135,7 @@ async def test_redacted_values(team: LocalTeam) -> None:
 
 
 @pytest.mark.parametrize("redact", [True, False], ids=["redacted", "shown"])
-async def test_an_earlier_answer(team: LocalTeam, redact: bool) -> None:
+async def test_an_earlier_answer(team: LocalTeam, *, redact: bool) -> None:
     """The refusal of a second answer tells the first one without secrets, and nothing of it for a redacted skill."""
     await team.work(_agent(redact=redact))
     api = await api_client(team.orc)
