@@ -20,7 +20,6 @@ UNREAD = {
     "/commands": "the document lists the commands",
     "/commands/{kind}": "a form; the document has its fields",
     "/submit": "a form; /skills/{skill} has its schema",
-    "/sessions/replay": "steps of a person; /sessions/events has the changes",
 }
 """Pages without an operation."""
 

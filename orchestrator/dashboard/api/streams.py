@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import NotFound
 from orchestrator.core.ids import check_task_id
-from orchestrator.core.reading import read_text
+from orchestrator.core.reading import read_json, read_text
 from orchestrator.core.redaction import HIDDEN
 from orchestrator.dashboard.api.operation import QueryParameter, asked_by, sending
 from orchestrator.dashboard.api.problems import PREFIX
@@ -107,6 +107,6 @@ async def document(dashboard: Dashboard, _identity: Identity, _request: Request)
 
 @cache
 def _document_below(base: str) -> bytes:
-    found = json.loads(DOCUMENT.read_bytes())
+    found = read_json(DOCUMENT.read_bytes())
     found["servers"][0]["url"] = base + PREFIX
     return json.dumps(found, ensure_ascii=False).encode()
