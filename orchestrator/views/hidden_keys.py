@@ -16,13 +16,16 @@ _PLAIN: Final = re.compile(r"[^,\]}\s]*+")
 _SHOWN: Final = frozenset({"null", "true", "false"})
 _KEY_CHARS: Final = 200
 """The end of a longer key decides."""
+_PARTS: Final = re.compile(r"[/:]")
+"""Ends a part of a name, such as that of a path; the last part decides."""
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def mask_keys(text: str) -> str:
     """Return JSON with `"********"` as the value of each key that names a secret, such as `api_key` or `authToken`.
 
-    The rule for names is that of log records: null, true and false are shown.
+    The rule for names is that of log records, for the last part of a name such as `mail/token`. Null, true and false
+    are shown.
     """
     parts: list[str] = []
     kept, at = 0, 0
@@ -40,7 +43,7 @@ def mask_keys(text: str) -> str:
 
 def names_secret(name: str) -> bool:
     """Return whether a name is one whose value `mask_keys` masks."""
-    return is_secret(_HUMP.sub("_", name[-_KEY_CHARS:]))
+    return is_secret(_HUMP.sub("_", _PARTS.split(name[-_KEY_CHARS:])[-1]))
 
 
 @lru_cache(2048)

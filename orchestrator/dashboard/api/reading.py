@@ -31,8 +31,11 @@ from orchestrator.views import (
     worker_pages,
 )
 from orchestrator.views.doctor import Diagnosis
+from orchestrator.views.redaction import redacted_skills
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from orchestrator.control.receipts import Receipts
     from orchestrator.control.records import ControlRecord
     from orchestrator.dashboard.page import PageRequest
@@ -108,7 +111,15 @@ async def skill(asked: PageRequest) -> skills.SkillView:
 async def schedules(asked: PageRequest) -> schedule_pages.SchedulePage:
     """Read the schedules, the next to fire first."""
     most = size_of(asked, schedule_pages.SCHEDULES)
-    return await schedule_pages.page_schedules(asked.services, after=asked.text("after"), limit=most)
+    page = await schedule_pages.page_schedules(asked.services, after=asked.text("after"), limit=most)
+    hidden = await redacted_skills(asked.services) if page.schedules else frozenset()
+    return replace(page, schedules=tuple(_without_args(row, hidden) for row in page.schedules))
+
+
+def _without_args(row: schedule_pages.ScheduleRow, hidden: Collection[str]) -> schedule_pages.ScheduleRow:
+    """Return a schedule without the arguments of a redacted skill."""
+    one = row.schedule
+    return replace(row, schedule=replace(one, args=HIDDEN)) if one.skill in hidden else row
 
 
 @reading("/limits", limit_pages.LimitPage, AFTER, STARTS, limit(limit_pages.LIMITS))
@@ -242,8 +253,16 @@ def _without_words(info: TaskInfo) -> TaskInfo:
     progress = info.progress
     if progress is not None and progress.message:
         progress = replace(progress, message=HIDDEN)
-    answered = (replace(one, answer=HIDDEN) if one.answered else one for one in info.questions)
-    return replace(info, progress=progress, questions=tuple(answered))
+    questions = tuple(
+        replace(
+            one,
+            answer=HIDDEN if one.answered else None,
+            default=None if one.default is None else HIDDEN,
+            options=one.options if one.open else (),
+        )
+        for one in info.questions
+    )
+    return replace(info, progress=progress, questions=questions)
 
 
 @reading("/tasks/{id}/tree", TaskTree, limit(tree_page.SHOWN))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
@@ -134,6 +135,29 @@ async def test_redacted_values(team: LocalTeam) -> None:
     assert told["info"]["progress"]["message"] == "(redacted)"
 
 
+async def test_redacted_schedules_and_questions(team: LocalTeam) -> None:
+    """Neither the arguments of a schedule, nor the default and the options of an earlier question are sent."""
+    agent = Agent("clerk")
+
+    @agent.skill(redact=True)
+    async def sign(ctx: TaskContext, name: str) -> Any:
+        first = await ctx.ask(f"{name}?", options=[SECRET, "no"], deadline=timedelta(hours=1), default="Ada")
+        return await ctx.ask(f"really {first}?", options=["yes", "no"])
+
+    await team.work(agent)
+    api = await api_client(team.orc, Role.OPERATOR)
+    await team.orc.admin.schedules.add("nightly", "sign", {"name": "Ada Lovelace"}, every=86_400)
+    assert (await api.read("/schedules"))["schedules"][0]["schedule"]["args"] == "(redacted)"
+    task = (await team.orc.submit("sign", {"name": "x"})).id
+    await wait_for(lambda: _asks(api), "the question")
+    (question,) = (await api.read(f"/tasks/{task}"))["info"]["questions"]
+    assert (question["options"], question["default"]) == ([SECRET, "no"], "(redacted)")
+    await team.orc.task(task).answer(SECRET)
+    await wait_for(lambda: _asks(api), "the second question")
+    first, second = (await api.read(f"/tasks/{task}"))["info"]["questions"]
+    assert (first["options"], first["answer"], second["options"]) == ([], "(redacted)", ["yes", "no"])
+
+
 @pytest.mark.parametrize("redact", [True, False], ids=["redacted", "shown"])
 async def test_an_earlier_answer(team: LocalTeam, *, redact: bool) -> None:
     """The refusal of a second answer tells the first one without secrets, and nothing of it for a redacted skill."""
@@ -156,11 +180,12 @@ async def test_a_session(team: LocalTeam) -> None:
     api = await api_client(team.orc)
     await (await team.orc.submit("talk", {"lines": 1}, session="s")).result(timeout=TIMEOUT_S)
     async with team.orc.workspace("s").edit(agent="ada") as ws:
-        await ws.patch({"plan": {"n": 1, "password": SECRET}, "api_key": SECRET})
+        await ws.patch({"plan": {"n": 1, "password": SECRET}, "api_key": SECRET, "mail/authToken": SECRET})
     await team.orc.chat("s", "main").append([{"role": "user", "content": "hello", "secret": SECRET}])
     await team.orc.memory("worker").store(Record(step=1, kind="note", content={"text": "seen", "token": SECRET}))
-    assert (await api.read("/sessions/workspace", id="s"))["paths"] == 2
-    assert [one["path"] for one in (await api.read("/sessions/document", id="s"))["paths"]] == ["api_key", "plan"]
+    assert (await api.read("/sessions/workspace", id="s"))["paths"] == 3
+    paths = ["api_key", "mail/authToken", "plan"]
+    assert [one["path"] for one in (await api.read("/sessions/document", id="s"))["paths"]] == paths
     plan = await api.read("/sessions/path", id="s", path="plan")
     assert (plan["version"], plan["agent"], plan["value"]["n"]) == (1, "ada", 1)
     (event,) = (await api.read("/sessions/events", id="s", kind="patch"))["events"]
@@ -169,14 +194,15 @@ async def test_a_session(team: LocalTeam) -> None:
     assert (await api.read("/sessions/memory", id="s"))["counts"]["worker"]["stm"] == 1
     (record,) = (await api.read("/memory", agent="worker"))["records"]
     assert record["content"]["text"] == "seen"
-    key = await api.read("/sessions/path", id="s", path="api_key")
-    assert SECRET not in json.dumps([plan, key, event, chat, record])
+    keys = [await api.read("/sessions/path", id="s", path=path) for path in ("api_key", "mail/authToken")]
+    assert SECRET not in json.dumps([plan, keys, event, chat, record])
     async with team.orc.workspace("s").edit(agent="bob") as ws:
         await ws.patch({"plan": {"n": 2, "password": SECRET}})
     past = await api.read("/sessions/replay", id="s", at=2, **{"from": 1})
-    assert (past["revision"], past["last"], past["reached"], past["totals"]["paths"]) == (2, 2, True, 2)
+    assert (past["revision"], past["last"], past["reached"], past["totals"]["paths"]) == (2, 2, True, 3)
     assert [(one["path"], one["version"], one["agent"]) for one in past["paths"]] == [
         ("api_key", 1, "ada"),
+        ("mail/authToken", 1, "ada"),
         ("plan", 2, "bob"),
     ]
     assert [one["name"] for one in past["differences"]] == ["plan"]

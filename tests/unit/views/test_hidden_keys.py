@@ -21,6 +21,10 @@ MASK = "********"
         ('{"authToken": {"a": ["}", {}]}, "n": 1}', '{"authToken": "********", "n": 1}'),
         ('{"p\\u0061ssword":123}', '{"p\\u0061ssword":"********"}'),
         ('{"password": null, "secret": true}', '{"password": null, "secret": true}'),
+        (
+            '{"mail/token": "x", "mail:apiKey": "x", "token/length": 5}',
+            '{"mail/token": "********", "mail:apiKey": "********", "token/length": 5}',
+        ),
         ('{"max_tokens": 5, "tokens": [1]}', '{"max_tokens": 5, "tokens": [1]}'),
         ('{"text": "\\"token\\": \\"x\\""}', '{"text": "\\"token\\": \\"x\\""}'),
         ('["password", "x"]', '["password", "x"]'),
