@@ -31,6 +31,7 @@ def _agent() -> Agent:
         answer = await ctx.ask("who?", default=name, deadline=3600)
         if fails:
             raise ValueError(f"{answer} may not sign")
+        await ctx.effect("stamp", _signed, name)
         return await ctx.once("sign", _signed, name)
 
     @agent.skill
