@@ -17,6 +17,7 @@ from tests.faultkit.proxy import FaultProxy
 from tests.faultkit.servers import RedisServer
 from tests.helpers.api_client import ApiClient, api_client
 from tests.helpers.local_team import local_settings, run_local_team
+from tests.helpers.waiting import wait_for
 from tests.helpers.web_client import WebClient
 
 if TYPE_CHECKING:
@@ -153,3 +154,26 @@ async def test_schedules_are_changed_once(redis_server: RedisServer, prefix: str
         records = [one for one in (await api.read("/control", kind="schedule"))["records"] if one["state"] != "refused"]
         done = sorted(one["reason"] for one in records if one["reason"])
         assert done == ["to delete", "to pause", "to resume", "to trigger"]
+
+
+async def test_a_purge_is_given_once(redis_server: RedisServer, prefix: str) -> None:
+    """A repeat whose first answer was lost selects fewer tasks, and gives no other job."""
+    async with run_local_team(local_settings(redis_server.url, prefix)) as team:
+        api = await api_client(team.orc)
+        store, keys = team.services.store, team.services.keys
+        tasks = [await team.orc.submit("later") for _ in range(3)]
+        seconds, micros = await store.execute("TIME")
+        until_ms = int(seconds) * 1000 + int(micros) // 1000 + 1
+        body = {"queue": "skill:later", "until_ms": until_ms, "typed": "skill:later", "reason": "all of them"}
+        first = (await api.post("/bulk/purge", body, key="purge")).json()
+        assert first["new"]
+
+        async def ended() -> bool:
+            return all([(await task.status()).state == "cancelled" for task in tasks])
+
+        await wait_for(ended, "the end of the job")
+        for place in await store.execute("KEYS", keys.web_request("*")):
+            if b'"answer"' in await store.execute("GET", place):
+                await store.execute("DEL", place)
+        again = await api.post("/bulk/purge", body, key="purge")
+        assert again.json() == {"command": first["command"], "new": False}
