@@ -1,4 +1,4 @@
-"""Whoever asks the system for less motion gets none from the dashboard."""
+"""A browser that asks for less motion gets none from the dashboard."""
 
 from __future__ import annotations
 

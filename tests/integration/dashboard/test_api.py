@@ -153,7 +153,11 @@ async def test_redacted_schedules_and_questions(team: LocalTeam) -> None:
     (question,) = (await api.read(f"/tasks/{task}"))["info"]["questions"]
     assert (question["options"], question["default"]) == ([SECRET, "no"], "(redacted)")
     await team.orc.task(task).answer(SECRET)
-    await wait_for(lambda: _asks(api), "the second question")
+
+    async def asks_again() -> bool:
+        return len((await api.read(f"/tasks/{task}"))["info"]["questions"]) == 2
+
+    await wait_for(asks_again, "the second question")
     first, second = (await api.read(f"/tasks/{task}"))["info"]["questions"]
     assert (first["options"], first["answer"], second["options"]) == ([], "(redacted)", ["yes", "no"])
 
