@@ -288,4 +288,7 @@ class Agent:
                 for name, skill in self._skills.items()
             },
             versions={name: skill.version for name, skill in self._skills.items()},
+            redacted=frozenset(
+                name for name, skill in self._skills.items() if skill.options.redact or self.display is not None
+            ),
         )

@@ -15,7 +15,8 @@ local about       = cmsgpack.unpack(ARGV[9])  -- rows: field value
 local alive_s     = tonumber(ARGV[10])        -- int: a worker is alive for this long after a heartbeat
 local terms       = ARGV[11]                  -- str: skill=max_attempts/max_deaths, blank-separated
 local versions    = cmsgpack.unpack(ARGV[12]) -- rows: skill digest arguments
-local now_arg     = ARGV[13]                  -- time: test override, microseconds
+local redacted    = ARGV[13]                  -- str: skills whose values are hidden, blank-separated
+local now_arg     = ARGV[14]                  -- time: test override, microseconds
 --@include time: day_s, now_us, integer
 --@include desired: is_active
 --@include notify: notify_supervisor
@@ -42,6 +43,8 @@ for i = 1, #definitions do
   if name ~= '@' .. agent and redis.call('HGET', pool .. ':limits', name) ~= definition then shared_changed = true end
   redis.call('HSET', pool .. ':limits', name, definition)
 end
+-- Before a task of the worker has values that a view could show; `describe` repeats it each day.
+for skill in string.gmatch(redacted, '%S+') do redis.call('SADD', pool .. ':redacted', skill) end
 redis.call('HSETNX', worker_key, 'started_ms', integer(now_ms))
 for i = 1, #about do redis.call('HSET', worker_key, about[i].field, about[i].value) end
 redis.call('HSET', worker_key, 'agent:' .. agent, slots, 'alive_s', alive_s)

@@ -68,6 +68,7 @@ class AgentSpec:
         lease_ms: time after which the task of a silent worker is adopted.
         terms: by skill; absent where a worker decides itself.
         versions: by skill; absent where the arguments are unknown.
+        redacted: skills whose values are hidden from views.
     """
 
     name: str
@@ -78,6 +79,7 @@ class AgentSpec:
     lease_ms: int = 15_000
     terms: Mapping[str, SkillTerms] = field(default_factory=dict)
     versions: Mapping[str, SkillVersion] = field(default_factory=dict)
+    redacted: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if PoolKeys.is_ambiguous(self.name):

@@ -57,6 +57,7 @@ def register(
                 for skill, version in sorted(spec.versions.items())
             ]
         ),
+        "redacted": " ".join(sorted(spec.redacted)),
         "now_arg": now_us,
     }
     return Call("agents/register", args, parse)

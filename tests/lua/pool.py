@@ -190,6 +190,7 @@ class Team:
     version: SkillVersion | None = None
     """Of the skill `sum`."""
     lease_ms: int = LEASE_MS
+    redacted: frozenset[str] = frozenset()
 
     def spec(self) -> AgentSpec:
         """The value that registration takes."""
@@ -202,6 +203,7 @@ class Team:
             lease_ms=self.lease_ms,
             terms=dict(self.terms),
             versions={"sum": self.version} if self.version else {},
+            redacted=self.redacted,
         )
 
 

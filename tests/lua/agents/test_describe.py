@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.lua.pool import Team
+
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
 
@@ -67,4 +69,11 @@ def test_redacted_skills_stay_redacted(pool: Pool) -> None:
     pool.describe(("sum", "d2", b"{}"))
     pool.sleep(30 * DAY_MS)
     assert pool.execute("SMEMBERS", pool.keys.redacted) in ([b"sum"], {b"sum"})
+    assert pool.execute("TTL", pool.keys.redacted) == -1
+
+
+def test_a_registration_says_which_skills_are_redacted(pool: Pool) -> None:
+    """They are known before the first task of the worker has values that a view could show."""
+    pool.register(team=Team(skills=frozenset({"sum", "talk"}), redacted=frozenset({"talk"})))
+    assert pool.execute("SMEMBERS", pool.keys.redacted) in ([b"talk"], {b"talk"})
     assert pool.execute("TTL", pool.keys.redacted) == -1
