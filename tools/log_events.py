@@ -669,6 +669,12 @@ SECTIONS: Final = (
                 "A handler asked a person, and its attempt has ended. `orc tasks answer` lets the task continue.",
             ),
             LogEvent(
+                "task_joins",
+                "info",
+                ("agent", "attempt", "join", "skill", "task"),
+                "A handler joins tasks that have not ended, and its attempt has ended. Their ends let the task continue.",
+            ),
+            LogEvent(
                 "effect_outcome_unknown",
                 "warning",
                 ("decided_by", "decision", "effect", "task"),

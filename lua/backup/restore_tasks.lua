@@ -27,7 +27,7 @@ if not goes_on(pool, mark) then return {} end
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local waiting, ending = start_waiting(), start_endings(now)
-local waits = {scheduled = true, ready = true, waiting = true, awaiting_input = true}
+local waits = {scheduled = true, ready = true, waiting = true, awaiting_input = true, joining = true}
 local created, known, cancelled = 0, 0, 0
 
 -- Calls a command with a key and many values, 500 at a time.
@@ -61,6 +61,11 @@ end
 local function put_in_place(row, task_key)
   local task = read_task(task_key, 'state', 'gen', 'at', 'queue', 'rank', 'due', 'by', 'env', 'fair')
   local state = task.state
+  if state == 'joining' then
+    -- Its next attempt registers the join again.
+    redis.call('HSET', task_key, 'state', 'ready')
+    state = 'ready'
+  end
   if waits[state] then collect_bytes(pool, waiting.bytes, row.id, task.queue, task.env, 1) end
   if state == 'assigned' then
     give_back(row, task_key)

@@ -256,11 +256,11 @@ local function read_waiting(task_key)
     if redis.call('HEXISTS', task_key, 'args') == 1 then return found, with_arguments end
   end
   local found = read_task(task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill',
-    'out', 'requeued', 'lane', 'group', 'refused', 'queue', 'session', 'fair', 'rank')
+    'out', 'requeued', 'lane', 'group', 'refused', 'queue', 'session', 'fair', 'rank', 'joined')
   return found, {fails = found.fails, deaths = found.deaths, by = found.by, ttl = found.ttl, idem = found.idem,
     skill = found.skill, out = found.out, requeued = found.requeued, lane = found.lane,
     group = found.group, refused = found.refused, queue = found.queue, session = found.session, fair = found.fair,
-    rank = found.rank}
+    rank = found.rank, joined = found.joined}
 end
 
 -- Returns the scope of the versions that refused a task, if workers of the agent have one of them and another version may

@@ -27,7 +27,7 @@ end
 local function cancel_task(pool, ending, cancelling, id, reason)
   local task_key = pool .. ':task:' .. id
   local task = read_task(task_key, 'state', 'queue', 'ttl', 'idem', 'by', 'at', 'gen', 'env', 'out', 'fails',
-    'deaths', 'cancel', 'lane', 'session', 'fair', 'rank')
+    'deaths', 'cancel', 'lane', 'session', 'fair', 'rank', 'joined')
   local state = task.state
   if not state then return 'unknown', '' end
   if has_ended(state) then return 'already', state end
@@ -42,7 +42,8 @@ local function cancel_task(pool, ending, cancelling, id, reason)
       return 'signalled', state
     end
   end
-  local ended = {idem = task.idem, lane = task.lane, fair = task.fair, session = task.session, out = task.out, gen = task.gen, fails = task.fails, deaths = task.deaths}
+  local ended = {idem = task.idem, lane = task.lane, fair = task.fair, session = task.session, out = task.out, gen = task.gen, fails = task.fails, deaths = task.deaths,
+    joined = task.joined}
   end_task(pool, ending, id, ended, 'cancelled', lifetime(task.ttl, nil, task.idem), {'reason', reason})
   if state ~= 'assigned' then stop_waiting(pool, ending, id, task.queue, task.env) end
   if state == 'ready' then
@@ -52,6 +53,9 @@ local function cancel_task(pool, ending, cancelling, id, reason)
     redis.call('ZREM', pool .. ':scheduled', id)
   elseif state == 'awaiting_input' then
     redis.call('ZREM', pool .. ':asking', id)
+  elseif state == 'joining' then
+    redis.call('ZREM', pool .. ':joining', id)
+    redis.call('UNLINK', pool .. ':joins:' .. id)
   elseif state == 'assigned' then
     local entries = cancelling.entries
     if not entries[agent] then entries[agent] = {} end

@@ -7,6 +7,7 @@
 --@include family: note_activity
 --@include held_bytes: collect_bytes, add_bytes
 --@include share: free_place, wake_flows
+--@include join: leave_joins, flush_joins
 
 -- Returns the client that waits for the end of a task: the last group of digits of the id, if it says so (`TaskIds` in
 -- orchestrator/core/ids.py); else nil.
@@ -24,13 +25,14 @@ end
 
 local reply_inline_bytes = 65536
 
--- Ends a task: state, time, lifetime, idempotency key, output, lane, share. `task` has idem, lane, fair, session and out,
--- and for the output gen, fails and deaths. `fields` is a flat list of fields to store; a success has `result` instead,
+-- Ends a task: state, time, lifetime, idempotency key, output, lane, share, joins. `task` has idem, lane, fair, session,
+-- joined and out, and for the output gen, fails and deaths. `fields` is a flat list of fields to store; a success has `result` instead,
 -- and maybe `envelope`, which takes the place of the stored one. With `at`, the record is plain and is written again, so that
 -- its hash table becomes a listpack.
 -- Collects replies, events and counters in `ending`.
 local function end_task(pool, ending, id, task, state, ttl_s, fields, result, envelope, at)
   local task_key = pool .. ':task:' .. id
+  if task.joined then ttl_s = leave_joins(pool, ending, id, task.joined, state ~= 'succeeded', ttl_s) end
   if at then
     redis.call('DEL', task_key)
     redis.call('HSET', task_key, 'gen', task.gen, 'at', at, 'state', state, 'ended', ending.now_text, 'env', envelope, 'result', result)
@@ -85,9 +87,10 @@ local function stop_waiting(pool, ending, id, queue, envelope)
   collect_bytes(pool, ending.bytes, id, queue, envelope, -1)
 end
 
--- Stores what a call collected: turns of lanes, one event, one reply entry per waiting client, activity of sessions,
+-- Stores what a call collected: joins, turns of lanes, one event, one reply entry per waiting client, activity of sessions,
 -- bytes of queues, counters.
 local function flush_endings(pool, ending)
+  if ending.joins then flush_joins(pool, ending) end
   if next(ending.turns) then flush_turns(pool, ending) end
   if ending.freed then wake_flows(pool, ending.freed) end
   if #ending.events > 0 then

@@ -45,6 +45,14 @@ local function family_of(id, envelope)
   return depth == 1 and values[8] or values[11] or nil
 end
 
+-- Returns the task that submitted a task, the seventh option of its envelope; nil for none.
+local function parent_of(envelope)
+  local at = options_at(envelope)
+  if not at then return nil end
+  local values = {cmsgpack.unpack_limit(envelope, 7, at - 1)}
+  return values[8] or nil
+end
+
 -- Returns how many parents a task has above it, the eighth option of its envelope.
 local function depth_of(envelope)
   local at = options_at(envelope)

@@ -5,7 +5,17 @@
 --@include held_bytes: add_bytes
 --@include share: join_flow, leave_flow, wake_flows
 
--- Adds tasks to one queue: `scored` is a flat list score, id, score, id ... (at most 1000 values). Notifies supervisors
+-- Adds to a sorted set: `scored` is a flat list score, id, score, id ... of any length. Returns how many are new.
+local function add_scored(key, scored)
+  if #scored <= 1000 then return redis.call('ZADD', key, unpack(scored)) end
+  local added = 0
+  for first = 1, #scored, 1000 do
+    added = added + redis.call('ZADD', key, unpack(scored, first, math.min(first + 999, #scored)))
+  end
+  return added
+end
+
+-- Adds tasks to one queue: `scored` is a flat list score, id, score, id ... Notifies supervisors
 -- when the queue was empty; otherwise they know of it (protocol rule 5). `was_empty` is nil for a caller that does not know
 -- it. Returns how many were not in the queue.
 local function add_to_queue(pool, queue, scored, was_empty)
@@ -13,7 +23,7 @@ local function add_to_queue(pool, queue, scored, was_empty)
   if was_empty == nil then was_empty = redis.call('EXISTS', queue_key) == 0 end
   -- A queue that is not listed, because a client wrote into it or Redis lost the list, is as unknown as an empty one.
   if not was_empty then was_empty = redis.call('SISMEMBER', pool .. ':queues', queue) == 0 end
-  local added = redis.call('ZADD', queue_key, unpack(scored))
+  local added = add_scored(queue_key, scored)
   if was_empty then
     redis.call('SADD', pool .. ':queues', queue)
     notify_supervisor(pool, 'queue:' .. queue)
@@ -99,25 +109,26 @@ local function leave_queue(pool, queue, id, flow)
   for i = 1, #scopes do redis.call('ZREM', pool .. ':held:' .. scopes[i], id) end
 end
 
--- Adds tasks to `scheduled`, `asking` or `expiring`: `scored` is a flat list due_ms, id, due_ms, id ... (at most 1000
--- values). Notifies supervisors when the earliest due time changed, because the promoter sleeps until it.
+-- Adds tasks to `scheduled`, `asking`, `joining` or `expiring`: `scored` is a flat list due_ms, id, due_ms, id ... Notifies
+-- supervisors when the earliest due time changed, because the promoter sleeps until it.
 local function put_due(pool, name, scored)
   local due_key = pool .. ':' .. name
   local head = redis.call('ZRANGE', due_key, 0, 0)
-  redis.call('ZADD', due_key, unpack(scored))
+  add_scored(due_key, scored)
   if redis.call('ZRANGE', due_key, 0, 0)[1] ~= head[1] then notify_supervisor(pool, 'scheduled') end
 end
 
 -- Returns a collector for the tasks of one call that will wait; `flush_waiting` stores them.
 local function start_waiting()
-  return {ready = {}, scheduled = {}, expiring = {}, asking = {}, spread = 0, bytes = {}}
+  return {ready = {}, scheduled = {}, expiring = {}, asking = {}, joining = {}, spread = 0, bytes = {}}
 end
 
--- Stores collected tasks in their queues, `scheduled`, `asking` and `expiring`, and the bytes of those that wait again.
+-- Stores collected tasks in their queues, `scheduled`, `asking`, `joining` and `expiring`, and the bytes of those that wait again.
 local function flush_waiting(pool, waiting)
   for queue, scored in pairs(waiting.ready) do put_ready(pool, queue, scored) end
   if #waiting.scheduled > 0 then put_due(pool, 'scheduled', waiting.scheduled) end
   if #waiting.asking > 0 then put_due(pool, 'asking', waiting.asking) end
+  if #waiting.joining > 0 then put_due(pool, 'joining', waiting.joining) end
   if #waiting.expiring > 0 then put_due(pool, 'expiring', waiting.expiring) end
   if next(waiting.bytes) then add_bytes(pool, waiting.bytes) end
   if waiting.freed then wake_flows(pool, waiting.freed) end

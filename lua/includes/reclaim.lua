@@ -128,7 +128,7 @@ end
 local function reclaim_task(pool, ending, agent, entry, id, crew, witnessed, max_deaths, dead_ttl_s, evidence)
   local task_key = pool .. ':task:' .. id
   local found = read_task(task_key, 'state', 'gen', 'at', 'queue', 'ttl', 'idem', 'fails', 'deaths', 'by',
-    'cancel', 'env', 'skill', 'out', 'begun', 'requeued', 'lane', 'blamed', 'group', 'ran', 'session', 'fair', 'rank')
+    'cancel', 'env', 'skill', 'out', 'begun', 'requeued', 'lane', 'blamed', 'group', 'ran', 'session', 'fair', 'rank', 'joined')
   local held_agent, held_entry, score
   if found.at then held_agent, held_entry, score = string.match(found.at, '^(%S+) (%S+) (%S+)$') end
   if found.state ~= 'assigned' or held_agent ~= agent or held_entry ~= entry then return nil end
@@ -143,7 +143,7 @@ local function reclaim_task(pool, ending, agent, entry, id, crew, witnessed, max
   local task = {gen = found.gen, queue = found.queue or skill_queue(found.env), score = score, idem = found.idem, by = found.by,
     fails = tonumber(found.fails or 0), deaths = tonumber(found.deaths or 0), env = found.env, skill = found.skill,
     out = found.out, died = died, lane = found.lane, forgiven = fails_forgiven, blamed = tonumber(found.blamed or 0),
-    group = tonumber(found.group), session = found.session, fair = found.fair, rank = found.rank}
+    group = tonumber(found.group), session = found.session, fair = found.fair, rank = found.rank, joined = found.joined}
   task.recent = task.deaths - deaths_forgiven
   local now_ms = math.floor(ending.now / 1000)
   local skill = found.skill or string.match(task.queue, '^skill:(.*)$')

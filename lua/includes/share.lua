@@ -4,7 +4,7 @@
 -- to the tag. A flow whose key has as many tasks running as it may rests: nothing of it stands in the queue.
 --@include time: day_s, integer
 --@include record: rank_of
---@include queue: add_to_queue, remove_from_queue
+--@include queue: add_scored, add_to_queue, remove_from_queue
 
 -- Flows without a task, or at rest, that the choices of this call may still pass over.
 local passes_left = 300
@@ -63,12 +63,12 @@ local function stand(pool, flow)
   if add_to_queue(pool, queue, {first[2], first[1]}) > 0 then count_share(pool .. ':share:queues', queue, -1) end
 end
 
--- Adds ready tasks to a flow: `scored` is a flat list score, id, score, id ... (at most 1000 values).
+-- Adds ready tasks to a flow: `scored` is a flat list score, id, score, id ...
 local function join_flow(pool, flow, scored)
   local _, key, queue = parse_flow(flow)
   local wait_key = pool .. ':share:wait:' .. flow
   local is_new = redis.call('EXISTS', wait_key) == 0
-  local added = redis.call('ZADD', wait_key, unpack(scored))
+  local added = add_scored(wait_key, scored)
   if added > 0 then
     count_share(pool .. ':share:keys', key, added)
     count_share(pool .. ':share:queues', queue, added)

@@ -11,6 +11,8 @@
 --           | invalid (payload = error of the arguments, whose names are `names`, in the version `version` of the skill;
 --             as released while another version may take them, else as dead)
 --           | await_lock (as released, but after delay_ms, or when `wake` is called; at once if it was)
+--           | join (until enough of the tasks have ended that `join` has registered, or delay_ms or at_ms if given; `number`: of the
+--             join; counts no attempt; at once at its original place if they have)
 --           | ask (payload = question `number`; until its answer, or delay_ms or at_ms if given; counts no attempt)
 -- status, per row: ok | already (the same verdict is stored; nothing changed) | stale (the attempt lost its task;
 -- nothing changed) | lost (`apart`: the record has no result of this generation; nothing changed)
@@ -27,6 +29,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include time: now_us, integer
 --@include counter: count_done
 --@include envelope: skill_queue
+--@include join: parse_join, is_met
 --@include record: read_task, has_ended, lifetime, rank_of, original_score, next_generation, attempt_number
 --@include history: add_attempt, add_error
 --@include output: append_event
@@ -39,7 +42,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include held_bytes: collect_bytes
 --@rare: is_unstarted, returned_as, outcome_of, has_ended, add_error, stored_size, collect_bytes, add_bytes
 --@rare: leave_attempt, note_refusal, note_attempt, return_slots, index_dead, append_event, pass_lane, put_ready, put_due
---@rare: flush_turns, drop_result, notify_of_rooms, join_flow, free_place, wake_flows
+--@rare: flush_turns, drop_result, notify_of_rooms, join_flow, free_place, wake_flows, flush_joins, leave_joins, is_met, begin_to_join
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -58,6 +61,7 @@ local function returned_as(verdict)
   if verdict == 'retry' then return 'retried' end
   if verdict == 'snooze' then return 'snoozed' end
   if verdict == 'ask' then return 'asked' end
+  if verdict == 'join' then return 'joining' end
   return (verdict == 'requeue' or is_unstarted(verdict)) and 'given_back' or nil
 end
 
@@ -66,6 +70,7 @@ local function outcome_of(verdict)
   if verdict == 'retry' or verdict == 'dead' then return 'failed' end
   if verdict == 'snooze' then return 'snoozed' end
   if verdict == 'ask' then return 'asked' end
+  if verdict == 'join' then return 'joining' end
   if verdict == 'requeue' then return 'interrupted' end
   if verdict == 'invalid' then return 'refused' end
   return verdict == 'cancelled' and 'cancelled' or nil
@@ -89,11 +94,11 @@ local function read(task_key, has_result, rewrite)
     if redis.call('HEXISTS', task_key, 'args') == 1 then return found, {ran = false} end
   end
   local found = read_task(task_key, 'state', 'gen', 'queue', 'rank', 'ttl', 'idem', 'fails', 'deaths', 'by',
-    'cancel', 'out', 'lane', 'refused', 'skill', 'woken', 'ran', 'session', 'due', 'was', 'asks', 'snoozes', 'fair')
+    'cancel', 'out', 'lane', 'refused', 'skill', 'woken', 'ran', 'session', 'due', 'was', 'asks', 'snoozes', 'fair', 'joined')
   return found, {refused = found.refused, skill = found.skill, queue = found.queue, rank = found.rank, ttl = found.ttl,
     idem = found.idem, fails = found.fails, deaths = found.deaths, by = found.by, cancel = found.cancel,
     out = found.out, lane = found.lane, woken = found.woken, ran = found.ran,
-    session = found.session, snoozes = found.snoozes, fair = found.fair, ready_ms = found.asks and '0' or found.due or (found.was and '0')}
+    session = found.session, snoozes = found.snoozes, fair = found.fair, joined = found.joined, ready_ms = found.asks and '0' or found.due or (found.was and '0')}
 end
 
 -- Adds the version of a skill that refused the arguments of a task to its others. Returns whether the task waits for
@@ -115,6 +120,25 @@ local function note_attempt(task_key, row, task, fields, outcome, reason)
     row.agent, worker, reason or row.reason or '')
 end
 
+-- Returns the state of a task whose attempt ends with a join: `joining`, or `ready` if the join is met or was not registered
+-- by this attempt. `fields` gets the join; its deadline stays when another attempt comes to the same join. Returns the
+-- deadline in ms too, 0 for none.
+local function begin_to_join(task_key, row, fields)
+  local registered, _, left = parse_join(redis.call('HGET', task_key, 'join'))
+  local name = 'join:' .. integer(row.number or 1)
+  local stored = redis.call('HGET', task_key, name)
+  local until_ms = tonumber(string.match(stored or '', '^%d+ (%d+)') or nil)
+  if not until_ms then
+    local delay_ms, at_ms = row.delay_ms or 0, row.at_ms or 0
+    until_ms = delay_ms > 0 and now_ms + delay_ms or at_ms
+    stored = integer(now_ms) .. ' ' .. integer(until_ms)
+  end
+  fields[7], fields[8], fields[9], fields[10] = 'due', '0', name, stored
+  if registered == row.generation and not is_met(pool, row.id, left) then return 'joining', until_ms end
+  redis.call('UNLINK', pool .. ':joins:' .. row.id)
+  return 'ready', 0
+end
+
 local function leave_attempt(task_key, row, task)
   local id, verdict = row.id, row.verdict
   local generation = integer(next_generation(row.generation, now_ms))
@@ -125,8 +149,15 @@ local function leave_attempt(task_key, row, task)
   if delay_ms > 0 then due = now_ms + delay_ms end
   if at_ms > due then due = at_ms end
   local state = 'ready'
-  if verdict == 'ask' then state = 'awaiting_input' elseif due > now_ms then state = 'scheduled' end
   local fields = {'state', state, 'gen', generation, 'was', row.generation}
+  if verdict == 'join' then
+    state, due = begin_to_join(task_key, row, fields)
+  elseif verdict == 'ask' then
+    state = 'awaiting_input'
+  elseif due > now_ms then
+    state = 'scheduled'
+  end
+  fields[2] = state
   if state == 'scheduled' then
     fields[7], fields[8], fields[9], fields[10] = 'left', verdict, 'due', integer(due)
   end
@@ -164,10 +195,13 @@ local function leave_attempt(task_key, row, task)
   elseif state == 'awaiting_input' then
     waiting.asking[#waiting.asking + 1] = due > 0 and integer(due) or '+inf'
     waiting.asking[#waiting.asking + 1] = id
+  elseif state == 'joining' then
+    waiting.joining[#waiting.joining + 1] = due > 0 and integer(due) or '+inf'
+    waiting.joining[#waiting.joining + 1] = id
   else
     local score = integer(rank_of(task.rank) + now_ms)
     -- A requeued task returns to its original place.
-    if verdict == 'requeue' or is_unstarted(verdict) then score = original_score(task_key) end
+    if verdict == 'requeue' or verdict == 'join' or is_unstarted(verdict) then score = original_score(task_key) end
     enqueue(waiting.ready, ready_place(task.queue or skill_queue(envelope), task.fair, task.rank), score, id)
   end
   collect_bytes(pool, waiting.bytes, id, task.queue, envelope, 1)

@@ -22,13 +22,15 @@ local look_at, keep_s = 500, 60
 local answers, looked = {}, 0
 local indexed, wanted, lent = {}, {}, {}
 
--- Returns the tasks that a task waits for: what its attempt has recorded, or the task that has the turn in its lane.
-local function waits_for(task)
+-- Returns the tasks that a task waits for: what its attempt has recorded, the first of those that it joins, or the task
+-- that has the turn in its lane.
+local function waits_for(id, task)
   --@row task: state gen env depth queue lane awaits
   if task.state == 'waiting' and task.lane then
     local owner = redis.call('ZRANGE', pool .. ':lane:' .. task.lane, 0, 0)[1]
     return owner and {owner} or {}
   end
+  if task.state == 'joining' then return redis.call('ZRANGE', pool .. ':joins:' .. id, 0, 99) end
   local generation, ids = string.match(task.awaits or '', '^(%d+) (.*)$')
   local found = {}
   if task.state == 'assigned' and generation == task.gen then
@@ -78,8 +80,8 @@ local function lower(parent, first, first_depth)
         redis.call('HSET', task_key, 'depth', integer(depth))
       end
       if task.state == 'ready' then index_awaited(id, task, own) end
-      if deeper or task.state == 'waiting' then
-        local next_ones = waits_for(task)
+      if deeper or task.state == 'waiting' or task.state == 'joining' then
+        local next_ones = waits_for(id, task)
         for i = 1, #next_ones do
           local other = next_ones[i]
           if other == parent or not above[other] then

@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- Makes due tasks ready and ends tasks that did not start in time; up to `limit` of each. A task whose question has
--- passed its deadline continues at its original place, and its handler learns that no answer came.
+-- Makes due tasks ready and ends tasks that did not start in time; up to `limit` of each. A task whose question or join has
+-- passed its deadline continues at its original place, and its handler learns that.
 -- returns: promoted, expired, ms until the next task is due (-1: none), left (1: more are due now), and whether
 -- `cancel_children` has something to do (1)
 -- repeat: promotes further tasks
 local pool    = KEYS[1]             -- key: root of the pool's slot
 local limit   = tonumber(ARGV[1])   -- int: at most this many of each kind (500)
 local now_arg = ARGV[2]             -- time: test override, microseconds
---@include time: now_us, integer
+--@include time: day_s, now_us, integer
 --@include envelope: skill_queue
 --@include record: read_task, lifetime, rank_of, original_score, attempt_number
 --@include output: append_event
@@ -15,10 +15,12 @@ local now_arg = ARGV[2]             -- time: test override, microseconds
 --@include lane: join_lane, leave_ready
 --@include share: flow_of, ready_place
 --@include ending: start_endings, end_task, stop_waiting, flush_endings
+--@include join: parse_join, is_met, end_join
 
 local now = now_us(now_arg)
 local now_text = integer(math.floor(now / 1000))
 local scheduled_key, expiring_key, asking_key = pool .. ':scheduled', pool .. ':expiring', pool .. ':asking'
+local joining_key = pool .. ':joining'
 local ending = start_endings(now)
 
 local expired = 0
@@ -26,9 +28,10 @@ local late = redis.call('ZRANGE', expiring_key, '-inf', now_text, 'BYSCORE', 'LI
 for i = 1, #late do
   local id = late[i]
   local task = read_task(pool .. ':task:' .. id, 'state', 'queue', 'ttl', 'idem', 'env', 'out', 'gen', 'fails',
-      'deaths', 'lane', 'session', 'fair', 'rank')
+      'deaths', 'lane', 'session', 'fair', 'rank', 'joined')
   if task.state == 'ready' or task.state == 'scheduled' or task.state == 'waiting' then
-    local ended = {idem = task.idem, lane = task.lane, fair = task.fair, session = task.session, out = task.out, gen = task.gen, fails = task.fails, deaths = task.deaths}
+    local ended = {idem = task.idem, lane = task.lane, fair = task.fair, session = task.session, out = task.out, gen = task.gen, fails = task.fails, deaths = task.deaths,
+      joined = task.joined}
     end_task(pool, ending, id, ended, 'expired', lifetime(task.ttl, nil, task.idem), {'reason', 'did not start in time'})
     stop_waiting(pool, ending, id, task.queue, task.env)
     if task.state == 'ready' then
@@ -78,14 +81,40 @@ for i = 1, #overdue do
     end
   end
 end
+
+-- Ends a join whose deadline has passed, or that is met: a call that ends the tasks of very many parents leaves some of
+-- these to this script.
+local function promote_join(id)
+  local task_key = pool .. ':task:' .. id
+  local task = read_task(task_key, 'state', 'join')
+  if task.state ~= 'joining' then
+    redis.call('ZREM', joining_key, id)
+    return
+  end
+  local _, number, left, _, keep_s = parse_join(task.join)
+  local began, until_ms = string.match(number and redis.call('HGET', task_key, 'join:' .. number) or '', '^(%d+) (%d+)')
+  if not number or is_met(pool, id, left) then
+    end_join(pool, ending, id, keep_s or day_s, 'joined')
+  elseif until_ms and until_ms ~= '0' and tonumber(until_ms) <= tonumber(now_text) then
+    redis.call('HSET', task_key, 'join:' .. number, began .. ' ' .. until_ms .. ' over')
+    end_join(pool, ending, id, keep_s, 'join_timeout')
+  else
+    redis.call('ZADD', joining_key, until_ms and until_ms ~= '0' and until_ms or '+inf', id)
+    return
+  end
+  promoted = promoted + 1
+end
+
+local late_joins = redis.call('ZRANGE', joining_key, '-inf', now_text, 'BYSCORE', 'LIMIT', 0, limit)
+for i = 1, #late_joins do promote_join(late_joins[i]) end
 for place, scored in pairs(ready) do put_ready(pool, place, scored) end
 if #overdue > 0 then redis.call('ZREM', asking_key, unpack(overdue)) end
 if #ids > 0 then redis.call('ZREM', scheduled_key, unpack(ids)) end
 flush_endings(pool, ending)
 
 local next_due = -1
-for _, key in ipairs({scheduled_key, expiring_key, asking_key}) do
-  -- Questions without a deadline have the score infinity.
+for _, key in ipairs({scheduled_key, expiring_key, asking_key, joining_key}) do
+  -- Questions and joins without a deadline have the score infinity.
   local head = redis.call('ZRANGE', key, '-inf', '(+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
   if head[2] and (next_due < 0 or tonumber(head[2]) < next_due) then next_due = tonumber(head[2]) end
 end

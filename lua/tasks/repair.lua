@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
 -- Checks that tasks are indexed where their records say, and nowhere else; with `repair` corrects the indexes, because
 -- the record decides. Judges up to 500 rows, fewer when records are large.
--- rows: id and '' (the record) | id and an index that lists it (queue:…, scheduled, asking, expiring, parked:…, held:…,
---       suspects:…, lane:…, share:wait:…, share:taken:…, tag:…, dead) | id and `out` (its output stream) | '' and idem:… (an idempotency key) | '' and queue:…,
+-- rows: id and '' (the record) | id and an index that lists it (queue:…, scheduled, asking, joining, expiring, parked:…, held:…,
+--       suspects:…, lane:…, joins:…, share:wait:…, share:taken:…, tag:…, dead) | id and `out` (its output stream) | '' and idem:… (an idempotency key) | '' and queue:…,
 --       held:… or suspects:… (whether it is listed) | '' and share:wait:… (whether a task of it stands in the queue) | '' and lane:…, or id and `lane` (whether a task has the turn of this lane, or
 --       of the task's lane; sent after all tasks were judged)
--- codes: lost-ready lost-scheduled lost-asking lost-entry lost-deadline lost-lane lost-letter lost-tag lost-place (an index
+-- codes: lost-ready lost-scheduled lost-asking lost-joining lost-entry lost-deadline lost-lane lost-letter lost-tag lost-place (an index
 --        misses a task) | lost-stand (no task of a key stands in the queue)
+--        | lost-join (a task waits for a join that is met) | lost-parent (a task does not name a parent that joins it)
 --        | lost-turn (no task of a lane has the turn) | out-of-turn (another task of the lane has the turn)
 --        | misplaced (an index lists it wrongly) | gone (an index lists a task without record)
 --        | damaged (a corrupt record) | unreadable (the key of a record has another type)
@@ -32,10 +33,11 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include share: flow_of, ready_place, parse_flow, share_of, may_start, stand, leave_flow, take_place, free_place
 --@include ending: waiting_client, start_endings, end_task, stop_waiting, flush_endings, index_dead
 --@include reclaim: reclaim_task, requeue_task
+--@include join: parse_join, is_met, remove_joined, look_at_join
 
 local call_bytes, orphan_s = 1048576, 300
 local record_fields = {'state', 'gen', 'at', 'queue', 'rank', 'by', 'ttl', 'idem', 'out', 'fails', 'deaths', 'due', 'ended',
-  'deleted', 'lane', 'left', 'blamed', 'group', 'alone', 'session', 'fair', 'awaits'}
+  'deleted', 'lane', 'left', 'blamed', 'group', 'alone', 'session', 'fair', 'awaits', 'join', 'joined'}
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local ending, waiting = start_endings(now), start_waiting()
@@ -44,12 +46,13 @@ local answers, bytes, repaired, cleaned = {0}, 0, 0, 0
 local held_key, suspects_key = pool .. ':held', pool .. ':suspects'
 local queues_key, scheduled_key, asking_key, expiring_key, dead_key =
   pool .. ':queues', pool .. ':scheduled', pool .. ':asking', pool .. ':expiring', pool .. ':dead'
-local waits = {ready = true, waiting = true, scheduled = true, awaiting_input = true}
+local joining_key, met_joins = pool .. ':joining', {}
+local waits = {ready = true, waiting = true, scheduled = true, awaiting_input = true, joining = true}
 local ended = {succeeded = true, dead = true, cancelled = true, expired = true}
 local clean = {gone = true, ['orphan-output'] = true, ['orphan-key'] = true, ['listed-empty'] = true}
 
 -- Nothing may fail after the first write: while a key that all repairs write has another type, nothing is repaired.
-local shared = {[queues_key] = 'set', [scheduled_key] = 'zset', [asking_key] = 'zset', [expiring_key] = 'zset', [dead_key] = 'zset',
+local shared = {[queues_key] = 'set', [scheduled_key] = 'zset', [asking_key] = 'zset', [joining_key] = 'zset', [expiring_key] = 'zset', [dead_key] = 'zset',
   [pool .. ':doorbell'] = 'stream', [pool .. ':events'] = 'stream', [pool .. ':sessions'] = 'zset', [pool .. ':stats:TOTAL'] = 'hash',
   [pool .. ':stats:' .. integer(math.floor(now / 60000000))] = 'hash'}
 local may_repair = repair == '1'
@@ -193,6 +196,31 @@ local function check_stand(row, flow)
   note(row, 'lost-stand', may_repair)
 end
 
+-- Lists a task in `joining`, lets it live on, and ends its join if that is met. A join whose tasks are lost counts as met: the
+-- next attempt registers them again.
+local function check_join(row, id, task)
+  local joins_key = pool .. ':joins:' .. id
+  local _, join, left, _, keep_s = parse_join(task.join)
+  if not has_type(types, joins_key, 'zset') then
+    note(row, 'lost-join', false)
+  elseif not left or is_met(pool, id, left) then
+    local done = can_repair(id, task) and has_type(types, pool .. ':queue:' .. task.queue, 'zset')
+    if done then met_joins[id] = true end
+    note(row, 'lost-join', done)
+  elseif may_repair then
+    redis.call('EXPIRE', pool .. ':task:' .. id, keep_s, 'GT')
+    redis.call('EXPIRE', joins_key, integer(tonumber(keep_s) + day_s))
+  end
+  if not score_in(joining_key, id) then
+    local until_ms = join and string.match(redis.call('HGET', pool .. ':task:' .. id, 'join:' .. join) or '', '^%d+ (%d+)')
+    if may_repair then
+      waiting.joining[#waiting.joining + 1] = until_ms and until_ms ~= '0' and until_ms or '+inf'
+      waiting.joining[#waiting.joining + 1] = id
+    end
+    note(row, 'lost-joining', may_repair)
+  end
+end
+
 local function check_waiting(row, id, task)
   if task.state == 'waiting' then
     -- `check_lane` has judged its place.
@@ -220,6 +248,8 @@ local function check_waiting(row, id, task)
       end
       note(row, 'lost-asking', done)
     end
+  elseif task.state == 'joining' then
+    check_join(row, id, task)
   elseif not score_in(scheduled_key, id) then
     local done = can_repair(id, task)
     if done then
@@ -287,7 +317,7 @@ end
 
 local function end_damaged(id, task, field)
   local kept = {idem = task.idem, session = task.session, out = task.out, gen = number(task.gen) and task.gen or '0',
-    fails = number(task.fails), deaths = number(task.deaths), lane = task.lane, fair = task.fair}
+    fails = number(task.fails), deaths = number(task.deaths), lane = task.lane, fair = task.fair, joined = task.joined}
   local reason = 'its record is damaged: ' .. field
   end_task(pool, ending, id, kept, 'dead', lifetime(task.ttl, dead_ttl_s), {'reason', reason})
   index_dead(pool, id, now_ms, dead_ttl_s)
@@ -364,6 +394,26 @@ local function judge(row, id)
   return task
 end
 
+local joins = {}
+-- Returns the state of a task that joins others, once per call: `joining`, `assigned` while its attempt registers them, else ''.
+local function joins_now(parent)
+  if not joins[parent] then
+    local found = redis.pcall('HMGET', pool .. ':task:' .. parent, 'state', 'gen', 'join')
+    local of_attempt = not found.err and found[1] == 'assigned' and parse_join(found[3]) == found[2]
+    joins[parent] = not found.err and (found[1] == 'joining' or of_attempt) and found[1] or ''
+  end
+  return joins[parent]
+end
+
+-- Lets a task name a parent that joins it.
+local function check_parent(row, id, task, parent)
+  if string.find(' ' .. (task.joined or '') .. ' ', ' ' .. parent .. ' ', 1, true) then return end
+  if may_repair then
+    redis.call('HSET', pool .. ':task:' .. id, 'joined', task.joined and task.joined .. ' ' .. parent or parent)
+  end
+  note(row, 'lost-parent', may_repair)
+end
+
 local function belongs(id, task, place)
   if place == 'dead' then return task.state == 'dead' end
   if string.match(place, '^tag:') then return not task.deleted end
@@ -371,6 +421,9 @@ local function belongs(id, task, place)
   if task.damaged then return not ended[task.state] end
   if place == 'scheduled' then return task.state == place end
   if place == 'asking' then return task.state == 'awaiting_input' end
+  if place == 'joining' then return task.state == place end
+  local parent = string.match(place, '^joins:(.*)$')
+  if parent then return not ended[task.state] and not task.deleted and joins[parent] ~= '' end
   if place == 'expiring' then return waits[task.state] and task.by end
   local lane = string.match(place, '^lane:(.*)$')
   if lane then return task.lane == lane and in_lane(task) end
@@ -390,6 +443,8 @@ end
 local function check_place(row, id, place)
   local task = judge(row, id)
   local code
+  local parent = string.match(place, '^joins:(.*)$')
+  local join = parent and joins_now(parent)
   if task.missing then
     code = 'gone'
   elseif task.unreadable then
@@ -397,9 +452,12 @@ local function check_place(row, id, place)
   elseif not belongs(id, task, place) then
     code = 'misplaced'
   end
+  if parent and not code then check_parent(row, id, task, parent) end
   if not code or not (score_in(pool .. ':' .. place, id) or is_member(pool .. ':' .. place, id)) then return end
   -- A record expires without a script, so that its entry for a tag is no damage.
   local expired = code == 'gone' and string.match(place, '^tag:')
+  -- A parent that does not join any longer leaves its join behind when its attempt died, and its tasks end without it.
+  if parent and join ~= 'joining' then expired = true end
   if may_repair then
     local ids = misplaced[place]
     if not ids then
@@ -498,7 +556,11 @@ flush_waiting(pool, waiting)
 for place, ids in pairs(misplaced) do
   local queue, suspects = string.match(place, '^queue:(.*)$'), string.match(place, '^suspects:(.*)$')
   local flow, taken = string.match(place, '^share:wait:(.*)$'), string.match(place, '^share:taken:(.*)$')
-  if flow and select(3, parse_flow(flow)) then
+  local parent = string.match(place, '^joins:(.*)$')
+  if parent then
+    -- Their ends are not known to have been successes.
+    if remove_joined(pool, parent, ids) > 0 then look_at_join(pool, ending, parent, true) end
+  elseif flow and select(3, parse_flow(flow)) then
     for i = 1, #ids do leave_flow(pool, flow, ids[i]) end
   elseif taken then
     for i = 1, #ids do free_place(pool, ending, taken, ids[i]) end
@@ -511,6 +573,7 @@ for place, ids in pairs(misplaced) do
     redis.call('ZREM', pool .. ':' .. place, unpack(ids))
   end
 end
+for id in pairs(met_joins) do look_at_join(pool, ending, id, false) end
 for agent, entries in pairs(leave) do remove_entries(pool, agent, entries) end
 for i = 1, #rows do
   if lanes[i] then check_turn(i, lanes[i]) end

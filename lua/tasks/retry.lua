@@ -28,7 +28,7 @@ local may_go_on = {dead = true, cancelled = true, expired = true}
 local function retry(id)
   local task_key = pool .. ':task:' .. id
   local found = read_task(task_key, 'state', 'gen', 'queue', 'rank', 'env', 'idem', 'fails', 'deaths', 'out',
-    'requeued', 'lane', 'asks', 'fair')
+    'requeued', 'lane', 'asks', 'fair', 'join')
   local state = found.state
   if not state then return 'unknown', '' end
   local task = {state = state, gen = found.gen, queue = found.queue, env = found.env, fails = found.fails,
@@ -52,6 +52,9 @@ local function retry(id)
   if found.asks and redis.call('HEXISTS', task_key, 'answer:' .. found.asks) == 0 then
     redis.call('HDEL', task_key, 'answered:' .. found.asks)
   end
+  -- The deadline of a join begins anew.
+  local join = string.match(found.join or '', '^%d+ (%d+) ')
+  if join then redis.call('HDEL', task_key, 'join:' .. join) end
   redis.call('EXPIRE', task_key, max_wait_s)
   -- The key may have expired, and a later task may own it.
   if holder and string.match(holder, '^%S+') == id then redis.call('EXPIRE', idem_key, max_wait_s) end

@@ -4,8 +4,8 @@
 -- returns: nothing (unknown task), else
 --   now_us, leader,
 --   task: state gen at cancel reason fails deaths left death ended skill queue progress forgiven_fails forgiven_deaths
---         refused (1) missing (of an attempt that waits for tasks: how many have not ended, and up to ten of them),
---   place: scheduled: due_ms, envelope of a retry | awaiting_input: due_ms, number, question
+--         refused (1) missing (of a task that awaits or joins others: how many have not ended, and up to ten of them),
+--   place: scheduled: due_ms, envelope of a retry | awaiting_input: due_ms, number, question | joining: due_ms, join
 --          | ready: rank in its queue, parked (1), held by a stop or by versions of its skill (1), -1 or, of a suspect,
 --            its group (0: alone), then of a task that waits behind others of its key: the key, rank among them, tasks of
 --            the key that run, how many may (0: any number)
@@ -28,10 +28,11 @@ local now_arg = ARGV[3]            -- time: test override, microseconds
 --@include desired: is_active, held_until, stopped_scope
 --@include limit: next_start
 --@include share: flow_of, share_of
+--@include join: parse_join
 
 local task_key = pool .. ':task:' .. id
 local task = read_task(task_key, 'state', 'gen', 'at', 'cancel', 'reason', 'fails', 'deaths', 'left', 'ended',
-  'skill', 'queue', 'env', 'progress', 'lane', 'requeued', 'refused', 'awaits', 'fair', 'rank')
+  'skill', 'queue', 'env', 'progress', 'lane', 'requeued', 'refused', 'awaits', 'fair', 'rank', 'join')
 local state, at, env = task.state, task.at, task.env
 if not state then return {} end
 local now = now_us(now_arg)
@@ -40,8 +41,12 @@ local skill = task.skill or string.match(queue, '^skill:(.*)$') or ''
 local death = task.deaths and redis.call('HGET', task_key, 'death:' .. task.deaths)
 local fails_forgiven, deaths_forgiven = forgiven_failures(task.requeued)
 
--- Counts the tasks that the attempt waits for and that have not ended, and names up to ten of them (protocol rule 32).
+-- Counts the tasks that the attempt waits for and that have not ended, and names up to ten of them (protocol rules 32 and 37).
 local function missing_tasks()
+  if state == 'joining' then
+    local first = redis.call('ZRANGE', pool .. ':joins:' .. id, 0, 9)
+    return {redis.call('ZCARD', pool .. ':joins:' .. id), unpack(first)}
+  end
   local generation, ids = string.match(task.awaits or '', '^(%d+) (.*)$')
   if state ~= 'assigned' or generation ~= task.gen then return {} end
   local missing = {0}
@@ -189,6 +194,11 @@ elseif state == 'awaiting_input' then
   --@row place: due_ms number question
   place.due_ms, place.number = redis.call('ZSCORE', pool .. ':asking', id), redis.call('HGET', task_key, 'asks')
   place.question = redis.call('HGET', task_key, 'ask:' .. place.number)
+elseif state == 'joining' then
+  --@row place: due_ms join
+  place.due_ms = redis.call('ZSCORE', pool .. ':joining', id)
+  local _, number = parse_join(task.join)
+  place.join = number and redis.call('HGET', task_key, 'join:' .. number)
 elseif state == 'assigned' then
   local agent, entry = string.match(at, '^(%S+) (%S+)')
   local inbox_key = pool .. ':inbox:' .. agent

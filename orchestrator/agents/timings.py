@@ -24,6 +24,7 @@ OUTCOMES: Final = (
     "requeued",
     "invalid",
     "lost",
+    "joining",
 )
 """How an attempt ended. `failed` is retried, `dead` is not; `lost` is the attempt of a worker that lost its lease.
 

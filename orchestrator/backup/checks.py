@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from orchestrator.backup.rows import DataRow
 
 STORED_STATES: Final = frozenset(
-    {"scheduled", "ready", "waiting", "assigned", "awaiting_input", "succeeded", "dead", "cancelled", "expired"}
+    {
+        *("scheduled", "ready", "waiting", "assigned", "awaiting_input", "joining"),
+        *("succeeded", "dead", "cancelled", "expired"),
+    }
 )
 _ENDED: Final = frozenset({str(state) for state in TaskState if state.final})
 _NUMBERS: Final = frozenset(

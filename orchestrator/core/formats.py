@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from orchestrator.core.errors import FormatMismatch, UpgradeUnfinished
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Format of this program. Raise it for a feature that older programs would misread, and add the feature below."""
 
 OLDEST_FORMAT: Final = 2
@@ -46,6 +46,7 @@ class Feature(Enum):
     SEVERAL_AGENTS = ("a notification about the room of several agents", 3)
     BYTES_CAPPED = ("a cap of the bytes of tasks that wait", 3)
     EFFECTS = ("an effect of a task", 3)
+    JOINS = ("a join of tasks", 4)
     SIGNED_REGISTRATIONS = ("refusing workers whose registration is not signed", 3)
 
     def __init__(self, label: str, floor: int) -> None:

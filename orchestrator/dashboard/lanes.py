@@ -38,6 +38,7 @@ _KINDS: Final = {
     "timed_out": ("✕", "bad"),
     "died": ("✕", "bad"),
     "asked": ("?", "ask"),
+    "joining": ("⋈", "wait"),
 }
 _OTHER: Final = ("·", "off")
 

@@ -31,6 +31,7 @@ STATES: Final[Mapping[str, tuple[str, str]]] = {
     "ready": ("○", "wait"),
     "scheduled": ("◷", "wait"),
     "awaiting_input": ("?", "ask"),
+    "joining": ("⋈", "wait"),
     "assigned": ("→", "run"),
     "running": ("▶", "run"),
     "succeeded": ("✓", "good"),

@@ -182,7 +182,8 @@ async def _check_bytes(context: CheckContext, queues: int) -> list[DoctorFinding
 async def _ready(store: Store) -> dict[str, int]:
     """Return the non-empty queues of ready tasks, without scheduled ones."""
     lengths = await tasks.queue_lengths(store)
-    return {queue: count for queue, count in lengths.items() if count and queue not in {"scheduled", "awaiting_input"}}
+    others = {"scheduled", "awaiting_input", "joining"}
+    return {queue: count for queue, count in lengths.items() if count and queue not in others}
 
 
 def _tasks(count: int) -> str:

@@ -95,6 +95,15 @@ METRICS: Final = (
         ("asked", "answered", "unanswered"),
     ),
     Metric(
+        "orc_joins_total",
+        "counter",
+        "",
+        ("outcome",),
+        "Joins for which a task waited: begun, met, or past their deadline.",
+        "pool",
+        ("begun", "met", "timed_out"),
+    ),
+    Metric(
         "orc_repairs_total",
         "counter",
         "",
@@ -154,7 +163,7 @@ METRICS: Final = (
         (*_PAIR, "outcome"),
         "Attempts that ended. Workers report them with their heartbeats.",
         "pool",
-        ("succeeded", "failed", "dead", "cancelled", "snoozed", "asked", "requeued", "invalid", "lost"),
+        ("succeeded", "failed", "dead", "cancelled", "snoozed", "asked", "requeued", "invalid", "lost", "joining"),
     ),
     Metric(
         "orc_task_duration_seconds",
@@ -197,6 +206,7 @@ METRICS: Final = (
     ),
     Metric("orc_tasks_scheduled", "gauge", "", (), "Delayed and retrying tasks.", "pool"),
     Metric("orc_tasks_awaiting_input", "gauge", "", (), "Tasks that wait for an answer.", "pool"),
+    Metric("orc_tasks_joining", "gauge", "", (), "Tasks that wait for tasks that they join.", "pool"),
     Metric("orc_dead_letters", "gauge", "", (), "Dead letters that are kept.", "pool"),
     Metric(
         "orc_skill_waiting",

@@ -52,6 +52,9 @@ COUNTERS: Final = {
     "asked": ("orc_questions_total", "asked"),
     "answered": ("orc_questions_total", "answered"),
     "unanswered": ("orc_questions_total", "unanswered"),
+    "joining": ("orc_joins_total", "begun"),
+    "joined": ("orc_joins_total", "met"),
+    "join_timeout": ("orc_joins_total", "timed_out"),
     "repaired": ("orc_repairs_total", "repaired"),
     "cleaned": ("orc_repairs_total", "cleaned"),
     "fsync:asked": ("orc_durable_submits_total", "fsync"),
@@ -212,6 +215,7 @@ class PoolExposition:
         for name, value in (
             ("orc_tasks_scheduled", numbers.scheduled),
             ("orc_tasks_awaiting_input", numbers.asking),
+            ("orc_tasks_joining", numbers.joining),
             ("orc_dead_letters", numbers.dead),
             ("orc_pool_backlog_seconds", backlogs.pool.seconds),
             ("orc_agents", len(numbers.agents)),

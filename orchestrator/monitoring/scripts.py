@@ -40,6 +40,7 @@ class PoolNumbers:
     stopped_sessions: int
     scheduled: int
     asking: int
+    joining: int
     dead: int
     workers: int
     supervisors: int
@@ -100,7 +101,8 @@ def measure_pool(keys: PoolKeys, *, now_us: str = "") -> Call[PoolNumbers]:
 
     def parse(reply: list[Any]) -> PoolNumbers:
         now, leader, counters, agents, sizes, stops, stopped = reply
-        scheduled, asking, dead, workers, supervisors, schedules, sessions, commands, refusals, *next_fire = sizes
+        scheduled, asking, joining, dead, workers, supervisors, *rest = sizes
+        schedules, sessions, commands, refusals, *next_fire = rest
         return PoolNumbers(
             now_ms=read_whole(now) // 1000,
             leader=read_text(leader),
@@ -112,6 +114,7 @@ def measure_pool(keys: PoolKeys, *, now_us: str = "") -> Call[PoolNumbers]:
             stopped_sessions=stopped,
             scheduled=scheduled,
             asking=asking,
+            joining=joining,
             dead=dead,
             workers=workers,
             supervisors=supervisors,

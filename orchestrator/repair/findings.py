@@ -59,6 +59,11 @@ _TABLE: Final = (
         "A running task does not count for its key.",
         "It counts; no more than the key may have at a time start.",
     ),
+    DamageKind("lost-joining", "A task that joins others is not listed in `joining`.", "It is listed."),
+    DamageKind(
+        "lost-join", "A task waits for others that have all ended, or whose list is lost.", "It is ready at its old place."
+    ),
+    DamageKind("lost-parent", "A task does not name a task that joins it.", "It names it."),
     DamageKind("lost-letter", "A dead letter is not listed among the dead.", "It is listed."),
     DamageKind("lost-tag", "A task is not listed by one of its tags.", "It is listed.", harmless=True),
     DamageKind("misplaced", "An index lists a task that is elsewhere.", "It is removed from that index."),

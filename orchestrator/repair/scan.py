@@ -41,6 +41,8 @@ _INDEXES: Final = frozenset(
             "suspects:QUEUE",
             "scheduled",
             "asking",
+            "joining",
+            "joins:ID",
             "expiring",
             "parked:A",
             "held:SCOPE",

@@ -134,6 +134,21 @@ POOL_KEYS: Final = (
         loss=Loss.RECONSTRUCTIBLE,
     ),
     KeyKind(
+        "joining",
+        "zset",
+        "tasks that wait for tasks that they join, by the deadline in ms; infinity without one",
+        "empty = gone",
+        permanent=True,
+        loss=Loss.RECONSTRUCTIBLE,
+    ),
+    KeyKind(
+        "joins:ID",
+        "zset",
+        "tasks that task ID joins and that have not ended; score = order of the call of `join`",
+        "until the join is over; a day longer than its task may wait",
+        loss=Loss.RECONSTRUCTIBLE,
+    ),
+    KeyKind(
         "cancelling",
         "list",
         "tasks whose children are to be cancelled: id, children that have been looked at, reason; the last one is next",

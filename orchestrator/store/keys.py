@@ -54,6 +54,15 @@ class PoolKeys:
         return f"{self.root}:asking"
 
     @property
+    def joining(self) -> str:
+        """Key of the tasks that wait for tasks that they join."""
+        return f"{self.root}:joining"
+
+    def joins(self, task_id: str) -> str:
+        """Key of the tasks that a task joins and that have not ended."""
+        return f"{self.root}:joins:{task_id}"
+
+    @property
     def expiring(self) -> str:
         """Key of the waiting tasks that have a `start_by`."""
         return f"{self.root}:expiring"

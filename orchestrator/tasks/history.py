@@ -18,7 +18,7 @@ class AttemptOutcome(StrEnum):
     """End of an attempt.
 
     `failed`: its handler raised, or rejected the task. `timed_out`: the worker stopped it at a time limit. `died`:
-    its worker died. `snoozed`, `asked`: its handler put the task off, or asked a question. `interrupted`: a stop, a
+    its worker died. `snoozed`, `asked`, `joining`: its handler put the task off, asked a question, or joined tasks. `interrupted`: a stop, a
     drain or a lost lock ended it. `refused`: the arguments do not fit the worker's version of the skill.
     """
 
@@ -28,6 +28,7 @@ class AttemptOutcome(StrEnum):
     DIED = "died"
     SNOOZED = "snoozed"
     ASKED = "asked"
+    JOINING = "joining"
     INTERRUPTED = "interrupted"
     REFUSED = "refused"
     CANCELLED = "cancelled"

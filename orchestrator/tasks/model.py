@@ -25,6 +25,7 @@ class TaskState(StrEnum):
     RUNNING = "running"
     CANCELLING = "cancelling"
     AWAITING_INPUT = "awaiting_input"
+    JOINING = "joining"
     SUCCEEDED = "succeeded"
     DEAD = "dead"
     CANCELLED = "cancelled"
@@ -204,6 +205,7 @@ class VerdictKind(StrEnum):
     RELEASED = "released"
     AWAIT_LOCK = "await_lock"
     ASK = "ask"
+    JOIN = "join"
     CANCELLED = "cancelled"
     INVALID = "invalid"
 
@@ -213,8 +215,8 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         payload: result as JSON, traceback text of a failure, or a packed question.
-        delay_ms: of a retry or snooze: the delay; of a question: the deadline.
-        at_ms: of a snooze: the time to run again; of a question: the deadline.
+        delay_ms: of a retry or snooze: the delay; of a question or a join: the deadline.
+        at_ms: of a snooze: the time to run again; of a question or a join: the deadline.
         reason: one line for people.
     """
 
@@ -224,7 +226,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     at_ms: int = 0
     reason: str = ""
     number: int = 0
-    """Of a question: its number in the task, from 1. Of a snooze by the handler: how many the task may have."""
+    """Of a question or a join: its number in the task, from 1. Of a snooze by the handler: how many the task may have."""
     version: str = ""
     """Of invalid arguments: digest of the version of the skill that refused them."""
     names: tuple[str, ...] = ()
@@ -401,8 +403,9 @@ class TaskEvent:
     Attributes:
         id: its position; `events(after=id)` continues behind it.
         kind: `assigned`, `progress`, `output`, `retried`, `snoozed`, `given_back`, `taken_back`, `requeued`, `asked`,
-            `answered`, `unanswered` (the deadline of a question has passed), `effect` (a step of an effect), or the
-            final state. The first event may be `scheduled`, `ready` or `awaiting_input`: the state at that time.
+            `answered`, `unanswered` (the deadline of a question has passed), `effect` (a step of an effect), `joining`,
+            `joined`, `join_timeout` (the deadline of a join has passed), or the final state. The first event may be
+            `scheduled`, `ready`, `awaiting_input` or `joining`: the state at that time.
         attempt: the attempt it belongs to; the next one while the task waits.
         at: when the server stored it.
         agent: of `assigned`: the agent.

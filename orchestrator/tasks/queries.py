@@ -120,17 +120,18 @@ async def waiting(
     # In the order in which tasks move, so that one that moves meanwhile is found twice and not missed.
     scheduled = await _first_ids(store, [store.keys.scheduled], last, TaskState.SCHEDULED)
     asking = await _first_ids(store, [store.keys.asking], last, TaskState.AWAITING_INPUT)
+    joining = await _first_ids(store, [store.keys.joining], last, TaskState.JOINING)
     places = await _ready_places(store, agents) if wants_ready else []
     ready = await _first_ids(store, places, last, TaskState.READY)
     running, assigned = await _delivered(store, agents, limit, wanted)
-    found, in_lanes = [*running, *assigned, *asking, *ready, *scheduled], list[tuple[str, TaskState]]()
+    found, in_lanes = [*running, *assigned, *asking, *joining, *ready, *scheduled], list[tuple[str, TaskState]]()
     if wants_ready and len(ready) < limit:
         # A task that waits for the turn of its lane is in no queue, but in its lane behind a task that was found.
         lanes = [store.keys.lane(lane) for lane in await _lanes(store, [id_ for id_, _ in found])]
         seen = {id_ for id_, _ in found}
         behind = await _first_ids(store, lanes, limit, TaskState.READY, first=1)
         in_lanes = [one for one in behind if one[0] not in seen]
-    return [*running, *assigned, *asking, *ready, *in_lanes, *scheduled]
+    return [*running, *assigned, *asking, *joining, *ready, *in_lanes, *scheduled]
 
 
 async def _delivered(
@@ -341,7 +342,7 @@ async def bytes_by_queue(store: Store) -> dict[str, int]:
 
 
 async def queue_lengths(store: Store) -> dict[str, int]:
-    """Count the tasks in each queue that is not empty, in `scheduled` and in `awaiting_input`.
+    """Count the tasks in each queue that is not empty, in `scheduled`, `awaiting_input` and `joining`.
 
     The suspects of a queue count too, and so do its tasks that wait for another version of their skill or behind others
     of their key.
@@ -349,10 +350,10 @@ async def queue_lengths(store: Store) -> dict[str, int]:
     keys, scopes = store.keys, await version_scopes(store)
     names = {read_text(name) for name in await store.execute("SUNION", keys.queues, keys.suspected_queues)}
     queues = sorted(names | set(scopes.values()))
-    places = [("scheduled", keys.scheduled), ("awaiting_input", keys.asking)]
+    places = [("scheduled", keys.scheduled), ("awaiting_input", keys.asking), ("joining", keys.joining)]
     places += [(queue, key) for queue in queues for key in (keys.queue(queue), keys.suspects(queue))]
     places += [(queue, keys.held(scope)) for scope, queue in scopes.items()]
-    lengths = dict.fromkeys([*queues, "scheduled", "awaiting_input"], 0)
+    lengths = dict.fromkeys([*queues, "scheduled", "awaiting_input", "joining"], 0)
     counts = await store.pipeline([("ZCARD", key) for _, key in places])
     for (name, _), count in zip(places, counts, strict=True):
         lengths[name] += readable(count, 0)

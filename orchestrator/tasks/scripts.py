@@ -474,6 +474,81 @@ def answer(
     return Call("tasks/answer", args, parse)
 
 
+class JoinReply(NamedTuple):
+    """Reply of `join`.
+
+    Attributes:
+        status: `registered`, or why not: `stale`, `cycle`, `crowded` or `unknown`.
+        task: the task that is in the way.
+        looked: number of rows that the call has looked at.
+        left: number of these tasks that have not ended.
+    """
+
+    status: str
+    task: str = ""
+    looked: int = 0
+    left: int = 0
+
+
+class JoinTerms(NamedTuple):
+    """When a join is met.
+
+    Attributes:
+        number: of the join in its task, from 1.
+        left: tasks that may be left.
+        stop: whether the first failure meets it.
+    """
+
+    number: int
+    left: int
+    stop: bool
+
+
+def join(
+    keys: PoolKeys,
+    *,
+    id_: str,
+    generation: str,
+    ids: Sequence[str],
+    begins: bool,
+    terms: JoinTerms,
+    keep_s: int,
+    most: int,
+) -> Call[JoinReply]:
+    """Register up to 500 tasks that an attempt joins.
+
+    Args:
+        keys: of the pool.
+        id_: task of the attempt.
+        generation: of the attempt.
+        ids: the tasks.
+        begins: whether this is the first call of the join.
+        terms: when it is met.
+        keep_s: lifetime of the task while it waits.
+        most: tasks that may join one task.
+    """
+    args: Arguments = {
+        "pool": keys.root,
+        "id": id_,
+        "generation": generation,
+        "rows": pack_rows([(one,) for one in ids]),
+        "begins": "1" if begins else "",
+        "number": terms.number,
+        "left": terms.left,
+        "stop": "1" if terms.stop else "0",
+        "keep_s": keep_s,
+        "most": most,
+    }
+
+    def parse(reply: list[Any]) -> JoinReply:
+        status = read_text(reply[0])
+        if status == "registered":
+            return JoinReply(status, looked=reply[1], left=reply[2])
+        return JoinReply(status, *(read_text(one) for one in reply[1:]))
+
+    return Call("tasks/join", args, parse)
+
+
 class OnceReply(NamedTuple):
     """Reply of `once`: `stored`, `already` with the stored value, or `stale`."""
 

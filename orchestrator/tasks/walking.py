@@ -38,7 +38,7 @@ _ENDS_AT_ONCE: Final = 20
 _ENDS_READS: Final = 5
 """Commands of one read of the stream of ends, when it has other ends than those that are wanted."""
 _DELIVERED: Final = frozenset({TaskState.ASSIGNED, TaskState.RUNNING, TaskState.CANCELLING})
-_IN_ONE_KEY: Final = frozenset({TaskState.DEAD, TaskState.SCHEDULED, TaskState.AWAITING_INPUT})
+_IN_ONE_KEY: Final = frozenset({TaskState.DEAD, TaskState.SCHEDULED, TaskState.AWAITING_INPUT, TaskState.JOINING})
 _SCORE: Final = re.compile(r"-?(?:inf|[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)")
 _NEWEST: Final = "\x7f"
 """Sorts behind every id of a task."""
@@ -417,7 +417,7 @@ class _Walk:
 
     async def _stages(self, cursor: Cursor | None) -> list[str]:
         states = self.scope.states
-        waits = bool(states & {TaskState.READY, TaskState.SCHEDULED, TaskState.AWAITING_INPUT})
+        waits = bool(states & {TaskState.READY, TaskState.SCHEDULED, TaskState.AWAITING_INPUT, TaskState.JOINING})
         delivered = bool(states & (_DELIVERED | {TaskState.READY}))
         places = {
             # The first task of a lane may be anywhere, and those behind it are ready.
@@ -493,7 +493,7 @@ class _Walk:
             case "tag":
                 return [_Sorted("", keys.tag(scope.tag or ""), newest_first=True)]
             case "waiting":
-                return [_Sorted("asking", keys.asking), _Sorted("scheduled", keys.scheduled)]
+                return [_Sorted("asking", keys.asking), _Sorted("joining", keys.joining), _Sorted("scheduled", keys.scheduled)]
             case "ready":
                 return await _ready_places(store, scope.queue)
             case "inboxes":

@@ -33,6 +33,8 @@ def explain(found: Findings) -> Why:
             return _running(found)
         case TaskState.AWAITING_INPUT:
             return _asking(found)
+        case TaskState.JOINING:
+            return _joining(found)
     return _ended(found)
 
 
@@ -413,9 +415,8 @@ def _running(found: Findings) -> Why:
         text = f"{_unheard(who, worker, found)}; {runs_out}, then {_who_takes_it(agent, worker)}"
     elif found.missing:
         cause = Cause.CHILDREN
-        more = found.missing - len(found.missing_tasks)
-        names = ", ".join(found.missing_tasks) + (f" and {more} more" if more else "")
-        text = f"its handler on {who} awaits {_count(found.missing, 'task')}, and lends its slot: {names}"
+        awaited = _count(found.missing, "task")
+        text = f"its handler on {who} awaits {awaited}, and lends its slot: {_missing_names(found)}"
     else:
         cause = Cause.RUNNING
         renewed = f"lease renewed {_span(worker.idle_ms)} ago"
@@ -486,6 +487,27 @@ def _asking(found: Findings) -> Why:
         question=question.question,
         options=question.options,
     )
+
+
+# --------------------------------------------------------------------------------------------------------------- joining
+
+
+def _joining(found: Findings) -> Why:
+    until = "" if found.due_ms is None else f", until {_moment(found.due_ms, found)}"
+    since = "" if found.joins_since_ms is None else f" since {_moment(found.joins_since_ms, found)}"
+    return Why(
+        cause=Cause.CHILDREN,
+        text=f"joins {_count(found.missing, 'task')} without a slot{since}{until}: {_missing_names(found)}",
+        until=_instant(found.due_ms),
+        since=_instant(found.joins_since_ms),
+        children=found.missing_tasks,
+        missing=found.missing,
+    )
+
+
+def _missing_names(found: Findings) -> str:
+    more = found.missing - len(found.missing_tasks)
+    return ", ".join(found.missing_tasks) + (f" and {more} more" if more else "")
 
 
 # ---------------------------------------------------------------------------------------------------------- ended, lost

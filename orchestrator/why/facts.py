@@ -188,7 +188,8 @@ class Findings:
         version: values of the fields `VERSION`, to compare with a record that is read separately.
         left: how its last attempt ended without ending the task: `retry`, `snooze` or `death`.
         death: evidence of the last death: time (ms), worker, cause.
-        due_ms: when it leaves `scheduled`.
+        due_ms: when it leaves `scheduled`, or the deadline of its question or join.
+        joins_since_ms: when it began to wait for the tasks that it joins.
         own_attempts: its own `max_attempts`; read only if the task was retried.
         rank: tasks in front of it in its queue, or None if it is in no queue.
         forgiven_fails: failures from before it was requeued, which no longer count.
@@ -202,7 +203,7 @@ class Findings:
         group: with how many suspects it may share a process, 0 for a task that must run alone; None if it does not wait
             for a process with room.
         refused: whether versions of its skill refused its arguments.
-        missing: number of tasks that its attempt waits for and that have not ended.
+        missing: number of tasks that it awaits or joins and that have not ended.
         missing_tasks: up to ten of them.
         active: the stops and pauses that apply to it, by slot.
         failed_start: why workers that could run it do not start; empty if they do, or that is not known.
@@ -228,6 +229,7 @@ class Findings:
     forgiven_fails: int = 0
     forgiven_deaths: int = 0
     due_ms: int | None = None
+    joins_since_ms: int | None = None
     rank: int | None = None
     parked: bool = False
     entry_ms: int = 0
@@ -285,6 +287,8 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
             facts = {"lane": _lane(place)}
         case b"awaiting_input":
             facts = {"due_ms": _deadline(place[0]), "question": _question(place[1], place[2])}
+        case b"joining":
+            facts = {"due_ms": _deadline(place[0]), "joins_since_ms": _begun(place[1])}
         case b"assigned":
             facts = {"entry_ms": record.entered_ms, "in_inbox": bool(place[0]), "worker": _worker(place)}
             if facts["worker"]:
@@ -398,6 +402,12 @@ def _worker(place: Sequence[Any]) -> WorkerFacts | None:
 def _deadline(score: bytes | None) -> int | None:
     """Decode the deadline of a question; None without one."""
     return None if score in {None, b"inf"} else _number(score)
+
+
+def _begun(stored: bytes | None) -> int | None:
+    """Decode the begin of a join; None if it is lost."""
+    began = (stored or b"").partition(b" ")[0]
+    return read_whole(began) if began.isdigit() else None
 
 
 def _question(number: bytes | None, stored: bytes | None) -> Question | None:

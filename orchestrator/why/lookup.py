@@ -251,8 +251,12 @@ def _unknown(id_: str) -> NotFound:
 
 
 async def heads(store: Store, queues: Sequence[str]) -> dict[str, tuple[str, TaskStatus]]:
-    """Read the first task of each of these queues, `scheduled` and `awaiting_input` included, and what it waits for."""
-    others = {"scheduled": store.keys.scheduled, "awaiting_input": store.keys.asking}
+    """Read the first task of each of these queues, and what it waits for.
+
+    `scheduled`, `awaiting_input` and `joining` are queues here.
+    """
+    kept = store.keys
+    others = {"scheduled": kept.scheduled, "awaiting_input": kept.asking, "joining": kept.joining}
     keys = [others.get(queue) or store.keys.queue(queue) for queue in queues]
     suspect_keys = [store.keys.suspects(queue) for queue in queues]
     both = await store.pipeline([("ZRANGE", key, 0, 0) for key in (*keys, *suspect_keys)])

@@ -86,7 +86,7 @@ class Why:
         number: number of its question, from 1.
         question: its question.
         options: allowed answers as JSON values, or empty for any answer.
-        children: up to ten of the tasks that its handler awaits and that have not ended.
+        children: up to ten of the tasks that its handler awaits or joins and that have not ended.
         missing: number of these tasks.
         child: the one of them that is in the way: the first that does not go on by itself, else the first.
         child_cause: what that one waits for.

@@ -326,6 +326,34 @@ class Pool:
         packed = pack_question(StoredQuestion(question, tuple(options)))
         return self.end(delivery, VerdictKind.ASK, payload=packed, number=number, delay_ms=delay_ms, at_ms=at_ms)
 
+    def join(
+        self,
+        delivery: Delivery,
+        ids: Sequence[str],
+        *,
+        number: int = 1,
+        left: int = 0,
+        stop: bool = False,
+        begins: bool = True,
+        most: int = 50,
+    ) -> task_scripts.JoinReply:
+        """Run join."""
+        call = task_scripts.join(
+            self.keys,
+            id_=delivery.task_id,
+            generation=delivery.generation,
+            ids=ids,
+            begins=begins,
+            terms=task_scripts.JoinTerms(number, left, stop),
+            keep_s=MAX_WAIT_S,
+            most=most,
+        )
+        return self.call(call)
+
+    def begin_to_join(self, delivery: Delivery, number: int = 1, *, delay_ms: int = 0, at_ms: int = 0) -> FinishStatus:
+        """End one attempt with a join."""
+        return self.end(delivery, VerdictKind.JOIN, number=number, delay_ms=delay_ms, at_ms=at_ms)
+
     def wake(self, task_id: str) -> bool:
         """Run wake."""
         return self.call(task_scripts.wake(self.keys, task_id))

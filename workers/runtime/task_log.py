@@ -33,6 +33,7 @@ _FAILURES: Final = frozenset({VerdictKind.RETRY, VerdictKind.DEAD, VerdictKind.I
 _CONTINUED: Final = {
     VerdictKind.SNOOZE: "task_snoozed",
     VerdictKind.ASK: "task_asked",
+    VerdictKind.JOIN: "task_joins",
     VerdictKind.CANCELLED: "task_cancelled",
     VerdictKind.REQUEUE: "task_requeued",
     VerdictKind.AWAIT_LOCK: "task_awaits_lock",
@@ -151,6 +152,8 @@ class TaskLog:
                 log.info("task_snoozed", reason=verdict.reason, retry_in_ms=delay_ms, where=attempt.raised_at)
             case VerdictKind.ASK:
                 log.info("task_asked", question=verdict.number)
+            case VerdictKind.JOIN:
+                log.info("task_joins", join=verdict.number)
             case VerdictKind.CANCELLED:
                 log.info("task_cancelled")
             case VerdictKind.REQUEUE:

@@ -29,6 +29,7 @@ _OUTCOMES: Final[Mapping[VerdictKind, int]] = {
     VerdictKind.CANCELLED: OUTCOMES.index("cancelled"),
     VerdictKind.SNOOZE: OUTCOMES.index("snoozed"),
     VerdictKind.ASK: OUTCOMES.index("asked"),
+    VerdictKind.JOIN: OUTCOMES.index("joining"),
     VerdictKind.REQUEUE: OUTCOMES.index("requeued"),
     VerdictKind.INVALID: OUTCOMES.index("invalid"),
 }

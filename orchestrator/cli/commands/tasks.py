@@ -29,6 +29,7 @@ State = Literal[
     "running",
     "cancelling",
     "awaiting_input",
+    "joining",
     "succeeded",
     "dead",
     "cancelled",

@@ -25,6 +25,7 @@ _COLOURS: Final = {
     "running": "36",
     "cancelling": "33",
     "awaiting_input": "35",
+    "joining": "35",
     "dead": "31",
     "cancelled": "33",
     "expired": "33",

@@ -1,6 +1,6 @@
 #!lua
 -- Lets time pass for waiting tasks: moves stored times back. Moves due times, next fire times of schedules, deadlines of
--- questions, `start_by`, scores in queues, and starts inside rate-limit windows. Does not move leases, lifetimes of keys,
+-- questions and joins, `start_by`, scores in queues, and starts inside rate-limit windows. Does not move leases, lifetimes of keys,
 -- and what a worker or a handler measures itself.
 -- returns: ok
 -- repeat: moves time again
@@ -26,6 +26,18 @@ for i = 1, #asking do
   local task_key = pool .. ':task:' .. asking[i]
   local where, score = string.match(redis.call('HGET', task_key, 'at') or '', '^(%S+ %S+) (%S+)$')
   if where then redis.call('HSET', task_key, 'at', where .. ' ' .. string.format('%.0f', score - by_ms)) end
+end
+local joining = move(pool .. ':joining', back_ms)
+for i = 1, #joining do
+  -- The script that ends a join reads its deadline and its old place in the record.
+  local task_key = pool .. ':task:' .. joining[i]
+  local where, score = string.match(redis.call('HGET', task_key, 'at') or '', '^(%S+ %S+) (%S+)$')
+  if where then redis.call('HSET', task_key, 'at', where .. ' ' .. string.format('%.0f', score - by_ms)) end
+  local number = string.match(redis.call('HGET', task_key, 'join') or '', '^%d+ (%d+)')
+  local began, until_ms = string.match(number and redis.call('HGET', task_key, 'join:' .. number) or '', '^(%d+) (%d+)')
+  if until_ms and until_ms ~= '0' then
+    redis.call('HSET', task_key, 'join:' .. number, began .. ' ' .. string.format('%.0f', until_ms - by_ms))
+  end
 end
 local expiring = move(pool .. ':expiring', back_ms)
 for i = 1, #expiring do move_start_by(expiring[i]) end

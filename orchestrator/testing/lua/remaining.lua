@@ -22,7 +22,7 @@ local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 -- A due schedule is about to submit a task.
 held = held + redis.call('ZCOUNT', pool .. ':schedules', '-inf', string.format('%.0f', now_ms))
 local due_in_ms = -1
-for _, key in ipairs({pool .. ':scheduled', pool .. ':asking', pool .. ':expiring'}) do
+for _, key in ipairs({pool .. ':scheduled', pool .. ':asking', pool .. ':joining', pool .. ':expiring'}) do
   local head = redis.call('ZRANGE', key, '-inf', '(+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
   if head[2] then
     local ms = math.max(0, tonumber(head[2]) - now_ms)

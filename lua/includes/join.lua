@@ -1,0 +1,118 @@
+-- Joins: a task waits without a slot until tasks have ended (protocol rule 37). `joins:ID` has those of its tasks that have
+-- not ended, and each of them names its parents in `joined`.
+--@include time: day_s, integer
+--@include envelope: skill_queue
+--@include record: read_task, rank_of, attempt_number
+--@include notify: notify_supervisor
+--@include output: append_event
+--@include share: ready_place
+
+-- Parents that one call makes ready; `promote` makes the others ready.
+local most_joined = 500
+
+-- Returns the join that a task has registered, as text: generation, number, how many of its tasks may be left when it is
+-- met, 1 if the first failure of a task meets it, and the seconds for which the parent is kept; nil for none.
+local function parse_join(stored)
+  return string.match(stored or '', '^(%d+) (%d+) (%d+) ([01]) (%d+)$')
+end
+
+-- Returns whether enough tasks of a join have ended.
+local function is_met(pool, parent, left)
+  local count = redis.pcall('ZCARD', pool .. ':joins:' .. parent)
+  return type(count) ~= 'number' or count <= tonumber(left)
+end
+
+-- Returns the place of a task whose join is over, and its score there, which is its original one. The caller stores that
+-- the task is ready.
+local function joined_place(parent, task, now_ms)
+  --@row task: queue rank env at fair
+  local score = string.match(task.at or '', ' (%d+)$') or integer(rank_of(task.rank) + now_ms)
+  return ready_place(task.queue or skill_queue(task.env or ''), task.fair, task.rank), score
+end
+
+-- Collects an ended task for its parents: `joined` names them. Returns the lifetime of its record, so that a parent finds it.
+local function leave_joins(pool, ending, id, joined, failed, ttl_s)
+  ending.joins = ending.joins or {}
+  for parent in string.gmatch(joined, '%S+') do
+    local ends = ending.joins[parent]
+    if not ends then
+      ends = {ids = {}, ttl_s = redis.call('TTL', pool .. ':task:' .. parent)}
+      ending.joins[parent] = ends
+    end
+    ends.ids[#ends.ids + 1] = id
+    ends.failed = ends.failed or failed
+    if ends.ttl_s + day_s > ttl_s and ends.ttl_s > 0 then ttl_s = ends.ttl_s + day_s end
+  end
+  return ttl_s
+end
+
+-- Removes ended tasks from the join of a parent. Returns how many were in it.
+local function remove_joined(pool, parent, ids)
+  local removed = 0
+  for first = 1, #ids, 1000 do
+    -- A client may have written a key of another type.
+    local count = redis.pcall('ZREM', pool .. ':joins:' .. parent, unpack(ids, first, math.min(first + 999, #ids)))
+    if type(count) == 'number' then removed = removed + count end
+  end
+  return removed
+end
+
+-- Makes a parent ready whose join is over: collects it in `ending.turns`.
+local function end_join(pool, ending, parent, keep_s, told)
+  local task_key = pool .. ':task:' .. parent
+  local task = read_task(task_key, 'queue', 'rank', 'env', 'at', 'fair')
+  local more = read_task(task_key, 'idem', 'out', 'gen', 'fails', 'deaths')
+  local place, score = joined_place(parent, task, math.floor(ending.now / 1000))
+  redis.call('HSET', task_key, 'state', 'ready')
+  redis.call('EXPIRE', task_key, keep_s)
+  if more.idem then redis.call('EXPIRE', pool .. ':idem:' .. more.idem, keep_s) end
+  redis.call('ZREM', pool .. ':joining', parent)
+  redis.call('UNLINK', pool .. ':joins:' .. parent)
+  ending.turns[parent] = {place = place, score = score}
+  ending.counts[told] = (ending.counts[told] or 0) + 1
+  if more.out then append_event(pool, parent, more.gen, attempt_number(more.fails, more.deaths), told, '') end
+end
+
+-- Notes for a join that a task has failed, if the first failure meets it. Returns the stored join.
+local function note_failure(pool, parent, generation, stored)
+  local registered, number, _, stop, keep_s = parse_join(stored)
+  if stop ~= '1' or (generation and registered ~= generation) then return stored end
+  stored = registered .. ' ' .. number .. ' 10000 1 ' .. keep_s
+  redis.call('HSET', pool .. ':task:' .. parent, 'join', stored)
+  return stored
+end
+
+-- Looks at a parent after tasks of its join have ended, and makes it ready if the join is met. A parent whose attempt still
+-- registers its tasks goes on.
+local function look_at_join(pool, ending, parent, failed)
+  local found = redis.pcall('HMGET', pool .. ':task:' .. parent, 'state', 'gen', 'join')
+  if found.err or (found[1] ~= 'joining' and found[1] ~= 'assigned') then return end
+  local stored = found[3]
+  if failed then stored = note_failure(pool, parent, found[1] == 'assigned' and found[2], stored) end
+  local _, _, left, _, keep_s = parse_join(stored)
+  if found[1] ~= 'joining' then return end
+  if not left or is_met(pool, parent, left) then end_join(pool, ending, parent, keep_s or day_s, 'joined') end
+end
+
+-- Removes the tasks that ended in this call from their joins.
+local function flush_joins(pool, ending)
+  local looked, rest = 0, {}
+  for parent, ends in pairs(ending.joins) do
+    if remove_joined(pool, parent, ends.ids) > 0 then
+      looked = looked + 1
+      if looked <= most_joined then
+        look_at_join(pool, ending, parent, ends.failed)
+      else
+        -- `promote` looks at it, because it is due.
+        if ends.failed then note_failure(pool, parent, nil, redis.call('HGET', pool .. ':task:' .. parent, 'join')) end
+        rest[#rest + 1] = integer(math.floor(ending.now / 1000))
+        rest[#rest + 1] = parent
+      end
+    end
+  end
+  ending.joins = nil
+  for first = 1, #rest, 1000 do
+    redis.call('ZADD', pool .. ':joining', 'XX', unpack(rest, first, math.min(first + 999, #rest)))
+  end
+  if #rest > 0 then notify_supervisor(pool, 'scheduled') end
+end

@@ -1,0 +1,129 @@
+#!lua
+-- Registers tasks that an attempt joins: up to 500 rows. `finish` makes the task wait for them with the verdict `join`
+-- (protocol rule 37). A join of more tasks takes several calls; the first one drops what an earlier attempt has registered.
+-- Refuses a task that waits for the parent, because neither could go on: the parent itself, one that joins or awaits it,
+-- directly or over others, one above it, and one that waits for the turn of a lane that such a task has.
+-- status: registered | stale (the attempt lost its task) | cycle id | crowded id (too many tasks join it) | unknown id (more
+-- tasks wait for the parent than the call looks at, so that it cannot tell whether that task does)
+-- returns: status and the value named above; for `registered` the number of looked rows (send the rest again) and of those
+-- that have not ended. A refusal changes nothing
+-- repeat: registers the same tasks again
+local pool       = KEYS[1]                   -- key: root of the pool's slot
+local id         = ARGV[1]                   -- str: task
+local generation = ARGV[2]                   -- str: generation of the attempt
+local rows       = cmsgpack.unpack(ARGV[3])  -- rows: id
+local begins     = ARGV[4]                   -- str: 1: the first call of the join
+local number     = tonumber(ARGV[5])         -- int: number of the join, from 1
+local left       = tonumber(ARGV[6])         -- int: tasks that may be left when the join is met
+local stop       = ARGV[7]                   -- str: 1: the first failure of a task meets it, else 0
+local keep_s     = tonumber(ARGV[8])         -- int: lifetime of a task that waits
+local most       = tonumber(ARGV[9])         -- int: tasks that may join one task (50)
+--@include time: day_s, integer
+--@include envelope: parent_of
+--@include record: read_task, has_ended
+--@include join: note_failure
+
+local look_at, call_bytes = 500, 1048576
+local task_key, joins_key = pool .. ':task:' .. id, pool .. ':joins:' .. id
+local parent = read_task(task_key, 'state', 'gen', 'lane')
+if parent.state ~= 'assigned' or parent.gen ~= generation then return {'stale'} end
+
+local waiting_for_me
+-- Returns the tasks that wait for the parent, as a set: the parent, those that join one of them, and those above one of
+-- them, because they may join it any time. nil: they are too many.
+local function find_waiting()
+  if waiting_for_me then return waiting_for_me end
+  local found, stack, looked = {[id] = true}, {id}, 0
+  local function add(other)
+    if not found[other] then
+      found[other] = true
+      stack[#stack + 1] = other
+    end
+  end
+  while #stack > 0 do
+    local other = stack[#stack]
+    stack[#stack] = nil
+    looked = looked + 1
+    local task = read_task(pool .. ':task:' .. other, 'state', 'env', 'joined')
+    if task.state and not has_ended(task.state) then
+      local above = parent_of(task.env or '')
+      if above then add(above) end
+      for joiner in string.gmatch(task.joined or '', '%S+') do
+        looked = looked + 1
+        if redis.call('ZSCORE', pool .. ':joins:' .. joiner, other) then add(joiner) end
+      end
+    end
+    if looked > look_at then return nil end
+  end
+  waiting_for_me = found
+  return found
+end
+
+-- Returns why the parent cannot join a task that has not ended, or nil.
+local function obstacle(child_id, child)
+  --@row child: state env joined lane awaits idem
+  if child_id == id or (child.lane and child.lane == parent.lane) then return 'cycle' end
+  local generation_of, awaited = string.match(child.awaits or '', '^(%d+) (.*)$')
+  if generation_of and string.find(' ' .. awaited .. ' ', ' ' .. id .. ' ', 1, true)
+    and child.state == 'assigned' and redis.call('HGET', pool .. ':task:' .. child_id, 'gen') == generation_of then
+    return 'cycle'
+  end
+  local turn = child.state == 'waiting' and child.lane and redis.call('ZRANGE', pool .. ':lane:' .. child.lane, 0, 0)[1]
+  -- A task that the parent has submitted waits for it only over a task that it joins, which finds the parent above it.
+  local is_own = parent_of(child.env or '') == id
+  if is_own and not turn then return nil end
+  local found = find_waiting()
+  if not found then return 'unknown' end
+  if (turn and found[turn]) or (not is_own and found[child_id]) then return 'cycle' end
+  return nil
+end
+
+-- Returns the parents of a task with this one; false if they are too many. Drops those that have gone on.
+local function with_parent(child_id, joined)
+  if not joined then return id end
+  if string.find(' ' .. joined .. ' ', ' ' .. id .. ' ', 1, true) then return joined end
+  local kept = {}
+  for other in string.gmatch(joined, '%S+') do
+    if redis.call('ZSCORE', pool .. ':joins:' .. other, child_id) then kept[#kept + 1] = other end
+  end
+  if #kept >= most then return false end
+  kept[#kept + 1] = id
+  return table.concat(kept, ' ')
+end
+
+local scored, parents, ended, any_failed = {}, {}, {}, false
+local bytes, looked = 0, 0
+for i = 1, #rows do
+  if bytes >= call_bytes then break end
+  local child_id = rows[i].id
+  local child = read_task(pool .. ':task:' .. child_id, 'state', 'env', 'joined', 'lane', 'awaits', 'idem')
+  bytes, looked = bytes + #(child.env or ''), i
+  if not child.state or has_ended(child.state) then
+    any_failed = any_failed or child.state ~= 'succeeded'
+    if child.state then ended[#ended + 1] = {child_id, child.idem} end
+  else
+    local why = obstacle(child_id, child)
+    if why then return {why, child_id} end
+    local joined = with_parent(child_id, child.joined)
+    if not joined then return {'crowded', child_id} end
+    if joined ~= child.joined then parents[#parents + 1] = {child_id, joined} end
+    scored[#scored + 1], scored[#scored + 2] = integer(i), child_id
+  end
+end
+
+if begins == '1' then
+  redis.call('UNLINK', joins_key)
+  redis.call('HSET', task_key, 'join', generation .. ' ' .. integer(number) .. ' ' .. integer(left) .. ' ' .. stop .. ' ' .. integer(keep_s))
+end
+for i = 1, #parents do redis.call('HSET', pool .. ':task:' .. parents[i][1], 'joined', parents[i][2]) end
+if #scored > 0 then
+  redis.call('ZADD', joins_key, unpack(scored))
+  redis.call('EXPIRE', joins_key, integer(keep_s + day_s))
+end
+-- The next attempt reads them.
+for i = 1, #ended do
+  redis.call('EXPIRE', pool .. ':task:' .. ended[i][1], integer(keep_s), 'GT')
+  if ended[i][2] then redis.call('EXPIRE', pool .. ':idem:' .. ended[i][2], integer(keep_s), 'GT') end
+end
+if any_failed then note_failure(pool, id, generation, redis.call('HGET', task_key, 'join')) end
+return {'registered', looked, #scored / 2}
