@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import Fenced as Fenced
     from orchestrator.core.errors import FormatMismatch as FormatMismatch
     from orchestrator.core.errors import InvalidInput as InvalidInput
+    from orchestrator.core.errors import JoinRefused as JoinRefused
+    from orchestrator.core.errors import JoinTimeout as JoinTimeout
     from orchestrator.core.errors import KeyConflict as KeyConflict
     from orchestrator.core.errors import LaneBusy as LaneBusy
     from orchestrator.core.errors import LeaseLapsed as LeaseLapsed
@@ -169,9 +171,11 @@ if TYPE_CHECKING:
     from orchestrator.workers.context import TaskContext as TaskContext
     from orchestrator.workers.effects import EffectDone as EffectDone
     from orchestrator.workers.effects import EffectNotDone as EffectNotDone
+    from orchestrator.workers.joining import Joined as Joined
     from orchestrator.workers.retrying import Backoff as Backoff
     from orchestrator.workers.run import run as run
     from orchestrator.workers.signals import Asked as Asked
+    from orchestrator.workers.signals import Joining as Joining
     from orchestrator.workers.signals import Reject as Reject
     from orchestrator.workers.signals import Retry as Retry
     from orchestrator.workers.signals import Snooze as Snooze

@@ -672,7 +672,7 @@ SECTIONS: Final = (
                 "task_joins",
                 "info",
                 ("agent", "attempt", "join", "skill", "task"),
-                "A handler joins tasks that have not ended, and its attempt has ended. Their ends let the task continue.",
+                "A handler joins tasks that have not ended, and its attempt has ended. Their ends let the task go on.",
             ),
             LogEvent(
                 "effect_outcome_unknown",

@@ -11,7 +11,7 @@ from orchestrator.core.durations import instant_ms, to_ms
 from orchestrator.core.errors import AskExpired, InvalidInput
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks.questions import StoredQuestion, encode_value, pack_question
-from orchestrator.workers.signals import Asked
+from orchestrator.workers.signals import Asked, Joining
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,12 +48,14 @@ class Asking:
 
     Attributes:
         pending: the question without an answer; once set, the attempt ends with it.
+        joins: whether the attempt ends with a join.
     """
 
-    __slots__ = ("_answers", "_asks", "pending")
+    __slots__ = ("_answers", "_asks", "joins", "pending")
 
     def __init__(self, answers: AnswerSource) -> None:
         self.pending: PendingQuestion | None = None
+        self.joins = False
         self._answers, self._asks = answers, 0
 
     async def ask(
@@ -91,11 +93,14 @@ class Asking:
         raise Asked(question)
 
     def check_not_asked(self) -> None:
-        """Check that the attempt has not asked yet.
+        """Check that the attempt does not end with a question or a join.
 
         Raises:
             Asked: the attempt has asked, and ends with its question.
+            Joining: the attempt joins tasks that have not ended, and ends with the join.
         """
+        if self.joins:
+            raise Joining("the attempt joins tasks that have not ended, and must end")
         if self.pending is not None:
             raise Asked("the attempt has asked a question and must end")
 

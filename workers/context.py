@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.submission import Arguments, NamedSkill, TypedSkill
     from orchestrator.workers.asking import Asking, PendingQuestion
     from orchestrator.workers.effects import EffectCalls, EffectDone, Unknown
+    from orchestrator.workers.joining import JoinCalls, Joined, OnFailure, PendingJoin, Until
     from orchestrator.workers.once import OnceCalls
     from orchestrator.workers.pausing import Pausing
     from orchestrator.workers.unawaited import Call, NotAwaited
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from orchestrator.workspace.workspace import Workspace
 
 T = TypeVar("T")
+D = TypeVar("D")
 
 _LONGEST_TIMER_S: Final = 3600.0
 _log = get_logger("agent")
@@ -142,6 +144,14 @@ class AttemptResources(Protocol):
     @property
     def question(self) -> PendingQuestion | None:
         """The unanswered question that ends this attempt; None if the handler asked none."""
+
+    @property
+    def joins(self) -> JoinCalls:
+        """Joins of tasks."""
+
+    @property
+    def join(self) -> PendingJoin | None:
+        """The join that ends this attempt; None if the handler joins no task that has not ended."""
 
     @property
     def once(self) -> OnceCalls:
@@ -641,6 +651,73 @@ class TaskContext:
     def _waiting(self, outcome: Any) -> Any:
         """Return a handle whose waits lend the slot, or an exception as it is."""
         return outcome.waiting_in(self._resources.until_ended) if isinstance(outcome, TaskHandle) else outcome
+
+    @overload
+    async def join(
+        self,
+        tasks: Sequence[TaskHandle[T]],
+        *,
+        until: Until = "all",
+        failed: OnFailure = "raise",
+        deadline: Duration | datetime | None = None,
+    ) -> list[Joined[T]]: ...
+
+    @overload
+    async def join(
+        self,
+        tasks: Sequence[TaskHandle[T]],
+        *,
+        until: Until = "all",
+        failed: OnFailure = "raise",
+        deadline: Duration | datetime,
+        default: D,
+    ) -> list[Joined[T]] | D: ...
+
+    @noticed
+    async def join(
+        self,
+        tasks: Sequence[TaskHandle[Any]],
+        *,
+        until: Until = "all",
+        failed: OnFailure = "raise",
+        deadline: Duration | datetime | None = None,
+        default: Any = NO_DEFAULT,
+    ) -> Any:
+        """Wait for tasks without a slot. Returns what has ended if that is enough; otherwise the attempt ends here.
+
+        The task then waits in the state `joining`, which uses no slot and no attempt; it keeps its lane. When enough
+        tasks have ended, the handler starts again from its beginning, submits the same children, which finds those of
+        the first attempt, and this call returns. Joins are numbered in the order of the calls, so a handler must join
+        the same tasks in the same order in each attempt. It also repeats everything before the join, except calls
+        through `once` and `effect`.
+
+        Args:
+            tasks: handles of up to 10,000 tasks, in most cases children that `submit` returned.
+            until: `all`, `any`, or how many of them must have ended.
+            failed: `raise` raises the error of the first task that fails, and the others go on; `cancel-rest` also
+                cancels those that have not ended; `collect` counts a failure as an end. A task that was cancelled, has
+                expired, or was deleted has failed.
+            deadline: seconds, timedelta or aware datetime after which the task continues; by default it waits as long
+                as it takes. It counts from the first attempt that waits here.
+            default: the value to return after the deadline.
+
+        Returns:
+            One `Joined` for each handle, in their order, with `ended`, `value` and `error`. A later attempt may find
+            that more tasks have ended.
+
+        Raises:
+            Joining: ends the attempt; do not catch it.
+            ChildFailed, TaskCancelled, TaskExpired: a task failed, unless `failed="collect"`.
+            JoinTimeout: the deadline passed, and there is no default.
+            WaitCycle: one of the tasks waits for this task.
+            JoinRefused: 50 tasks join one of them, or too many wait for this task to find out whether one of them does.
+            InvalidInput: an argument is invalid.
+            UpgradeUnfinished: the pool admits programs that do not know joins.
+            Fenced: the task was taken away from this attempt.
+            ServerUnavailable, ServerFull: Redis did not answer, even after retries, or has no memory left.
+        """
+        self._sign()
+        return await self._resources.joins.join(tasks, until=until, failed=failed, deadline=deadline, default=default)
 
     @noticed
     async def extract(

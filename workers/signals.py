@@ -62,6 +62,13 @@ class Asked(BaseException):
     """
 
 
+class Joining(BaseException):
+    """Ends an attempt while tasks that it joins have not ended. `ctx.join` raises it; do not catch it.
+
+    It derives from BaseException, as `Asked` does, and as with `Asked` the attempt ends even if the handler catches it.
+    """
+
+
 class Reject(AttemptSignal):
     """Make the task a dead letter at once.
 

@@ -114,7 +114,17 @@ class TaskHandle(Generic[T_co]):
             StoreError: Redis refuses to tell; with a timeout of 0 also that it does not answer.
             InvalidInput: `timeout` is no duration.
         """
-        data = await self.stored_result(timeout)
+        return await self._value(await self.stored_result(timeout), as_)
+
+    async def result_of(self, outcome: TaskOutcome) -> T_co:
+        """Return the result of an end that the caller has read, or raise its error, as `result`; for the workers."""
+        self.outcome = outcome
+        if outcome.state is None:
+            await self._explain_absence()
+        value: T_co = await self._value(self._result_data(), None)
+        return value
+
+    async def _value(self, data: bytes, as_: type[Any] | None) -> Any:
         if is_reference(data):
             # Large: loading it may take long, and decoding it too.
             data = await self._parts.services.payloads.load(self.id, data)

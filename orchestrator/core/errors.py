@@ -20,6 +20,8 @@ OrchestratorError
 │   ├── LockLost                   it was lost before the end of its block (exit 1)
 │   └── NotHeld                    it is not held, or no longer (exit 1)
 ├── WaitCycle                      the awaited task waits for this one (exit 1)
+├── JoinTimeout (TimeoutError)     tasks that a task joins did not end in time (exit 1)
+├── JoinRefused                    a task cannot be joined (exit 4)
 ├── AskExpired (TimeoutError)      a question was not answered in time (exit 1)
 ├── QuestionChanged                an attempt asks another question than an earlier one (exit 1)
 ├── EffectUnknown                  an effect was begun, and its outcome is unknown (exit 1)
@@ -651,6 +653,37 @@ class WaitCycle(OrchestratorError):
             "submit without awaiting, or give the child another key or lane"
         )
         self.task_id, self.path = task_id, list(path)
+
+
+class JoinTimeout(OrchestratorError, TimeoutError):
+    """Too few of the tasks that a task joins ended by the deadline, and there is no default.
+
+    Attributes:
+        task_ids: the first of these tasks.
+        count: number of them.
+    """
+
+    def __init__(self, task_ids: Sequence[str], count: int) -> None:
+        more = f" and {count - len(task_ids)} more" if count > len(task_ids) else ""
+        super().__init__(
+            f"too few of {count} tasks ended in time: {', '.join(task_ids)}{more}; give `join` a later deadline=, or a "
+            "default="
+        )
+        self.task_ids, self.count = list(task_ids), count
+
+
+class JoinRefused(OrchestratorError):
+    """A task cannot be joined.
+
+    Attributes:
+        task_id: that task.
+    """
+
+    exit_code = 4
+
+    def __init__(self, task_id: str, reason: str) -> None:
+        super().__init__(f"task {task_id} cannot be joined: {reason}")
+        self.task_id = task_id
 
 
 class AskExpired(OrchestratorError, TimeoutError):

@@ -61,7 +61,9 @@ _TABLE: Final = (
     ),
     DamageKind("lost-joining", "A task that joins others is not listed in `joining`.", "It is listed."),
     DamageKind(
-        "lost-join", "A task waits for others that have all ended, or whose list is lost.", "It is ready at its old place."
+        "lost-join",
+        "A task waits for others that have all ended, or whose list is lost.",
+        "It is ready at its old place.",
     ),
     DamageKind("lost-parent", "A task does not name a task that joins it.", "It names it."),
     DamageKind("lost-letter", "A dead letter is not listed among the dead.", "It is listed."),

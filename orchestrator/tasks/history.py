@@ -18,8 +18,9 @@ class AttemptOutcome(StrEnum):
     """End of an attempt.
 
     `failed`: its handler raised, or rejected the task. `timed_out`: the worker stopped it at a time limit. `died`:
-    its worker died. `snoozed`, `asked`, `joining`: its handler put the task off, asked a question, or joined tasks. `interrupted`: a stop, a
-    drain or a lost lock ended it. `refused`: the arguments do not fit the worker's version of the skill.
+    its worker died. `snoozed`, `asked`, `joining`: its handler put the task off, asked a question, or joined
+    tasks. `interrupted`: a stop, a drain or a lost lock ended it. `refused`: the arguments do not fit the worker's
+    version of the skill.
     """
 
     SUCCEEDED = "succeeded"

@@ -226,7 +226,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     at_ms: int = 0
     reason: str = ""
     number: int = 0
-    """Of a question or a join: its number in the task, from 1. Of a snooze by the handler: how many the task may have."""
+    """Of a question or a join: its number in the task, from 1. Of a snooze by the handler: how many it may have."""
     version: str = ""
     """Of invalid arguments: digest of the version of the skill that refused them."""
     names: tuple[str, ...] = ()

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from orchestrator.store.store import Store
     from orchestrator.tasks.model import Question
 
-Numbered = Literal["error", "death", "requeue", "ask", "answer", "answered", "ran"]
-"""Fields that a record has once for each failed attempt, death, retry by an operator, question, or kept attempt."""
+Numbered = Literal["error", "death", "requeue", "ask", "answer", "answered", "ran", "join"]
+"""Fields that a record has once for each failed attempt, death, retry by an operator, question, attempt or join."""
 _EXPLAINED: Final = frozenset({
     TaskState.SCHEDULED, TaskState.AWAITING_INPUT, TaskState.DEAD, TaskState.CANCELLED, TaskState.EXPIRED,
 })  # fmt: skip

@@ -544,7 +544,7 @@ def join(
         status = read_text(reply[0])
         if status == "registered":
             return JoinReply(status, looked=reply[1], left=reply[2])
-        return JoinReply(status, *(read_text(one) for one in reply[1:]))
+        return JoinReply(status, read_text(reply[1]) if len(reply) > 1 else "")
 
     return Call("tasks/join", args, parse)
 

@@ -493,7 +493,11 @@ class _Walk:
             case "tag":
                 return [_Sorted("", keys.tag(scope.tag or ""), newest_first=True)]
             case "waiting":
-                return [_Sorted("asking", keys.asking), _Sorted("joining", keys.joining), _Sorted("scheduled", keys.scheduled)]
+                return [
+                    _Sorted("asking", keys.asking),
+                    _Sorted("joining", keys.joining),
+                    _Sorted("scheduled", keys.scheduled),
+                ]
             case "ready":
                 return await _ready_places(store, scope.queue)
             case "inboxes":

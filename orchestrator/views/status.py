@@ -46,8 +46,8 @@ class PoolStatus:
         agents: those with the latest heartbeats, by name.
         workers: those with the latest heartbeats, longest silent first.
         tasks: counters since the pool began: submitted, assigned, succeeded, dead, retried, ...
-        now: tasks that are there now: `ready`, `assigned` (running or in an inbox), `scheduled`, `awaiting_input`, `joining`, and
-            `dead` (dead letters that are kept).
+        now: tasks that are there now: `ready`, `assigned` (running or in an inbox), `scheduled`, `awaiting_input`,
+            `joining`, and `dead` (dead letters that are kept).
         waiting_bytes: bytes of the tasks that wait, large arguments included; about right for small tasks.
         totals: how many agents, workers, queues and active commands there are.
         lost: writes that Redis had confirmed and has lost, as noticed in the last day; None if there are none.

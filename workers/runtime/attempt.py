@@ -20,6 +20,7 @@ from orchestrator.workers.skill import Skill
 if TYPE_CHECKING:
     from orchestrator.locks.attempt import AttemptLocks
     from orchestrator.workers.asking import PendingQuestion
+    from orchestrator.workers.joining import PendingJoin
 
 _UNREAD: Final = Envelope("", b"")
 _UNPREPARED: Any = None
@@ -139,6 +140,11 @@ class Attempt(msgspec.Struct, eq=False):
     def question(self) -> PendingQuestion | None:
         """The question that it ends with, if its handler has asked one."""
         return None if self.resources is None else self.resources.question
+
+    @property
+    def join(self) -> PendingJoin | None:
+        """The join that it ends with, if its handler joins tasks that have not ended."""
+        return None if self.resources is None else self.resources.join
 
     # ------------------------------------------------------------------------------------------------- the handler
 

@@ -381,8 +381,8 @@ class Executor:
         if attempt.abandoned:
             self._in_flight.abandoned_handlers -= 1
             return None
-        if (question := _question(attempt, ended)) is not None:
-            return question
+        if (waits := _wait(attempt, ended)) is not None:
+            return waits
         if attempt.cancel_seen and await self._was_stopped(attempt):
             return self._stopped(attempt, None)
         if isinstance(ended, Returned):
@@ -439,7 +439,7 @@ class Executor:
         self._in_flight.abandoned_handlers += 1
         attempt.ran_s = time.monotonic() - attempt.begun_s
         _log.error("handler_abandoned", task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt)
-        verdict = _question(attempt, None)
+        verdict = _wait(attempt, None)
         if verdict is None:
             verdict = self._stopped(attempt, TimeoutError(f"{_overrun(attempt)}, and its handler did not stop"))
         if verdict is not None:
@@ -584,17 +584,18 @@ def _watch(attempt: Attempt) -> TimeLimits | None:
     return limits
 
 
-def _question(attempt: Attempt, ended: Returned | BaseException | None) -> Verdict | None:
-    """Return the verdict of an attempt that asked a person, or None if it did not ask."""
-    pending = attempt.question
-    if pending is None or attempt.stop_cause in {StopCause.CANCELLED, StopCause.LEASE_LOST}:
+def _wait(attempt: Attempt, ended: Returned | BaseException | None) -> Verdict | None:
+    """Return the verdict of an attempt that asked a person or joins tasks, or None if it did neither."""
+    asked, join = attempt.question, attempt.join
+    if (asked is None and join is None) or attempt.stop_cause in {StopCause.CANCELLED, StopCause.LEASE_LOST}:
         return None
     if ended is not None and not has_asked(ended):
         task = attempt.delivery
         _log.warning("handler_continued_after_asking", task=task.task_id, agent=task.agent, attempt=task.attempt)
-    return Verdict(
-        VerdictKind.ASK, pending.packed, delay_ms=pending.delay_ms, at_ms=pending.at_ms, number=pending.number
-    )
+    if asked is not None:
+        return Verdict(VerdictKind.ASK, asked.packed, delay_ms=asked.delay_ms, at_ms=asked.at_ms, number=asked.number)
+    assert join is not None
+    return Verdict(VerdictKind.JOIN, delay_ms=join.delay_ms, at_ms=join.at_ms, number=join.number)
 
 
 def _lock_lost(owner: str) -> Verdict:

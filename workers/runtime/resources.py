@@ -5,21 +5,32 @@ from __future__ import annotations
 import time
 from contextlib import asynccontextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from orchestrator.agent_state.states import AgentState
 from orchestrator.chat.chat import Chat
 from orchestrator.client.shared_config import SharedConfig
-from orchestrator.core.errors import Fenced, InvalidInput, OrchestratorError, QuestionChanged
+from orchestrator.core.errors import (
+    Fenced,
+    InvalidInput,
+    JoinRefused,
+    OrchestratorError,
+    QuestionChanged,
+    StoreError,
+    WaitCycle,
+)
 from orchestrator.core.formats import Feature
 from orchestrator.limits.limits import Limits
 from orchestrator.memory.memory import Memory
 from orchestrator.services import bind_scope
 from orchestrator.tasks import scripts
+from orchestrator.tasks.bulk import cancel_children
 from orchestrator.tasks.effects import MOST_EFFECTS, describe_step
+from orchestrator.tasks.queries import TaskOutcome, outcomes
 from orchestrator.tasks.records import TaskRecord, effect_field, numbered_field, once_field, read_record
 from orchestrator.workers.asking import AnswerSource, Asking
 from orchestrator.workers.effects import EffectCalls, EffectRecord
+from orchestrator.workers.joining import MOST_JOINERS, JoinCalls, JoinRecord, StoredJoin
 from orchestrator.workers.once import OnceCalls, OnceResults
 from orchestrator.workers.pausing import AttemptPausing
 from orchestrator.workspace.workspace import Workspace
@@ -28,21 +39,28 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from orchestrator.client.client import Orchestrator
+    from orchestrator.client.handle import TaskHandle
     from orchestrator.locks.attempt import AttemptLocks
     from orchestrator.locks.execution import LockMode
     from orchestrator.memory.owner import MemoryOwner
     from orchestrator.services import Services
     from orchestrator.tasks.model import Delivery, Question
+    from orchestrator.tasks.scripts import JoinTerms
     from orchestrator.workers.asking import PendingQuestion
     from orchestrator.workers.context import AttemptTimer
+    from orchestrator.workers.joining import PendingJoin
     from orchestrator.workers.pausing import Pausing
     from orchestrator.workers.runtime.attempt import Attempt
     from orchestrator.workers.runtime.emitter import AttemptOutput
     from orchestrator.workers.runtime.parts import WorkerParts
 
 
-class TaskRecordAccess(AnswerSource, OnceResults, EffectRecord, Protocol):
-    """Answers, kept results and effects in the record of a task."""
+JOINED_AT_ONCE: Final = 500
+"""Tasks that one call reads or registers."""
+
+
+class TaskRecordAccess(AnswerSource, OnceResults, EffectRecord, JoinRecord, Protocol):
+    """Answers, kept results, effects and joins in the record of a task."""
 
 
 class Resources:
@@ -58,6 +76,7 @@ class Resources:
     timer: AttemptTimer | None = None
     locks_in_use: AttemptLocks | None = None
     _asking: Asking | None = None
+    _joins: JoinCalls | None = None
 
     def __init__(self, attempt: Attempt, parts: WorkerParts, *, lock_mode: LockMode, lease_ms: int) -> None:
         self._attempt, self._parts = attempt, parts
@@ -90,7 +109,7 @@ class Resources:
 
     @cached_property
     def record(self) -> TaskRecordAccess:
-        """Answers, kept results and effects in the record of the task."""
+        """Answers, kept results, effects and joins in the record of the task."""
         return AttemptRecord(self._parts.services, self._attempt.delivery, worker=self._parts.worker)
 
     @property
@@ -104,6 +123,18 @@ class Resources:
     def question(self) -> PendingQuestion | None:
         """The question that the attempt ends with, once it has asked."""
         return None if self._asking is None else self._asking.pending
+
+    @property
+    def joins(self) -> JoinCalls:
+        """Joins of tasks."""
+        if self._joins is None:
+            self._joins = JoinCalls(self.record, self.asking)
+        return self._joins
+
+    @property
+    def join(self) -> PendingJoin | None:
+        """The join that the attempt ends with, once it waits for one."""
+        return None if self._joins is None else self._joins.pending
 
     @cached_property
     def once(self) -> OnceCalls:
@@ -278,6 +309,70 @@ class AttemptRecord:
     async def count_questions(self) -> int:
         """Read the number of the latest question; see `EffectRecord`."""
         return (await self._read("asks")).asks
+
+    async def load_join(self, number: int, handles: Sequence[TaskHandle[Any]]) -> StoredJoin | None:  # noqa: ARG002 - the record tells
+        """Read a join that an earlier attempt began; see `JoinRecord`."""
+        field = numbered_field("join", number)
+        stored = (await self._read(field)).field(field)
+        return None if stored is None else StoredJoin(stored.endswith(b" over"))
+
+    async def read_ends(self, handles: Sequence[TaskHandle[Any]]) -> dict[str, TaskOutcome]:
+        """Read the ends of tasks; see `JoinRecord`."""
+        found = dict[str, TaskOutcome]()
+        ids = [handle.id for handle in handles]
+        for first in range(0, len(ids), JOINED_AT_ONCE):
+            part = ids[first : first + JOINED_AT_ONCE]
+            for id_, end in (await self._read_part(part)).items():
+                if isinstance(end, StoreError):
+                    raise end
+                found[id_] = end
+        return found
+
+    async def _read_part(self, ids: Sequence[str]) -> dict[str, TaskOutcome | StoreError]:
+        store = self._services.store
+        retry_for_s = self._services.settings.redis.command_timeout_s
+        return await store.read_with_retry(lambda: outcomes(store, ids), retry_for_s=retry_for_s)
+
+    async def register_join(self, ids: Sequence[str], terms: JoinTerms, *, wait_ms: int) -> None:
+        """Register the tasks of a join by 500; see `JoinRecord`."""
+        delivery, store, settings = self._delivery, self._services.store, self._services.settings
+        await store.require(Feature.JOINS)
+        rest, begins = list(ids), True
+        while rest:
+            call = scripts.join(
+                self._services.keys,
+                id_=delivery.task_id,
+                generation=delivery.generation,
+                ids=rest[:JOINED_AT_ONCE],
+                begins=begins,
+                terms=terms,
+                keep_s=round(settings.queue.max_wait_s) + wait_ms // 1000 + 1,
+                most=MOST_JOINERS,
+            )
+            done = await store.call(call, retry_for_s=settings.redis.command_timeout_s)
+            match done.status:
+                case "stale":
+                    raise Fenced(delivery.task_id)
+                case "cycle":
+                    raise WaitCycle(delivery.task_id, (done.task, delivery.task_id))
+                case "crowded":
+                    raise JoinRefused(
+                        done.task, f"{MOST_JOINERS} tasks join it; try again when one of them has gone on"
+                    )
+                case "unknown":
+                    why = "too many tasks wait for this task to find out whether it does; join children of this task"
+                    raise JoinRefused(done.task, why)
+            rest, begins = rest[done.looked :], False
+
+    async def cancel_tasks(self, ids: Sequence[str], reason: str) -> None:
+        """Cancel tasks and those below them; see `JoinRecord`."""
+        store, retry_for_s = self._services.store, self._services.settings.redis.command_timeout_s
+        below = False
+        for first in range(0, len(ids), JOINED_AT_ONCE):
+            call = scripts.cancel(self._services.keys, ids=ids[first : first + JOINED_AT_ONCE], reason=reason)
+            below |= (await store.call(call, retry_for_s=retry_for_s)).any_children
+        if below:
+            await cancel_children(store, retry_for_s=retry_for_s)
 
     async def _read(self, *fields: str) -> TaskRecord:
         delivery, store = self._delivery, self._services.store

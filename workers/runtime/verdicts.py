@@ -15,6 +15,7 @@ from orchestrator.core.errors import (
     EffectChanged,
     EffectUnknown,
     FormatMismatch,
+    JoinTimeout,
     Occupied,
     PayloadError,
     ServerFull,
@@ -24,7 +25,7 @@ from orchestrator.core.redaction import HIDDEN, name_of, traceback_without_texts
 from orchestrator.core.scrubbing import mask_known
 from orchestrator.tasks.model import UNLIMITED, Delivery, Envelope, Verdict, VerdictKind
 from orchestrator.workers.retrying import name_of_class
-from orchestrator.workers.signals import Asked, Reject, Retry, Snooze
+from orchestrator.workers.signals import Asked, Joining, Reject, Retry, Snooze
 
 if TYPE_CHECKING:
     from orchestrator.core.backoff import ExponentialBackoff
@@ -167,7 +168,7 @@ def failed(
         if failure.deadlock:
             return rejected(str(failure))
         return Verdict(VerdictKind.SNOOZE, delay_ms=randint(*OCCUPIED_DELAY_MS), reason=one_line(str(failure)))
-    if isinstance(failure, (AskExpired, EffectChanged, EffectUnknown)):
+    if isinstance(failure, (AskExpired, EffectChanged, EffectUnknown, JoinTimeout)):
         # Another attempt would end the same way, unless a person acts.
         return Verdict(VerdictKind.DEAD, traceback_of(raised, redact=redact), reason=reason)
     if outage.exempts(failure):
@@ -203,10 +204,10 @@ def _counted(
 
 
 def has_asked(ended: object) -> bool:
-    """Return whether a question ended the attempt, also inside a task group beside other failures."""
+    """Return whether a question or a join ended the attempt, also inside a task group beside other failures."""
     if isinstance(ended, BaseExceptionGroup):
         return any(has_asked(one) for one in ended.exceptions)
-    return isinstance(ended, Asked)
+    return isinstance(ended, (Asked, Joining))
 
 
 def kinds_of(failure: BaseException) -> tuple[Kinds, ...]:

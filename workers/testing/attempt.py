@@ -62,7 +62,7 @@ class Outcome(Generic[T_co]):
     """Outcome of one attempt, and a record of its actions.
 
     Attributes:
-        verdict: succeeded, retry, snooze, dead, ask, or released (its agent lacks the skill).
+        verdict: succeeded, retry, snooze, dead, ask, join, or released (its agent lacks the skill).
         reason: explanation in one line.
         delay: time until the next attempt (retry, snooze).
         until: time of a `Snooze(until=...)`.
@@ -142,7 +142,8 @@ async def run_skill(
         state: value of `ctx.state`; by default the value that the agent's lifespan yields.
         children: results of child tasks. By skill: a list (one for each child, in order), one result for every child,
             or a function of the `Submission`. Or one such function for all. An exception in place of a result sets how
-            the child ends: `TaskFailed`, `TaskCancelled`, `TaskExpired`, `TimeoutError`; any other is a failure.
+            the child ends: `TaskFailed`, `TaskCancelled`, `TaskExpired`, `TimeoutError`; any other is a failure. A
+            join of a child without a result ends the attempt; a `TimeoutError` lets the deadline of a join pass.
         answers: answers to `ctx.ask`: a list in the order of the questions, a mapping by their text, or a function of
             the text. A `TimeoutError` in place of an answer means that the deadline passed. The attempt ends with the
             first question without an answer.
@@ -213,8 +214,8 @@ async def _attempt(
 
 def _outcome(skill: TypedSkill[T], verdict: Verdict, error: BaseException | None, recording: Recording) -> Outcome[T]:
     delay, until = None, None
-    if verdict.kind is VerdictKind.ASK:
-        pass  # The question has its own deadline.
+    if verdict.kind in {VerdictKind.ASK, VerdictKind.JOIN}:
+        pass  # Questions and joins have deadlines of their own.
     elif verdict.at_ms:
         until = from_instant_ms(verdict.at_ms)
         delay = max(timedelta(), until - datetime.now(UTC))
@@ -224,7 +225,7 @@ def _outcome(skill: TypedSkill[T], verdict: Verdict, error: BaseException | None
     return Outcome(
         # No other version of the skill is known here.
         verdict=VerdictKind.DEAD if verdict.kind is VerdictKind.INVALID else verdict.kind,
-        reason=verdict.reason if asked is None else f"it asks {asked.question!r}",
+        reason=_reason(verdict, asked),
         delay=delay,
         until=until,
         error=error,
@@ -237,6 +238,12 @@ def _outcome(skill: TypedSkill[T], verdict: Verdict, error: BaseException | None
         effects=dict(recording.record.effects),
         _skill=skill,
     )
+
+
+def _reason(verdict: Verdict, asked: Question | None) -> str:
+    if verdict.kind is VerdictKind.JOIN:
+        return "it joins tasks that have not ended"
+    return verdict.reason if asked is None else f"it asks {asked.question!r}"
 
 
 def _asked(verdict: Verdict) -> Question:

@@ -127,6 +127,11 @@ class ScriptedHandle(TaskHandle[Any]):
         self._client, self._task = client, task
         self._late: TimeoutError | None = None
 
+    @property
+    def late(self) -> bool:
+        """Whether the test scripts a `TimeoutError` for it."""
+        return self._late is not None
+
     def end(self, answer: object) -> None:
         """Set the result, or the exception in place of one."""
         match answer:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.payload import decode_json, encode_json
 from orchestrator.tasks.model import Question
 from orchestrator.tasks.questions import encode_value
+from orchestrator.workers.joining import StoredJoin
 from orchestrator.workers.once import RESULT_BYTES, RESULT_DEPTH
+
+if TYPE_CHECKING:
+    from orchestrator.client.handle import TaskHandle
+    from orchestrator.tasks.queries import TaskOutcome
+    from orchestrator.tasks.scripts import JoinTerms
 
 ScriptedAnswers: TypeAlias = Mapping[str, Any] | Sequence[Any] | Callable[[str], Any]
 """Answers to questions: a mapping by text, a list in order, or a function of the text. A `TimeoutError` in place of an
@@ -91,6 +97,20 @@ class ScriptedRecord:
     async def count_questions(self) -> int:
         """Return 0: no earlier attempt has asked."""
         return 0
+
+    async def load_join(self, number: int, handles: Sequence[TaskHandle[Any]]) -> StoredJoin | None:  # noqa: ARG002 - no earlier attempt waits
+        """Return a join whose deadline has passed if the test lets one of the children be late."""
+        return StoredJoin(over=True) if any(getattr(handle, "late", False) for handle in handles) else None
+
+    async def read_ends(self, handles: Sequence[TaskHandle[Any]]) -> dict[str, TaskOutcome]:
+        """Return the scripted ends; a child without one has not ended."""
+        return {handle.id: handle.outcome for handle in handles if handle.outcome is not None}
+
+    async def register_join(self, ids: Sequence[str], terms: JoinTerms, *, wait_ms: int) -> None:
+        """Do nothing: the attempt ends."""
+
+    async def cancel_tasks(self, ids: Sequence[str], reason: str) -> None:
+        """Do nothing: the children are not there."""
 
     async def load_result(self, name: str) -> bytes | None:
         """Return the result of this name, or None."""

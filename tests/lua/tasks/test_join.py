@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -38,12 +38,10 @@ def parent(pool: Pool) -> Delivery:
     return pool.one()
 
 
-def below(parent: Delivery, **fields: object) -> Row:
+def below(parent: Delivery, **fields: Any) -> Row:
     """A child, as the handler of its parent submits it."""
     packed = encode_envelope(Envelope("sum", b"{}", parent=parent.task_id, depth=1))
-    return row(
-        envelope=opaque(packed), parent=parent.task_id, parent_generation=parent.generation, depth=1, **fields
-    )
+    return row(envelope=opaque(packed), parent=parent.task_id, parent_generation=parent.generation, depth=1, **fields)
 
 
 def children(pool: Pool, parent: Delivery, count: int) -> list[str]:
@@ -51,9 +49,9 @@ def children(pool: Pool, parent: Delivery, count: int) -> list[str]:
     return pool.put(*[below(parent) for _ in range(count)])
 
 
-def wait_for(pool: Pool, parent: Delivery, ids: Sequence[str], **terms: object) -> None:
+def wait_for(pool: Pool, parent: Delivery, ids: Sequence[str], **terms: Any) -> None:
     """End the attempt of a parent, which joins these tasks."""
-    assert pool.join(parent, ids, **terms).status == "registered"  # type: ignore[arg-type]
+    assert pool.join(parent, ids, **terms).status == "registered"
     assert pool.begin_to_join(parent) is FinishStatus.OK
 
 
@@ -224,11 +222,11 @@ def test_many_steps(pool: Pool, parent: Delivery) -> None:
     assert pool.state(parent.task_id) == "ready"
 
 
-# ------------------------------------------------------------------------------------------------- one task, many parents
+# ------------------------------------------------------------------------------------------------------- many parents
 
 
 def test_one_task_of_many_parents(pool: Pool) -> None:
-    """Each of the parents of a task goes on when it ends; a parent above the cap is refused, unless another one has gone on."""
+    """Each parent of a task goes on when it ends; one above the cap is refused, unless another one has gone on."""
     pool.register(slots=100)
     (child,) = pool.put()
     (shared,) = run(pool, child)
@@ -279,7 +277,18 @@ def test_end_of_a_task_of_very_many_parents(pool: Pool) -> None:
     many = [row().id for _ in range(5000)]
     for one in many:
         pool.execute("ZADD", pool.keys.joins(one), 1, child)
-        pool.execute("HSET", pool.keys.task(one), "state", "joining", "env", b"\x92\xa3sum\xc4\x02{}", "gen", 1, "join", "1 1 0 0 99")
+        pool.execute(
+            "HSET",
+            pool.keys.task(one),
+            "state",
+            "joining",
+            "env",
+            b"\x92\xa3sum\xc4\x02{}",
+            "gen",
+            1,
+            "join",
+            "1 1 0 0 99",
+        )
         pool.execute("ZADD", pool.keys.joining, "inf", one)
     pool.execute("HSET", pool.keys.task(child), "joined", " ".join(many))
     assert pool.end(held) is FinishStatus.OK
@@ -292,7 +301,7 @@ def test_end_of_a_task_of_very_many_parents(pool: Pool) -> None:
 
 
 def test_cycles_are_refused(pool: Pool, parent: Delivery) -> None:
-    """A task cannot join itself, one above it, or one that joins it, directly or over others; a refusal changes nothing."""
+    """A task cannot join itself, one above it, or one that joins it, directly or over others."""
     (child,) = children(pool, parent, 1)
     (held,) = run(pool, child)
     (below_it,) = children(pool, held, 1)
@@ -346,11 +355,11 @@ def test_awaited(pool: Pool, parent: Delivery) -> None:
     assert pool.join(parent, [other_id])[:2] == ("cycle", other_id)
     pool.lend("w1", (other, ""))
     wait_for(pool, parent, [other_id])
-    (answer,) = pool.lend("w1", (other, parent.task_id)).answers
-    assert answer.path == (parent.task_id, other_id)
+    (answer,) = pool.lend("w1", (other, parent.task_id)).recorded
+    assert list(answer.cycle) == [parent.task_id, other_id]
 
 
-# ------------------------------------------------------------------------------------------------------ deadlines, cancel
+# -------------------------------------------------------------------------------------------------- deadlines, cancels
 
 
 @pytest.mark.parametrize("when", ["delay", "at"])
@@ -477,11 +486,11 @@ def test_events(pool: Pool, parent: Delivery) -> None:
 
 
 def test_repair_of_the_indexes(pool: Pool, parent: Delivery) -> None:
-    """A parent that `joining` misses is listed; one whose join is met or lost is ready; a child names its parent again."""
+    """A parent that `joining` misses is listed; a child names its parent again; a met join ends."""
     ids = children(pool, parent, 2)
     wait_for(pool, parent, ids)
     place = f"joins:{parent.task_id}"
-    rows = [parent.task_id, (parent.task_id, "joining"), *((one, place) for one in ids)]
+    rows: list[str | tuple[str, str]] = [parent.task_id, (parent.task_id, "joining"), *((one, place) for one in ids)]
     assert pool.repair(*rows) == []
     pool.execute("DEL", pool.keys.joining)
     pool.execute("HDEL", pool.keys.task(ids[0]), "joined")
