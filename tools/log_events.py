@@ -90,6 +90,7 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "deleted": LogKey("number", "number of objects that were deleted"),
     "keys": LogKey("number", "number of Redis keys"),
     "objects": LogKey("number", "number of objects in the payload store"),
+    "join": LogKey("number", "number of a join in its task, from 1"),
     "kind": LogKey("text", "kind of a command"),
     "listen": LogKey("text", "address of a health server"),
     "lock": LogKey("text", "name of a lock"),

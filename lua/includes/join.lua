@@ -16,10 +16,10 @@ local function parse_join(stored)
   return string.match(stored or '', '^(%d+) (%d+) (%d+) ([01]) (%d+)$')
 end
 
--- Returns whether enough tasks of a join have ended.
+-- Returns whether enough tasks of a join have ended. A list of another type, which a client may have written, counts as lost.
 local function is_met(pool, parent, left)
-  local count = redis.pcall('ZCARD', pool .. ':joins:' .. parent)
-  return type(count) ~= 'number' or count <= tonumber(left)
+  local joins_key = pool .. ':joins:' .. parent
+  return redis.call('TYPE', joins_key)['ok'] ~= 'zset' or redis.call('ZCARD', joins_key) <= tonumber(left)
 end
 
 -- Returns the place of a task whose join is over, and its score there, which is its original one. The caller stores that
@@ -48,11 +48,10 @@ end
 
 -- Removes ended tasks from the join of a parent. Returns how many were in it.
 local function remove_joined(pool, parent, ids)
-  local removed = 0
+  local joins_key, removed = pool .. ':joins:' .. parent, 0
+  if redis.call('TYPE', joins_key)['ok'] ~= 'zset' then return 0 end
   for first = 1, #ids, 1000 do
-    -- A client may have written a key of another type.
-    local count = redis.pcall('ZREM', pool .. ':joins:' .. parent, unpack(ids, first, math.min(first + 999, #ids)))
-    if type(count) == 'number' then removed = removed + count end
+    removed = removed + redis.call('ZREM', joins_key, unpack(ids, first, math.min(first + 999, #ids)))
   end
   return removed
 end
@@ -82,15 +81,27 @@ local function note_failure(pool, parent, generation, stored)
   return stored
 end
 
+-- The same for a parent at which `promote` looks.
+local function look_at_failure(pool, parent)
+  local task_key = pool .. ':task:' .. parent
+  if redis.call('TYPE', task_key)['ok'] ~= 'hash' then return end
+  local task = read_task(task_key, 'state', 'gen', 'join')
+  if task.state == 'joining' or task.state == 'assigned' then
+    note_failure(pool, parent, task.state == 'assigned' and task.gen, task.join)
+  end
+end
+
 -- Looks at a parent after tasks of its join have ended, and makes it ready if the join is met. A parent whose attempt still
 -- registers its tasks goes on.
 local function look_at_join(pool, ending, parent, failed)
-  local found = redis.pcall('HMGET', pool .. ':task:' .. parent, 'state', 'gen', 'join')
-  if found.err or (found[1] ~= 'joining' and found[1] ~= 'assigned') then return end
-  local stored = found[3]
-  if failed then stored = note_failure(pool, parent, found[1] == 'assigned' and found[2], stored) end
+  local task_key = pool .. ':task:' .. parent
+  if redis.call('TYPE', task_key)['ok'] ~= 'hash' then return end
+  local task = read_task(task_key, 'state', 'gen', 'join')
+  if task.state ~= 'joining' and task.state ~= 'assigned' then return end
+  local stored = task.join
+  if failed then stored = note_failure(pool, parent, task.state == 'assigned' and task.gen, stored) end
+  if task.state ~= 'joining' then return end
   local _, _, left, _, keep_s = parse_join(stored)
-  if found[1] ~= 'joining' then return end
   if not left or is_met(pool, parent, left) then end_join(pool, ending, parent, keep_s or day_s, 'joined') end
 end
 
@@ -104,7 +115,7 @@ local function flush_joins(pool, ending)
         look_at_join(pool, ending, parent, ends.failed)
       else
         -- `promote` looks at it, because it is due.
-        if ends.failed then note_failure(pool, parent, nil, redis.call('HGET', pool .. ':task:' .. parent, 'join')) end
+        if ends.failed then look_at_failure(pool, parent) end
         rest[#rest + 1] = integer(math.floor(ending.now / 1000))
         rest[#rest + 1] = parent
       end

@@ -28,11 +28,11 @@ local task_key, joins_key = pool .. ':task:' .. id, pool .. ':joins:' .. id
 local parent = read_task(task_key, 'state', 'gen', 'lane')
 if parent.state ~= 'assigned' or parent.gen ~= generation then return {'stale'} end
 
-local waiting_for_me
+local dependents
 -- Returns the tasks that wait for the parent, as a set: the parent, those that join one of them, and those above one of
 -- them, because they may join it any time. nil: they are too many.
-local function find_waiting()
-  if waiting_for_me then return waiting_for_me end
+local function find_dependents()
+  if dependents then return dependents end
   local found, stack, looked = {[id] = true}, {id}, 0
   local function add(other)
     if not found[other] then
@@ -55,7 +55,7 @@ local function find_waiting()
     end
     if looked > look_at then return nil end
   end
-  waiting_for_me = found
+  dependents = found
   return found
 end
 
@@ -72,7 +72,7 @@ local function obstacle(child_id, child)
   -- A task that the parent has submitted waits for it only over a task that it joins, which finds the parent above it.
   local is_own = parent_of(child.env or '') == id
   if is_own and not turn then return nil end
-  local found = find_waiting()
+  local found = find_dependents()
   if not found then return 'unknown' end
   if (turn and found[turn]) or (not is_own and found[child_id]) then return 'cycle' end
   return nil

@@ -398,9 +398,13 @@ local joins = {}
 -- Returns the state of a task that joins others, once per call: `joining`, `assigned` while its attempt registers them, else ''.
 local function joins_now(parent)
   if not joins[parent] then
-    local found = redis.pcall('HMGET', pool .. ':task:' .. parent, 'state', 'gen', 'join')
-    local of_attempt = not found.err and found[1] == 'assigned' and parse_join(found[3]) == found[2]
-    joins[parent] = not found.err and (found[1] == 'joining' or of_attempt) and found[1] or ''
+    local parent_key = pool .. ':task:' .. parent
+    joins[parent] = ''
+    if has_type(types, parent_key, 'hash') then
+      local found = read_task(parent_key, 'state', 'gen', 'join')
+      local registers = found.state == 'assigned' and parse_join(found.join) == found.gen
+      if found.state == 'joining' or registers then joins[parent] = found.state end
+    end
   end
   return joins[parent]
 end

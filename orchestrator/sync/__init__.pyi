@@ -440,6 +440,9 @@ class TaskHandle(Generic[T_co]):
             InvalidInput: `timeout` is no duration.
         """
 
+    def result_of(self, outcome: TaskOutcome) -> T_co:
+        """Return the result of an end that the caller has read, or raise its error, as `result`; for the workers."""
+
     def stored_result(self, timeout: Duration | None = None) -> bytes:
         """Wait for the end of the task and return its result as Redis has it: JSON, or a reference to a large value.
 

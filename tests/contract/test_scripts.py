@@ -62,6 +62,7 @@ FULL_SERVER_REFUSES = {
     "schedules/put",
     "tasks/submit",
     "tasks/emit",
+    "tasks/join",
     "tasks/retry",
 } | _SHARED_STATE
 """What a full server must refuse: new and requeued tasks, what handlers write. The rest passes, so that it drains."""
@@ -202,6 +203,7 @@ def test_header() -> None:
         ("tasks/answer", AnswerStatus),
         ("tasks/once", ["stored", "already", "stale"]),
         ("tasks/effect", ["stored", "changed", "full", "stale"]),
+        ("tasks/join", ["registered", "stale", "cycle", "crowded", "unknown"]),
         ("tasks/retry", RequeueStatus),
         ("tasks/renew", LeaseStatus),
         (

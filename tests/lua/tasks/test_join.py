@@ -443,6 +443,17 @@ def test_delete(pool: Pool, parent: Delivery) -> None:
     assert pool.state(parent.task_id) == "ready"
 
 
+def test_a_deleted_child_is_not_submitted_again(pool: Pool, parent: Delivery) -> None:
+    """The key of a deleted child is kept while its parent has not ended, so that the next attempt finds it gone."""
+    (child,) = pool.put(below(parent, idem="a", digest="d"))
+    wait_for(pool, parent, [child])
+    pool.cancel(child)
+    pool.delete(child)
+    again = pool.one()
+    assert pool.submit(below(again, idem="a", digest="d")) == [("duplicate", child)]
+    assert pool.ttl_s(pool.keys.task(child)) == DAY_S
+
+
 def test_ended_children_are_kept(pool: Pool, parent: Delivery) -> None:
     """An ended child, with its key, is kept until the parent has read it: a day longer than the parent may wait."""
     early, late = pool.put(*[below(parent, idem=name, digest="d") for name in "ab"])
