@@ -36,11 +36,11 @@ local function leave_joins(pool, ending, id, joined, failed, ttl_s)
   for parent in string.gmatch(joined, '%S+') do
     local ends = ending.joins[parent]
     if not ends then
-      ends = {ids = {}, ttl_s = redis.call('TTL', pool .. ':task:' .. parent)}
+      ends = {succeeded = {}, failed = {}, ttl_s = redis.call('TTL', pool .. ':task:' .. parent)}
       ending.joins[parent] = ends
     end
-    ends.ids[#ends.ids + 1] = id
-    ends.failed = ends.failed or failed
+    local ids = failed and ends.failed or ends.succeeded
+    ids[#ids + 1] = id
     if ends.ttl_s + day_s > ttl_s and ends.ttl_s > 0 then ttl_s = ends.ttl_s + day_s end
   end
   return ttl_s
@@ -49,7 +49,7 @@ end
 -- Removes ended tasks from the join of a parent. Returns how many were in it.
 local function remove_joined(pool, parent, ids)
   local joins_key, removed = pool .. ':joins:' .. parent, 0
-  if redis.call('TYPE', joins_key)['ok'] ~= 'zset' then return 0 end
+  if #ids == 0 or redis.call('TYPE', joins_key)['ok'] ~= 'zset' then return 0 end
   for first = 1, #ids, 1000 do
     removed = removed + redis.call('ZREM', joins_key, unpack(ids, first, math.min(first + 999, #ids)))
   end
@@ -109,13 +109,14 @@ end
 local function flush_joins(pool, ending)
   local looked, rest = 0, {}
   for parent, ends in pairs(ending.joins) do
-    if remove_joined(pool, parent, ends.ids) > 0 then
+    local failed = remove_joined(pool, parent, ends.failed)
+    if remove_joined(pool, parent, ends.succeeded) + failed > 0 then
       looked = looked + 1
       if looked <= most_joined then
-        look_at_join(pool, ending, parent, ends.failed)
+        look_at_join(pool, ending, parent, failed > 0)
       else
         -- `promote` looks at it, because it is due.
-        if ends.failed then look_at_failure(pool, parent) end
+        if failed > 0 then look_at_failure(pool, parent) end
         rest[#rest + 1] = integer(math.floor(ending.now / 1000))
         rest[#rest + 1] = parent
       end

@@ -2,7 +2,7 @@
 -- Registers tasks that an attempt joins: up to 500 rows. `finish` makes the task wait for them with the verdict `join`
 -- (protocol rule 37). A join of more tasks takes several calls; the first one drops what an earlier attempt has registered.
 -- Refuses a task that waits for the parent, because neither could go on: the parent itself, one that joins or awaits it,
--- directly or over others, one above it, and one that waits for the turn of a lane that such a task has.
+-- directly or over others, one above it, and one of the lane of such a task.
 -- status: registered | stale (the attempt lost its task) | cycle id | crowded id (too many tasks join it) | unknown id (more
 -- tasks wait for the parent than the call looks at, so that it cannot tell whether that task does)
 -- returns: status and the value named above; for `registered` the number of looked rows (send the rest again) and of those
@@ -29,11 +29,11 @@ local parent = read_task(task_key, 'state', 'gen', 'lane')
 if parent.state ~= 'assigned' or parent.gen ~= generation then return {'stale'} end
 
 local dependents
--- Returns the tasks that wait for the parent, as a set: the parent, those that join one of them, and those above one of
--- them, because they may join it any time. nil: they are too many.
+-- Returns the tasks that wait for the parent, as a set, and their lanes: the parent, those that join one of them, those above
+-- one of them, because they may join it any time, and those in the lane of one of them. nil: they are too many.
 local function find_dependents()
-  if dependents then return dependents end
-  local found, stack, looked = {[id] = true}, {id}, 0
+  if dependents then return dependents, dependents.lanes end
+  local found, lanes, stack, looked = {[id] = true}, {}, {id}, 0
   local function add(other)
     if not found[other] then
       found[other] = true
@@ -44,7 +44,7 @@ local function find_dependents()
     local other = stack[#stack]
     stack[#stack] = nil
     looked = looked + 1
-    local task = read_task(pool .. ':task:' .. other, 'state', 'env', 'joined')
+    local task = read_task(pool .. ':task:' .. other, 'state', 'env', 'joined', 'lane')
     if task.state and not has_ended(task.state) then
       local above = parent_of(task.env or '')
       if above then add(above) end
@@ -52,30 +52,34 @@ local function find_dependents()
         looked = looked + 1
         if redis.call('ZSCORE', pool .. ':joins:' .. joiner, other) then add(joiner) end
       end
+      if task.lane and not lanes[task.lane] then
+        lanes[task.lane] = true
+        local members = redis.call('ZRANGE', pool .. ':lane:' .. task.lane, 0, look_at)
+        for i = 1, #members do add(members[i]) end
+      end
     end
     if looked > look_at then return nil end
   end
   dependents = found
-  return found
+  dependents.lanes = lanes
+  return found, lanes
 end
 
 -- Returns why the parent cannot join a task that has not ended, or nil.
 local function obstacle(child_id, child)
   --@row child: state env joined lane awaits idem
-  if child_id == id or (child.lane and child.lane == parent.lane) then return 'cycle' end
+  if child_id == id then return 'cycle' end
   local generation_of, awaited = string.match(child.awaits or '', '^(%d+) (.*)$')
   if generation_of and string.find(' ' .. awaited .. ' ', ' ' .. id .. ' ', 1, true)
     and child.state == 'assigned' and redis.call('HGET', pool .. ':task:' .. child_id, 'gen') == generation_of then
     return 'cycle'
   end
-  local turn = child.state == 'waiting' and child.lane and redis.call('ZRANGE', pool .. ':lane:' .. child.lane, 0, 0)[1]
-  -- A task that the parent has submitted waits for it only over a task that it joins, which finds the parent above it.
-  local is_own = parent_of(child.env or '') == id
-  if is_own and not turn then return nil end
-  local found = find_dependents()
+  -- A task that the parent has submitted waits for it only over a task that it joins, which finds the parent above it, or over
+  -- a lane.
+  if parent_of(child.env or '') == id and not child.lane and not parent.lane then return nil end
+  local found, lanes = find_dependents()
   if not found then return 'unknown' end
-  if (turn and found[turn]) or (not is_own and found[child_id]) then return 'cycle' end
-  return nil
+  return (found[child_id] or (child.lane and lanes[child.lane])) and 'cycle' or nil
 end
 
 -- Returns the parents of a task with this one; false if they are too many. Drops those that have gone on.

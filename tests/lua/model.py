@@ -44,6 +44,7 @@ _AGAIN = {
     VerdictKind.RELEASED: "given_back",
     VerdictKind.AWAIT_LOCK: "given_back",
     VerdictKind.ASK: "asked",
+    VerdictKind.JOIN: "joining",
 }
 _OUTCOMES = {
     VerdictKind.RETRY: "failed",
@@ -51,6 +52,7 @@ _OUTCOMES = {
     VerdictKind.SNOOZE: "snoozed",
     VerdictKind.REQUEUE: "interrupted",
     VerdictKind.ASK: "asked",
+    VerdictKind.JOIN: "joining",
     VerdictKind.INVALID: "refused",
     VerdictKind.CANCELLED: "cancelled",
 }
@@ -90,6 +92,10 @@ class Task:
         ran: how its attempts ended, if any did not succeed.
         snoozes: how often its handler put it off.
         effect: the stored value of its effect `pay`, if it has one.
+        join: the join that it has registered: generation, tasks that may be left, whether a failure ends it.
+        joins: the tasks of this join that have not ended.
+        joined: the tasks that join it, or did.
+        join_until: deadline of its join (0: none); None before its first verdict `join`.
     """
 
     id: str
@@ -124,6 +130,10 @@ class Task:
     ran: list[str] = field(default_factory=list)
     snoozes: int = 0
     effect: bytes = b""
+    join: tuple[int, int, bool] | None = None
+    joins: set[str] = field(default_factory=set)
+    joined: list[str] = field(default_factory=list)
+    join_until: int | None = None
 
 
 class Crew(NamedTuple):
@@ -234,6 +244,7 @@ class Model:
         self.looked = 0
         self.buried = 0
         self.crews: dict[str, tuple[int, int, Crew]] = {}
+        self.leaving: list[tuple[str, str, bool]] = []
 
     @property
     def now_ms(self) -> int:
@@ -275,6 +286,11 @@ class Model:
         found = [t for t in self.tasks.values() if t.state == "awaiting_input"]
         return sorted(found, key=lambda task: (task.due or math.inf, task.id))
 
+    def joining(self) -> list[Task]:
+        """Tasks that wait for tasks that they join, the first deadline first."""
+        found = [t for t in self.tasks.values() if t.state == "joining"]
+        return sorted(found, key=lambda task: (task.join_until or math.inf, task.id))
+
     def entry_of(self, task_id: str) -> tuple[Agent, Entry] | None:
         """The inbox entry of a task's present attempt."""
         for agent in self.agents.values():
@@ -295,6 +311,7 @@ class Model:
         for task_id in self.interrupted:
             self._note_children(task_id)
         self.interrupted.clear()
+        self._end_joins()
         return answers
 
     def _judge(self, row: Row, max_tasks: int, lengths: dict[str, int], accepted: dict[str, Row]) -> tuple[str, str]:
@@ -408,11 +425,17 @@ class Model:
             task.state, task.score, task.answers[task.asks] = "ready", task.original_score, None
             self.counts["unanswered"] += 1
             self._tell(task, "unanswered")
+        late_joins = [task for task in self.joining() if 0 < (task.join_until or 0) <= self.now_ms][:limit]
+        for task in late_joins:
+            self._end_join(task, "join_timeout")
+        self._end_joins()
         waits = [task.due for task in self.scheduled()] + [self.tasks[task_id].by for task_id in self.expiring]
-        waits += [task.due for task in self.asking() if task.due]
+        waits += [task.due for task in self.asking() if task.due] + [
+            t.join_until for t in self.joining() if t.join_until
+        ]
         wait_ms = max(0, min(waits) - self.now_ms) if waits else None
         return Promoted(
-            len(due) + len(overdue),
+            len(due) + len(overdue) + len(late_joins),
             expired,
             None if wait_ms is None else wait_ms / 1000,
             left=wait_ms == 0,
@@ -436,6 +459,7 @@ class Model:
                 self._unpark(agent)
             done = self._fill(agent, limit - count)
             served[name] = replace(done, left=done.left or agent.unparking)
+        self._end_joins()
         return missed | served
 
     def _fill(self, agent: Agent, limit: int) -> Assigned:
@@ -548,7 +572,9 @@ class Model:
 
     def finish(self, rows: Sequence[tuple[Delivery, Verdict]]) -> list[FinishStatus]:
         """lua/tasks/finish.lua."""
-        return [self._finish(delivery, verdict) for delivery, verdict in rows]
+        answers = [self._finish(delivery, verdict) for delivery, verdict in rows]
+        self._end_joins()
+        return answers
 
     def _finish(self, delivery: Delivery, verdict: Verdict) -> FinishStatus:
         task, gen = self.tasks[delivery.task_id], int(delivery.generation)
@@ -605,6 +631,14 @@ class Model:
             task.by = 0
         if verdict.kind == VerdictKind.ASK:
             task.state, task.due, task.asks = "awaiting_input", due, verdict.number
+        elif verdict.kind == VerdictKind.JOIN:
+            if task.join_until is None:
+                task.join_until = due if verdict.delay_ms else verdict.at_ms
+            registered = task.join is not None and task.join[0] == task.was
+            waits = task.join is not None and registered and len(task.joins) > task.join[1]
+            task.state, task.due = "joining" if waits else "ready", 0
+            if not waits:
+                task.joins.clear()
         elif due > self.now_ms:
             task.state, task.due, task.left = "scheduled", due, verdict.kind
         else:
@@ -654,6 +688,7 @@ class Model:
             answers.append(self._cancel(self.tasks.get(task_id)))
             if not only_this:
                 self._note_children(task_id)
+        self._end_joins()
         return answers
 
     def _cancel(self, task: Task | None) -> tuple[CancelStatus, TaskState | None]:
@@ -669,6 +704,8 @@ class Model:
                 return CancelStatus.SIGNALLED, TaskState.ASSIGNED
             agent.inbox.remove(entry)
             self._return_slots(agent, task)
+        if task.state == "joining":
+            task.joins.clear()
         self._end(task, "cancelled")
         self.expiring.discard(task.id)
         return CancelStatus.ENDED, TaskState.CANCELLED
@@ -689,6 +726,7 @@ class Model:
                 done[self._cancel(self.tasks.get(id_))[0]] += 1
                 self._note_children(id_)
             limit -= max(1, len(ids))
+        self._end_joins()
         return CancelledChildren(done[CancelStatus.ENDED], done[CancelStatus.SIGNALLED], bool(self.cancelling))
 
     def delete(self, ids: Sequence[str]) -> list[tuple[DeleteStatus, TaskState | None]]:
@@ -704,7 +742,9 @@ class Model:
             return DeleteStatus.REFUSED, TaskState(task.state)
         task.deleted, task.out = True, None
         self.children.pop(task.id, None)
-        if self.keys.get(task.row.idem, ("", ""))[0] == task.id:
+        parents = [self.tasks[one] for one in task.joined]
+        waited_for = any(parent.state not in FINAL for parent in parents)
+        if self.keys.get(task.row.idem, ("", ""))[0] == task.id and not waited_for:
             del self.keys[task.row.idem]
         return DeleteStatus.DELETED, TaskState(task.state)
 
@@ -729,6 +769,8 @@ class Model:
         self._join(task)
         task.cancel, task.by, task.due, task.original_score, task.left = False, 0, 0, None, ""
         task.blamed, task.group, task.alone, task.snoozes = 0, None, None, 0
+        if task.join:
+            task.join_until = None
         if not task.answers.get(task.asks):
             task.answers.pop(task.asks, None)
         self.expiring.discard(task.id)
@@ -771,6 +813,7 @@ class Model:
         crews = {dead: self.crew(agent, dead) for _, dead in chosen if dead}
         taken = [entry for entry, dead in chosen if self._adopt(agent, entry, worker, crews[dead] if dead else None)]
         self.begin(taken)
+        self._end_joins()
         self.counts["adopted"] += len(taken)
         return taken
 
@@ -816,6 +859,7 @@ class Model:
                 self._go_back(task, died=died)
                 if not died:
                     self._tell(task, "given_back", gen=gen)
+        self._end_joins()
         self.counts["abandoned"] += len(mine)
         return len(mine), going_on
 
@@ -824,6 +868,7 @@ class Model:
         agent, held = self.agents[name], set(held)
         unseen = [entry for entry in agent.inbox if entry.consumer == worker and entry.id not in held][:limit]
         self.counts["given_back"] += sum([self._recover(agent, entry, None) for entry in unseen])
+        self._end_joins()
         return [entry.id for entry in unseen]
 
     def recover(self, name: str, limit: int, *, every_ms: int) -> tuple[int, bool]:
@@ -842,6 +887,7 @@ class Model:
         crews = {dead: self.crew(agent, dead) for _, dead in chosen if dead}
         given_back = sum([self._recover(agent, entry, crews[dead] if dead else None) for entry, dead in chosen])
         self.counts["recovered"] += given_back
+        self._end_joins()
         return given_back, limit in {len(overdue), len(unread)}
 
     def _others_could(self, entry: Entry) -> bool:
@@ -883,6 +929,7 @@ class Model:
                 self._raise(task)
                 self._go_back(task, died=False)
                 self._tell(task, "given_back", gen=gen)
+        self._end_joins()
         self.counts["repaired"] += 1
         return codes
 
@@ -914,6 +961,86 @@ class Model:
             return ("stored", task.effect) if repeated else ("changed", b"")
         task.effect = b"%d %s" % (self.now_ms, value)
         return "stored", task.effect
+
+    def join(
+        self, delivery: Delivery, ids: Sequence[str], *, left: int, stop: bool, begins: bool, most: int
+    ) -> tuple[str, str, int, int]:
+        """lua/tasks/join.lua."""
+        me = self.tasks[delivery.task_id]
+        if me.state != "assigned" or me.gen != int(delivery.generation):
+            return "stale", "", 0, 0
+        waiting: dict[str, list[str]] = {}
+        failed = False
+        for id_ in ids:
+            child = self.tasks.get(id_)
+            if child is None or child.deleted or child.state in FINAL:
+                failed |= child is None or child.deleted or child.state != "succeeded"
+                continue
+            if self._would_wait_for_itself(me, child):
+                return "cycle", id_, 0, 0
+            joined = child.joined
+            if me.id not in joined:
+                joined = [one for one in joined if id_ in self.tasks[one].joins]
+                if len(joined) >= most:
+                    return "crowded", id_, 0, 0
+                joined = [*joined, me.id]
+            waiting[id_] = joined
+        if begins:
+            me.joins.clear()
+            me.join = (me.gen, left, stop)
+        me.joins |= waiting.keys()
+        for id_, joined in waiting.items():
+            self.tasks[id_].joined = joined
+        if failed:
+            self._note_failure(me)
+        return "registered", "", len(ids), len([id_ for id_ in ids if id_ in waiting])
+
+    def _would_wait_for_itself(self, me: Task, child: Task) -> bool:
+        if child.id == me.id:
+            return True
+        if child.row.parent == me.id and not child.row.lane and not me.row.lane:
+            return False
+        found, rest, lanes = {me.id}, [me.id], set[str]()
+        while rest:
+            task = self.tasks[rest.pop()]
+            if task.deleted or task.state in FINAL:
+                continue
+            more = [task.row.parent, *(one for one in task.joined if task.id in self.tasks[one].joins)]
+            if task.row.lane:
+                lanes.add(task.row.lane)
+                more += self.lanes.get(task.row.lane, [])
+            rest += {one for one in more if one} - found
+            found.update(more)
+        return child.id in found or (bool(child.row.lane) and child.row.lane in lanes)
+
+    def _note_failure(self, parent: Task) -> None:
+        if parent.join is not None and parent.join[2] and (parent.state == "joining" or parent.join[0] == parent.gen):
+            parent.join = (parent.join[0], 10_000, True)
+
+    def _end_joins(self) -> None:
+        """At the end of a call: parents whose joins are met are ready."""
+        leaving, self.leaving = self.leaving, []
+        for parent_id in dict.fromkeys(parent_id for parent_id, _, _ in leaving):
+            parent = self.tasks[parent_id]
+            gone = {id_: failed for one, id_, failed in leaving if one == parent_id and id_ in parent.joins}
+            parent.joins -= gone.keys()
+            if not gone:
+                continue
+            failed = any(gone.values())
+            if parent.deleted or parent.state not in {"joining", "assigned"}:
+                continue
+            if failed:
+                self._note_failure(parent)
+            if parent.state == "joining" and (parent.join is None or len(parent.joins) <= parent.join[1]):
+                self._end_join(parent, "joined")
+
+    def _end_join(self, parent: Task, told: str) -> None:
+        assert parent.original_score is not None
+        parent.state, parent.score = "ready", parent.original_score
+        parent.joins.clear()
+        self.counts[told] += 1
+        self._tell(parent, told)
+        self.turns.add(parent.id)
 
     def _emit(self, row: EmitRow) -> EmitStatus:
         task, gen = self.tasks[row.id], int(row.generation)
@@ -962,6 +1089,8 @@ class Model:
         task.state, task.parked, task.suspect = state, False, False
         self.counts[state] += 1
         self.ends.append((task.id, state[0]))
+        # Joins lose the tasks of a call at its end.
+        self.leaving += [(parent, task.id, state != "succeeded") for parent in task.joined]
         if task.id in self.lanes.get(task.row.lane, []):
             self._pass_lane(task)
 

@@ -23,8 +23,17 @@ from hypothesis.stateful import (
 )
 
 from orchestrator.core.rates import Rate
+from orchestrator.store.calls import opaque
 from orchestrator.tasks import scripts as task_scripts
-from orchestrator.tasks.model import DeleteStatus, RequeueStatus, TaskState, Verdict, VerdictKind
+from orchestrator.tasks.model import (
+    DeleteStatus,
+    Envelope,
+    RequeueStatus,
+    TaskState,
+    Verdict,
+    VerdictKind,
+    encode_envelope,
+)
 from orchestrator.tasks.questions import pack_question
 from orchestrator.tasks.states import STEPS
 from orchestrator.why.explanation import explain
@@ -102,6 +111,7 @@ MUST_FIRE = [
         "emit, stale generation",
         "dead by deaths",
     ],
+    *["join, registered", "join, stale", "join, cycle", "join, crowded", "joining"],
 ]
 
 fired: Counter[str] = Counter()
@@ -285,6 +295,7 @@ class Machine(RuleBasedStateMachine):
                 reply="c1",
                 parent=parent.task_id,
                 parent_generation=parent.generation,
+                envelope=opaque(encode_envelope(Envelope(queue.partition(":")[2], b"{}", parent=parent.task_id))),
             )
             for queue, skill in places
         ]
@@ -624,6 +635,8 @@ class Machine(RuleBasedStateMachine):
             payload, number = pack_question(ASKED), self.model.tasks[delivery.task_id].asks + 1
         elif kind is VerdictKind.SNOOZE:
             number = MAX_SNOOZES
+        elif kind is VerdictKind.JOIN:
+            number = 1
         version = "d1" if kind is VerdictKind.INVALID else ""
         return Verdict(kind, payload, delay_ms=delay_ms, at_ms=at_ms, reason="x", number=number, version=version)
 
@@ -678,6 +691,40 @@ class Machine(RuleBasedStateMachine):
             fired[f"effect, {found[0]}"] += 1
 
         self.act("effect", step)
+
+    @rule(
+        i=st.integers(0, 10_000),
+        which=st.lists(st.integers(0, 1000), min_size=1, max_size=4, unique=True),
+        left=st.sampled_from([0, 0, 1]),
+        own=st.booleans(),
+        verdict=st.booleans(),
+    )
+    @precondition(lambda self: self.past)
+    def join(self, i: int, which: list[int], left: int, *, own: bool, verdict: bool) -> None:
+        """An attempt registers tasks that it joins, children or others, and mostly ends with the join."""
+        held = [(worker, delivery) for worker in self.workers for delivery in worker.holds.values()]
+        old: list[tuple[Worker | None, Delivery]] = [(None, delivery) for delivery in self.past[-3:]]
+        worker, delivery = [*held, *old][i % (len(held) + len(old))]
+        every = self.model.children.get(delivery.task_id, []) if own else []
+        every = every or list(self.model.tasks)
+        ids = list(dict.fromkeys(every[one % len(every)] for one in which))
+        stop, begins = bool(i % 2), bool(i % 5)
+
+        def step() -> None:
+            found = self.pool.join(delivery, ids, left=left, stop=stop, begins=begins, most=2)
+            assert tuple(found) == self.model.join(delivery, ids, left=left, stop=stop, begins=begins, most=2)
+            fired[f"join, {found.status}"] += 1
+
+        self.act("join", step)
+        if verdict and worker is not None:
+            worker.holds.pop(delivery.entry, None)
+            rows = [(delivery, self.verdict(delivery, VerdictKind.JOIN, delay_ms=700 * (i % 3)))]
+
+            def end() -> None:
+                assert self.pool.finish(*rows) == self.model.finish(rows)
+
+            self.act("join, then finish", end)
+            fired["joining"] += self.model.tasks[delivery.task_id].state == "joining"
 
     @rule(i=st.integers(0, 4), forget=st.booleans())
     def renew(self, i: int, *, forget: bool) -> None:
@@ -820,7 +867,8 @@ class Machine(RuleBasedStateMachine):
                 pool.execute("SREM", pool.keys.suspected_queues, queue)
             if not pool.execute("EXISTS", pool.keys.queue(queue)):
                 pool.execute("SREM", pool.keys.queues, queue)
-        elif task.state in {"scheduled", "awaiting_input"}:
+        elif task.state in {"scheduled", "awaiting_input", "joining"}:
+            pool.execute("ZREM", pool.keys.joining, task.id)
             pool.execute("ZREM", pool.keys.scheduled, task.id)
             pool.execute("ZREM", pool.keys.asking, task.id)
         else:
@@ -935,6 +983,9 @@ class Machine(RuleBasedStateMachine):
         assert index == {queue for queue in queues if model.suspects(queue)}
         assert pool.members(pool.keys.scheduled) == [task.id for task in model.scheduled()]
         assert pool.members(pool.keys.asking) == [task.id for task in model.asking()]
+        assert pool.members(pool.keys.joining) == [task.id for task in model.joining()]
+        for task in model.tasks.values():
+            assert set(pool.members(pool.keys.joins(task.id))) == task.joins
         assert set(pool.members(f"{pool.keys.root}:expiring")) == model.expiring
         for agent in model.agents.values():
             assert pool.members(f"{pool.keys.root}:parked:{agent.name}") == [t.id for t in model.parked(agent.name)]
@@ -948,7 +999,7 @@ class Machine(RuleBasedStateMachine):
             assert pool.members(pool.keys.tag(tag)) == sorted(task.id for task in model.tagged(tag))
         places = Counter(
             [task.id for queue in queues for task in [*model.queue(queue), *model.suspects(queue)]]
-            + [task.id for task in [*model.scheduled(), *model.asking()]]
+            + [task.id for task in [*model.scheduled(), *model.asking(), *model.joining()]]
             + [task.id for agent in model.agents for task in model.parked(agent)]
             + [entry.task for agent in model.agents.values() for entry in agent.inbox]
             + [id_ for members in model.lanes.values() for id_ in members[1:]]
@@ -1044,7 +1095,9 @@ class Machine(RuleBasedStateMachine):
         rows += [(id_, f"lane:{lane}") for lane, members in model.lanes.items() for id_ in members]
         rows += [("", f"lane:{lane}") for lane in model.lanes]
         for task in model.tasks.values():
-            if task.state in {"scheduled", "awaiting_input", "dead"}:
+            if task.state == "joining" or (task.state == "assigned" and task.join and task.join[0] == task.gen):
+                rows += [(id_, f"joins:{task.id}") for id_ in task.joins]
+            if task.state in {"scheduled", "awaiting_input", "joining", "dead"}:
                 rows.append((task.id, "asking" if task.state == "awaiting_input" else task.state))
             elif task.state == "ready":
                 place = f"{'suspects' if task.suspect else 'queue'}:{task.row.queue}"
@@ -1087,6 +1140,12 @@ class Machine(RuleBasedStateMachine):
                 self.pool.execute("UNLINK", *names)
             self.pool.close()
 
+    def cancel_joining(self) -> None:
+        """Cancel what still joins."""
+        ids = [task.id for task in self.model.joining()]
+        if ids:
+            assert self.pool.cancel(*ids, only_this=True) == self.model.cancel(ids, only_this=True)
+
     def drain(self) -> None:
         """Play a well-behaved team until nothing is left."""
         if self.again is None:
@@ -1095,7 +1154,7 @@ class Machine(RuleBasedStateMachine):
             self.change_skills(agent, "abc")
         for worker in self.workers:
             worker.holds.clear()
-        for _ in range(200):
+        for turn in range(200):
             if all(task.state in FINAL for task in self.model.tasks.values()):
                 break
             self.tick(10_000)
@@ -1104,6 +1163,9 @@ class Machine(RuleBasedStateMachine):
             for task in self.model.asking():
                 assert self.pool.answer(task.id, '"b"', number=task.asks).status == "answered"
                 self.model.answer(task.id, task.asks, '"b"')
+            if turn > 100:
+                # A cycle that closed over a lane after the joins were registered.
+                self.cancel_joining()
             for name in self.model.agents:
                 self.assign_once(name, 500)
             for worker in self.workers:
@@ -1120,7 +1182,7 @@ class Machine(RuleBasedStateMachine):
         streams = {name.rpartition(":")[2] for name in self.pool.names() if ":out:" in name}
         assert streams == {task.id for task in self.model.tasks.values() if task.out is not None}
         assert without_lifetime(self.pool.link, f"{self.pool.keys.prefix}:") == []
-        places = (":queue", ":suspects", ":parked", ":lane")
+        places = (":queue", ":suspects", ":parked", ":lane", ":joining")
         assert [name for name in self.pool.names() if any(place in name for place in places)] == []
 
 
@@ -1232,6 +1294,8 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
     if dice.random() < 0.3 and any(task.state not in FINAL for task in machine.model.tasks.values()):
         steps += [lambda: machine.lose([i, dice.randrange(100)], deadlines=yes)]
     if machine.past:
+        few = [dice.randrange(100) for _ in range(1 + i % 3)]
+        steps += [lambda: machine.join(dice.randrange(1000), few, i % 2, own=yes, verdict=dice.random() < 0.8)] * 2
         steps += [lambda: machine.finish_old(dice.randrange(10_000), kinds[0])]
         steps += [lambda: machine.emit(dice.randrange(10_000), dice.choices(["progress", "output"], k=1 + i % 3))] * 2
     dice.choice(steps)()
