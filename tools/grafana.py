@@ -173,7 +173,14 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
     (
         "People, schedules and control",
         (
-            Panel("Questions", "ops", ((_rate("orc_questions_total", "outcome"), "{{outcome}}"),)),
+            Panel(
+                "Questions and joins",
+                "ops",
+                (
+                    (_rate("orc_questions_total", "outcome"), "{{outcome}}"),
+                    (_rate("orc_joins_total", "outcome"), "join {{outcome}}"),
+                ),
+            ),
             Panel(
                 "Schedules and sessions",
                 "none",

@@ -28,7 +28,7 @@ SOURCES |= {
     [
         ("reads a task's record", r"'HMGET', (task_key|pool \.\. ':task:')", {"record.read_task"}),
         ("ends a task", r"'HSET', [^\n]*'ended'", {"ending.end_task"}),
-        ("puts a task into a queue", r"'ZADD', (queue_key|pool \.\. ':queue:)", {"queue.add_to_queue"}),
+        ("puts a task into a queue", r"('ZADD', |add_scored\()(queue_key|pool \.\. ':queue:)", {"queue.add_to_queue"}),
         (
             "notes a non-empty queue",
             r"'SADD', (list_key|pool \.\. ':queues')",

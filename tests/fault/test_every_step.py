@@ -50,7 +50,7 @@ FROZEN_S: Final = 3 * LEASE_S
 TIMINGS: Final = {"heartbeat_s": 0.3, "leader_lease_s": 0.9, "sweep_s": 0.4, "drain_s": 2.0}
 WORKER_CALLS: Final = {
     "agents/register", "agents/heartbeat", "agents/deregister", "tasks/adopt", "XREADGROUP", "tasks/renew",
-    "tasks/emit", "tasks/submit", "tasks/finish",
+    "tasks/emit", "tasks/submit", "tasks/join", "tasks/finish",
 }  # fmt: skip
 HOST_CALLS: Final = {"tasks/abandon", "agents/deregister"}
 """What a host itself sends when its worker has died: for each agent, and again after the dead one's last read."""

@@ -61,6 +61,18 @@ def make_agents(attempt_log: AttemptLog) -> list[Agent]:
             note(ctx, "refused")
             raise
 
+    @actor.skill(max_deaths=5)
+    async def joiner(ctx: TaskContext, n: int) -> int:
+        """Join two children without a slot, and then a third."""
+        note(ctx)
+        try:
+            first = await ctx.join([await ctx.submit("quick", {"n": n}), await ctx.submit("quick", {"n": 0})])
+            (last,) = await ctx.join([await ctx.submit("quick", {"n": int(first[0].value)})], deadline=60)
+            return int(last.value)
+        except SubmitRefused:
+            note(ctx, "refused")
+            raise
+
     @actor.skill(max_deaths=5, backoff=0.05)
     async def flaky(ctx: TaskContext, n: int) -> int:
         note(ctx)
@@ -81,7 +93,7 @@ def make_agents(attempt_log: AttemptLog) -> list[Agent]:
 
 async def submit_all(orc: Orchestrator) -> dict[int, TaskHandle[Any]]:
     """Submit the tasks of the story; each answers its number."""
-    skills = ["quick", "chatty", "parent", "flaky", *["stamp"] * (GRANTS + 1)]
+    skills = ["quick", "chatty", "parent", "joiner", "flaky", *["stamp"] * (GRANTS + 1)]
     return {n: await orc.submit(skill, {"n": n}) for n, skill in enumerate(skills)}
 
 

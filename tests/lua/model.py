@@ -632,13 +632,7 @@ class Model:
         if verdict.kind == VerdictKind.ASK:
             task.state, task.due, task.asks = "awaiting_input", due, verdict.number
         elif verdict.kind == VerdictKind.JOIN:
-            if task.join_until is None:
-                task.join_until = due if verdict.delay_ms else verdict.at_ms
-            registered = task.join is not None and task.join[0] == task.was
-            waits = task.join is not None and registered and len(task.joins) > task.join[1]
-            task.state, task.due = "joining" if waits else "ready", 0
-            if not waits:
-                task.joins.clear()
+            self._wait_for_joined(task, due if verdict.delay_ms else verdict.at_ms)
         elif due > self.now_ms:
             task.state, task.due, task.left = "scheduled", due, verdict.kind
         else:
@@ -646,6 +640,15 @@ class Model:
             if verdict.kind in {VerdictKind.RETRY, VerdictKind.SNOOZE}:
                 task.score = task.row.rank + self.now_ms
         self.counts[_AGAIN[verdict.kind]] += 1
+
+    @staticmethod
+    def _wait_for_joined(task: Task, until: int) -> None:
+        if task.join_until is None:
+            task.join_until = until
+        waits = task.join is not None and task.join[0] == task.was and len(task.joins) > task.join[1]
+        task.state, task.due = "joining" if waits else "ready", 0
+        if not waits:
+            task.joins.clear()
 
     def wake(self, task_id: str) -> bool:
         """lua/tasks/wake.lua."""
