@@ -63,11 +63,11 @@ def make_agents(attempt_log: AttemptLog) -> list[Agent]:
 
     @actor.skill(max_deaths=5)
     async def joiner(ctx: TaskContext, n: int) -> int:
-        """Join two children without a slot, and then a third."""
+        """Join two children without a slot, of which one takes long, and then such a third one."""
         note(ctx)
         try:
-            first = await ctx.join([await ctx.submit("quick", {"n": n}), await ctx.submit("quick", {"n": 0})])
-            (last,) = await ctx.join([await ctx.submit("quick", {"n": int(first[0].value)})], deadline=60)
+            first = await ctx.join([await ctx.submit("chatty", {"n": n}), await ctx.submit("quick", {"n": 0})])
+            (last,) = await ctx.join([await ctx.submit("chatty", {"n": int(first[0].value)})], deadline=60)
             return int(last.value)
         except SubmitRefused:
             note(ctx, "refused")

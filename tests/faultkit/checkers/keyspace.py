@@ -10,7 +10,19 @@ if TYPE_CHECKING:
     from tests.faultkit.checkers.final_state import FinalState
     from tests.faultkit.checkers.rules import Rules
 
-WAITING: Final = ("queue:", "parked:", "held", "suspects", "queues", "scheduled", "asking", "expiring", "lane:")
+WAITING: Final = (
+    "queue:",
+    "parked:",
+    "held",
+    "suspects",
+    "queues",
+    "scheduled",
+    "asking",
+    "joining",
+    "joins:",
+    "expiring",
+    "lane:",
+)
 """Keys of waiting tasks, which vanish when empty."""
 CAPS: Final = {"doorbell": 1200, "replies:": 1200, "events": 21_000}
 """Limits of shared streams, by the beginning of their names: scripts cap them at about 1000 and 20,000 entries."""
