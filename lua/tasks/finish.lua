@@ -134,9 +134,14 @@ local function begin_to_join(task_key, row, fields)
     stored = integer(now_ms) .. ' ' .. integer(until_ms)
   end
   fields[7], fields[8], fields[9], fields[10] = 'due', '0', name, stored
-  if registered == row.generation and not is_met(pool, row.id, left) then return 'joining', until_ms end
-  redis.call('UNLINK', pool .. ':joins:' .. row.id)
-  return 'ready', 0
+  local state = 'ready'
+  if registered == row.generation and not is_met(pool, row.id, left) then
+    state = 'joining'
+  else
+    redis.call('UNLINK', pool .. ':joins:' .. row.id)
+    until_ms = 0
+  end
+  return state, until_ms
 end
 
 local function leave_attempt(task_key, row, task)

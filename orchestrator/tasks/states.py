@@ -29,7 +29,7 @@ class Step:
 
 
 _SCHEDULED, _READY, _ASSIGNED = TaskState.SCHEDULED, TaskState.READY, TaskState.ASSIGNED
-_AWAITING_INPUT = TaskState.AWAITING_INPUT
+_AWAITING_INPUT, _JOINING = TaskState.AWAITING_INPUT, TaskState.JOINING
 _SUCCEEDED, _DEAD = TaskState.SUCCEEDED, TaskState.DEAD
 _CANCELLED, _EXPIRED = TaskState.CANCELLED, TaskState.EXPIRED
 
@@ -78,6 +78,18 @@ STEPS: Final = (
     Step(_AWAITING_INPUT, "cancelled", _CANCELLED, "cancel"),
     Step(_AWAITING_INPUT, "a task above it was cancelled", _CANCELLED, "cancel_children"),
     Step(_AWAITING_INPUT, "interrupted by a later one of its lane", _CANCELLED, "submit"),
+    Step(_ASSIGNED, "joins tasks that have not ended", _JOINING, "finish"),
+    *(
+        Step(_JOINING, "enough of the tasks that it joins have ended", _READY, script)
+        for script in (
+            *("finish", "cancel", "cancel_children", "promote", "assign", "dispatch", "adopt", "abandon", "recover"),
+            *("return_unseen", "submit", "repair"),
+        )
+    ),
+    Step(_JOINING, "cancelled", _CANCELLED, "cancel"),
+    Step(_JOINING, "a task above it was cancelled", _CANCELLED, "cancel_children"),
+    Step(_JOINING, "interrupted by a later one of its lane", _CANCELLED, "submit"),
+    Step(_JOINING, "its record is damaged", _DEAD, "repair"),
     Step(_ASSIGNED, "cancelled before it was read", _CANCELLED, "cancel"),
     Step(_ASSIGNED, "a task above it was cancelled before it was read", _CANCELLED, "cancel_children"),
     Step(_ASSIGNED, "interrupted or replaced before it was read", _CANCELLED, "submit"),

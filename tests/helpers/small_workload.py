@@ -14,6 +14,7 @@ from tests.helpers.end_state import counters, find_violations, records
 
 if TYPE_CHECKING:
     from collections import Counter
+    from collections.abc import Callable
 
     import redis
 
@@ -61,17 +62,7 @@ def make_agents(attempt_log: AttemptLog) -> list[Agent]:
             note(ctx, "refused")
             raise
 
-    @actor.skill(max_deaths=5)
-    async def joiner(ctx: TaskContext, n: int) -> int:
-        """Join two children without a slot, of which one takes long, and then such a third one."""
-        note(ctx)
-        try:
-            first = await ctx.join([await ctx.submit("chatty", {"n": n}), await ctx.submit("quick", {"n": 0})])
-            (last,) = await ctx.join([await ctx.submit("chatty", {"n": int(first[0].value)})], deadline=60)
-            return int(last.value)
-        except SubmitRefused:
-            note(ctx, "refused")
-            raise
+    _add_joiner(actor, note)
 
     @actor.skill(max_deaths=5, backoff=0.05)
     async def flaky(ctx: TaskContext, n: int) -> int:
@@ -89,6 +80,20 @@ def make_agents(attempt_log: AttemptLog) -> list[Agent]:
         return n
 
     return [actor, metered]
+
+
+def _add_joiner(actor: Agent, note: Callable[..., None]) -> None:
+    @actor.skill(max_deaths=5)
+    async def joiner(ctx: TaskContext, n: int) -> int:
+        """Join two children without a slot, of which one takes long, and then such a third one."""
+        note(ctx)
+        try:
+            first = await ctx.join([await ctx.submit("chatty", {"n": n}), await ctx.submit("quick", {"n": 0})])
+            (last,) = await ctx.join([await ctx.submit("chatty", {"n": int(first[0].value)})], deadline=60)
+            return int(last.value)
+        except SubmitRefused:
+            note(ctx, "refused")
+            raise
 
 
 async def submit_all(orc: Orchestrator) -> dict[int, TaskHandle[Any]]:

@@ -70,7 +70,7 @@ def _play(pool: Pool, client: str, key: str) -> None:
     assert pool.why(rows[0].id)
     deliveries = pool.deliver("w1", limit=9)
     pool.emit(*[chunk(each, 1) for each in deliveries], chunk(deliveries[7], 2, b"[1,2,null]", kind="progress"))
-    kinds = [kind for kind in VerdictKind if kind not in {VerdictKind.ASK, VerdictKind.AWAIT_LOCK}]
+    kinds = [kind for kind in VerdictKind if kind not in {VerdictKind.ASK, VerdictKind.JOIN, VerdictKind.AWAIT_LOCK}]
     verdicts = [(delivery, Verdict(kind, b"x" * 10)) for delivery, kind in zip(deliveries, kinds, strict=False)]
     assert set(pool.finish(*verdicts)) == {FinishStatus.OK}
     pool.renew(deliveries[7:])
@@ -135,6 +135,7 @@ def play_dispatch(pool: Pool) -> None:
     assert pool.dispatch().count == 1
     pool.end(pool.read("w2")[0])
     play_questions(pool)
+    play_joins(pool)
 
 
 def play_locks(pool: Pool) -> None:
@@ -322,6 +323,27 @@ def play_questions(pool: Pool) -> None:
     pool.promote()
     (held,) = pool.deliver("w2")
     pool.end(held)
+
+
+def play_joins(pool: Pool) -> None:
+    """A task joins another one, which ends, and then one that does not end in time."""
+    (id_,) = pool.put()
+    (held,) = pool.deliver("w2")
+    (child,) = pool.put()
+    pool.join(held, [child])
+    pool.begin_to_join(held)
+    (found,) = pool.deliver("w2")
+    pool.end(found)
+    (held,) = pool.deliver("w2")
+    (late,) = pool.put(row(delay_ms=10**9))
+    pool.join(held, [late], number=2)
+    pool.begin_to_join(held, 2, delay_ms=5)
+    assert pool.repair(id_, (late, f"joins:{id_}")) == []
+    pool.sleep(5)
+    pool.promote()
+    (held,) = pool.deliver("w2")
+    pool.end(held)
+    pool.cancel(late)
 
 
 def play_repair(pool: Pool) -> None:

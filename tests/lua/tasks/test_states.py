@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.faultkit.servers import RedisServer
+    from tests.lua.pool import Row
 
 _WRITES: Final = re.compile(
     r"'HSET', [^\n]*'state', '(\w+)'|\bend_task\([^'\n]*'(\w+)'|\b(?:next_)?state[\w, ]* = '(\w+)'"
@@ -30,6 +32,8 @@ NEVER_REACHED: Final = {
     "return_unseen": {TaskState.SCHEDULED, TaskState.DEAD},
     # A task that a worker read has started in time, so it does not expire when the worker dies.
     "abandon": {TaskState.EXPIRED},
+    # It ends no task.
+    "take_suspects": {TaskState.READY},
 }
 OVERDUE_MS: Final = LEASE_MS + 10_000
 HOUR_US: Final = 3_600_000_000
@@ -68,6 +72,39 @@ def asking(pool: Pool) -> str:
     (id_,) = pool.put()
     pool.ask(pool.one(), delay_ms=1000)
     return id_
+
+
+def joining(pool: Pool, **fields: Any) -> str:
+    """A task that waits for another one, which is not due."""
+    pool.register()
+    (id_,) = pool.put(row(**fields))
+    held = pool.one()
+    pool.join(held, pool.put(row(delay_ms=10**6)))
+    pool.begin_to_join(held)
+    return id_
+
+
+def joined(take: Callable[[Pool], object]) -> Callable[[Pool], None]:
+    """A task joins all that come, and goes on when the first of them ends."""
+
+    def run(pool: Pool) -> None:
+        parent, put = joining(pool), pool.put
+        pool.execute("HSET", pool.keys.task(parent), "join", "1 1 1000 0 1000")
+
+        def put_joined(*rows: Row, **options: Any) -> list[str]:
+            ids = put(*rows, **options)
+            for id_ in ids:
+                if pool.state(id_) != "cancelled":
+                    pool.execute("HSET", pool.keys.task(id_), "joined", parent)
+                    pool.execute("ZADD", pool.keys.joins(parent), 1, id_)
+                    pool.execute("EXPIRE", pool.keys.joins(parent), 100)
+            return ids
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pool, "put", put_joined)
+            take(pool)
+
+    return run
 
 
 def promote_unanswered(pool: Pool) -> None:
@@ -435,6 +472,21 @@ SCENARIOS: dict[tuple[StoredState | None, str, StoredState | None], Callable[[Wa
     (S.AWAITING_INPUT, "cancel", S.CANCELLED): lambda pool: pool.cancel(asking(pool)),
     (S.AWAITING_INPUT, "cancel_children", S.CANCELLED): from_above(asking),
     (S.AWAITING_INPUT, "repair", S.DEAD): damaged(asking),
+    (S.ASSIGNED, "finish", S.JOINING): joining,
+    (S.JOINING, "finish", S.READY): joined(finish(VerdictKind.SUCCEEDED)),
+    (S.JOINING, "cancel", S.READY): joined(lambda pool: pool.cancel(*pool.put())),
+    (S.JOINING, "cancel_children", S.READY): joined(from_above(lambda pool: pool.put()[0])),
+    (S.JOINING, "promote", S.READY): joined(promote_late_ready),
+    (S.JOINING, "assign", S.READY): joined(assign_late),
+    (S.JOINING, "dispatch", S.READY): joined(dispatch_late),
+    **{(S.JOINING, how, S.READY): joined(taken(how, deaths=1, allowed=1)) for how in ("adopt", "abandon", "recover")},
+    (S.JOINING, "return_unseen", S.READY): joined(unseen(cancelled=True)),
+    (S.JOINING, "submit", S.READY): joined(busy("replace", lane_of_two)),
+    (S.JOINING, "repair", S.READY): joined(damaged(lambda pool: pool.put()[0])),
+    (S.JOINING, "cancel", S.CANCELLED): lambda pool: pool.cancel(joining(pool)),
+    (S.JOINING, "cancel_children", S.CANCELLED): from_above(joining),
+    (S.JOINING, "submit", S.CANCELLED): busy("interrupt", partial(joining, lane="x")),
+    (S.JOINING, "repair", S.DEAD): damaged(joining),
     (S.ASSIGNED, "cancel", S.CANCELLED): lambda pool: pool.cancel(assigned(pool)),
     (S.ASSIGNED, "cancel_children", S.CANCELLED): from_above(assigned),
     (S.ASSIGNED, "adopt", S.ASSIGNED): taken("adopt"),
