@@ -710,7 +710,7 @@ class TaskContext:
             ChildFailed, TaskCancelled, TaskExpired: a task failed, unless `failed="collect"`.
             JoinTimeout: the deadline passed, and there is no default.
             WaitCycle: one of the tasks waits for this task.
-            JoinRefused: 50 tasks join one of them, or too many wait for this task to find out whether one of them does.
+            JoinRefused: 20 tasks join one of them, or too many wait for this task to find out whether one of them does.
             InvalidInput: an argument is invalid.
             UpgradeUnfinished: the pool admits programs that do not know joins.
             Fenced: the task was taken away from this attempt.

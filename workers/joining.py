@@ -43,7 +43,7 @@ OnFailure: TypeAlias = Literal["raise", "collect", "cancel-rest"]
 """What the first failure of a task does: it is raised, it is one of the results, or it ends the other tasks too."""
 MOST_JOINED: Final = 10_000
 """Tasks that one call joins at most."""
-MOST_JOINERS: Final = 50
+MOST_JOINERS: Final = 20
 """Tasks that may join one task at a time."""
 NAMED: Final = 10
 """Tasks that an error names."""

@@ -17,7 +17,7 @@ local number     = tonumber(ARGV[5])         -- int: number of the join, from 1
 local left       = tonumber(ARGV[6])         -- int: tasks that may be left when the join is met
 local stop       = ARGV[7]                   -- str: 1: the first failure of a task meets it, else 0
 local keep_s     = tonumber(ARGV[8])         -- int: lifetime of a task that waits
-local most       = tonumber(ARGV[9])         -- int: tasks that may join one task (50)
+local most       = tonumber(ARGV[9])         -- int: tasks that may join one task (20)
 --@include time: day_s, integer
 --@include envelope: parent_of
 --@include record: read_task, has_ended

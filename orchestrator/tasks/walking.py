@@ -452,6 +452,7 @@ class _Walk:
                 TaskState.DEAD: keys.dead,
                 TaskState.SCHEDULED: keys.scheduled,
                 TaskState.AWAITING_INPUT: keys.asking,
+                TaskState.JOINING: keys.joining,
             }
             sizes = await self.store.pipeline(
                 [("ZCARD", key) for key in (keys.tag(scope.tag), *(listed[state] for state in scope.states))]

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
+from anyio import from_thread
 
 from orchestrator import (
     Agent,
     Cause,
     ChildFailed,
+    InvalidInput,
     Joined,
     JoinTimeout,
     Reject,
@@ -24,7 +26,10 @@ from orchestrator import (
     TaskFilter,
     TaskHandle,
     TaskState,
+    UpgradeUnfinished,
 )
+from orchestrator.core.formats import Feature, Floor
+from orchestrator.workers.testing import run_skill
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
 
@@ -90,7 +95,8 @@ async def test_children_that_have_ended(team: LocalTeam) -> None:
         children = await ctx.submit_many(Submission("double", {"n": n}) for n in range(3))
         for child in children:
             await child.result()
-        return [one.value for one in await ctx.join(children)] + [one.value for one in await ctx.join([])]
+        nothing: list[TaskHandle[int]] = []
+        return [one.value for one in [*await ctx.join(children), *await ctx.join(nothing)]]
 
     await team.work(agent)
     assert await (await team.orc.submit("total")).result(LONG_S) == [0, 2, 4]
@@ -113,6 +119,26 @@ async def test_a_tree_on_one_slot(team: LocalTeam) -> None:
 
     await team.work(agent)
     assert await (await team.orc.submit("grow", {"depth": 8})).result(LONG_S) == 1 + 8 * 3
+
+
+async def test_a_thousand_children(team: LocalTeam) -> None:
+    """A parent of 1,000 children runs twice: once to submit them, and once when the last one has ended."""
+    agent = Agent("many", concurrency=16)
+    begun: list[str] = []
+
+    @agent.skill
+    async def leaf(n: int) -> int:
+        return n
+
+    @agent.skill
+    async def parent(ctx: TaskContext) -> int:
+        begun.append(ctx.task_id)
+        children = await ctx.submit_many(Submission("leaf", {"n": n}) for n in range(1000))
+        return sum([one.value for one in await ctx.join(children)])
+
+    await team.work(agent)
+    assert await (await team.orc.submit("parent")).result(LONG_S) == 499_500
+    assert len(begun) == 2
 
 
 @pytest.mark.parametrize(("until", "ended"), [("any", 1), (3, 3)])
@@ -339,6 +365,132 @@ async def test_lists_and_counts(team: LocalTeam) -> None:
     assert "and 2 more" in status.why
     assert status.detail.child == children[0]
     assert status.detail.until is not None
+
+
+async def test_refused_beside_older_programs(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older programs would end a child without a word to its parent, so nothing is registered."""
+    agent, refused = Agent("clerk", concurrency=2), list[str]()
+    monkeypatch.setattr(Floor, "admits", lambda _, feature: feature is not Feature.JOINS)
+
+    @agent.skill
+    async def later() -> None:
+        """Do nothing."""
+
+    @agent.skill
+    async def wait(ctx: TaskContext) -> None:
+        child = await ctx.submit(later, delay=3600)
+        with pytest.raises(UpgradeUnfinished) as error:
+            await ctx.join([child])
+        refused.append(str(error.value))
+
+    await team.work(agent)
+    handle = await team.orc.submit("wait")
+    await handle.result(LONG_S)
+    assert "a join of tasks" in refused[0]
+
+
+async def test_invalid_calls(team: LocalTeam) -> None:
+    """Wrong arguments are refused before anything is sent."""
+    agent, refused = Agent("clerk"), list[str]()
+
+    @agent.skill
+    async def later() -> None:
+        """Do nothing."""
+
+    @agent.skill
+    async def wait(ctx: TaskContext) -> None:
+        child = await ctx.submit(later, delay=3600)
+        wrong: list[dict[str, Any]] = [
+            {"until": 0},
+            {"until": True},
+            {"until": "most"},
+            {"until": 2},
+            {"failed": "ignore"},
+            {"default": 1},
+            {"deadline": "soon"},
+        ]
+        for options in wrong:
+            with pytest.raises(InvalidInput) as error:
+                await ctx.join([child], **options)
+            refused.append(str(error.value))
+        none: Any = child.id
+        with pytest.raises(InvalidInput) as error:
+            await ctx.join([none])
+        refused.append(str(error.value))
+
+    await team.work(agent)
+    await (await team.orc.submit("wait")).result(LONG_S)
+    assert len(refused) == 8
+    assert 'until= of join must be "all", "any" or a number of tasks from 1' in refused[0]
+    assert "more ends than there are tasks (1)" in refused[3]
+    assert "failed= of join must be one of raise, collect, cancel-rest" in refused[4]
+    assert "default= needs deadline=" in refused[5]
+    assert "join takes handles of tasks" in refused[7]
+
+
+async def test_a_handler_in_a_thread(team: LocalTeam) -> None:
+    """A `def` handler joins from its thread."""
+    agent = Agent("threads", concurrency=1)
+
+    @agent.skill
+    async def leaf() -> int:
+        return 1
+
+    @agent.skill
+    def wait(ctx: TaskContext) -> int:
+        child = from_thread.run(ctx.submit, "leaf")
+        (found,) = from_thread.run(ctx.join, [child])
+        return int(found.value)
+
+    await team.work(agent)
+    assert await (await team.orc.submit("wait")).result(LONG_S) == 1
+
+
+async def test_a_task_group(team: LocalTeam) -> None:
+    """Joins of one attempt beside each other end it together; later attempts pass one after the other."""
+    agent = Agent("groups", concurrency=1)
+
+    @agent.skill
+    async def leaf(n: int) -> int:
+        return n
+
+    @agent.skill
+    async def wait(ctx: TaskContext) -> list[int]:
+        found: dict[int, int] = {}
+        children = [await ctx.submit(leaf, {"n": n}) for n in range(3)]
+
+        async def one(n: int) -> None:
+            (joined,) = await ctx.join([children[n]])
+            found[n] = joined.value
+
+        async with anyio.create_task_group() as group:
+            for n in range(3):
+                group.start_soon(one, n)
+        return [found[n] for n in range(3)]
+
+    await team.work(agent)
+    assert await (await team.orc.submit("wait")).result(LONG_S) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("children", "verdict"), [([3, 4], "succeeded"), ([3, TimeoutError()], "succeeded")])
+async def test_without_a_team(children: list[Any], verdict: str) -> None:
+    """`run_skill` joins scripted children."""
+    agent = Agent("alone")
+
+    @agent.skill
+    async def leaf() -> int:
+        return 1
+
+    @agent.skill
+    async def wait(ctx: TaskContext) -> int:
+        both = [await ctx.submit("leaf") for _ in range(2)]
+        found = await ctx.join(both, deadline=5, default=None)
+        return -1 if found is None else sum(int(one.value) for one in found)
+
+    done = await run_skill(wait, children={"leaf": children})
+    assert (done.verdict, done.value) == (verdict, 7 if children == [3, 4] else -1)
+    unscripted = await run_skill(wait)
+    assert (unscripted.verdict, unscripted.reason) == ("join", "it joins tasks that have not ended")
 
 
 async def test_a_continued_handler(team: LocalTeam) -> None:

@@ -330,7 +330,7 @@ class TestLargePool:
             for label in ("agent", "skill"):
                 assert len(label_values(found, label) - {OTHER}) == LABELLED == MAX_NAMES
             attempts = [count for (name, _), count in found.items() if name == "orc_task_attempts_total"]
-            assert (len(attempts), sum(attempts)) == ((LABELLED + 1) * 9, 10**6)
+            assert (len(attempts), sum(attempts)) == ((LABELLED + 1) * 10, 10**6)
             assert sum(count for (name, _), count in found.items() if name == "orc_slots") == 2000
             rest = {"agent": OTHER, "skill": OTHER}
             assert value(found, "orc_task_duration_seconds_count", **rest) == 800 * 1000
