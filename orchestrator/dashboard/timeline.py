@@ -35,6 +35,7 @@ _PAUSES: Final[Mapping[AttemptOutcome | None, tuple[str, str]]] = {
     AttemptOutcome.DIED: ("waits after the death of its worker", "bad"),
     AttemptOutcome.SNOOZED: ("snoozed", "wait"),
     AttemptOutcome.ASKED: ("waits for an answer", "ask"),
+    AttemptOutcome.JOINING: ("waits for tasks that it joins", "wait"),
 }
 _KINDS: Final[Mapping[AttemptOutcome | None, str]] = {
     None: "run",
@@ -53,6 +54,7 @@ _WAITS: Final[Mapping[Cause, str]] = {
     Cause.SCHEDULED: "scheduled for later",
     Cause.LOCKED: "waits for a lock",
     Cause.AWAITING_INPUT: "waits for an answer",
+    Cause.CHILDREN: "waits for tasks that it joins",
     Cause.STOPPED: "stopped by an operator",
     Cause.PAUSED: "paused by an operator",
 }

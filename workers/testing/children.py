@@ -129,7 +129,7 @@ class ScriptedHandle(TaskHandle[Any]):
 
     @property
     def late(self) -> bool:
-        """Whether the test scripts a `TimeoutError` for it."""
+        """Return whether the test scripts a `TimeoutError` for it."""
         return self._late is not None
 
     def end(self, answer: object) -> None:
