@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import AnswerRefused as AnswerRefused
     from orchestrator.core.errors import AskExpired as AskExpired
     from orchestrator.core.errors import BackupFailed as BackupFailed
+    from orchestrator.core.errors import BudgetExhausted as BudgetExhausted
     from orchestrator.core.errors import ChatConflict as ChatConflict
     from orchestrator.core.errors import ChatError as ChatError
     from orchestrator.core.errors import ChatFull as ChatFull

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.control.commands import JSON, KINDS, Command, given_fields
+from orchestrator.control.commands import JSON, KINDS, AmountText, Command, given_fields
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -49,7 +49,8 @@ def _annotation(field: FieldInfo) -> str:
         return "Any"
     if field.is_required():
         return "float" if field.annotation is float else "str"
-    usual: dict[Any, str] = {bool: "bool", float: "float", int | None: "int | None"}
+    usual: dict[Any, str] = {bool: "bool", float: "float", int | None: "int | None", float | None: "float | None"}
+    usual[AmountText | None] = "float | str | None"
     return usual.get(field.annotation, "str | None")
 
 

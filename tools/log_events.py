@@ -115,6 +115,7 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "queues": LogKey("list", "names of queues"),
     "decided_by": LogKey("text", "the person who decided, `check` or `policy`"),
     "decision": LogKey("text", "`ask`, `done`, `not done`, `retry`, `fail` or `invalid` (an answer that is none)"),
+    "budget": LogKey("text", "name of a budget"),
     "effect": LogKey("text", "name of an effect of `task`"),
     "reason": LogKey("text", "why an attempt failed: the exception on one line"),
     "ran_ms": LogKey("number", "how long a handler ran"),
@@ -676,6 +677,13 @@ SECTIONS: Final = (
                 "A handler joins tasks that have not ended, and its attempt has ended. Their ends let the task go on.",
             ),
             LogEvent(
+                "spend_not_settled",
+                "warning",
+                ("error", "task"),
+                "A worker could not store what a call of `ctx.spend` used. The end of the attempt books it as the "
+                "budget says of lost calls. Check that Redis is reachable: `orc doctor`.",
+            ),
+            LogEvent(
                 "effect_outcome_unknown",
                 "warning",
                 ("decided_by", "decision", "effect", "task"),
@@ -1104,6 +1112,26 @@ SECTIONS: Final = (
                 ("error",),
                 "The supervisor could not make due tasks ready. It tries again. Check that Redis is reachable: `orc "
                 "doctor`.",
+            ),
+            LogEvent(
+                "budget_sweep_failed",
+                "warning",
+                ("error",),
+                "The supervisor could not look at the budgets. It tries again. Check that Redis is reachable: `orc "
+                "doctor`.",
+            ),
+            LogEvent(
+                "budget_sweep_refused",
+                "error",
+                ("budget", "error"),
+                "Redis refused to look at a budget, because a key has another type. Tasks of this budget wait. Run "
+                "`orc doctor`; `orc budgets show` tells its state.",
+            ),
+            LogEvent(
+                "budget_freed_tasks",
+                "debug",
+                ("budget", "count"),
+                "Tasks that waited for a budget went back to their queues, because it has room. No action.",
             ),
             LogEvent(
                 "reconcile_failed",

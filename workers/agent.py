@@ -6,6 +6,7 @@ from datetime import timedelta  # noqa: TC003 - part of public signatures
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, overload
 
 from orchestrator.agents.model import AgentSpec, SkillTerms
+from orchestrator.core.amounts import Amount  # noqa: TC001 - part of public signatures
 from orchestrator.core.durations import to_ms
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name
@@ -13,7 +14,7 @@ from orchestrator.core.rates import Rate, parse_rate
 from orchestrator.extraction.model import EXTRACT
 from orchestrator.locks.execution import LockMode  # noqa: TC001 - part of public signatures
 from orchestrator.workers.retrying import DelayOption, RetryOption  # noqa: TC001 - part of public signatures
-from orchestrator.workers.skill import MAX_SNOOZES, PlainSkill, Skill, make_options, make_skill
+from orchestrator.workers.skill import MAX_SNOOZES, PlainSkill, Skill, check_budgets, make_options, make_skill
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -73,6 +74,7 @@ class Agent:
         display: `display(skill, part, value)` returns what operators see of a value; `part` is `args` or `result`. The
             dashboard runs it in a process of its own, for at most a few seconds. Everywhere else, and if it fails,
             operators see the sizes of the values, as of skills with `redact`.
+        budget: budget that all its attempts spend beside those of their tasks, or several.
 
     Raises:
         InvalidInput: an option is invalid.
@@ -89,6 +91,7 @@ class Agent:
         lifespan: Callable[[Agent], AbstractAsyncContextManager[Any]] | None = None,
         middleware: Sequence[Middleware] = (),
         display: Callable[[str, str, Any], Any] | None = None,
+        budget: str | Sequence[str] | None = None,
     ) -> None:
         self.name: str = check_name("agent", name)
         if not isinstance(concurrency, int) or isinstance(concurrency, bool) or not 1 <= concurrency <= MAX_CONCURRENCY:
@@ -119,6 +122,7 @@ class Agent:
                 f"display of agent {name!r} must be a function `display(skill, part, value)`, not {display!r}"
             )
         self.display = display
+        self.budgets: tuple[str, ...] = check_budgets(budget)
         self._skills: dict[str, Skill[Any, Any]] = {}
 
     def __repr__(self) -> str:
@@ -160,6 +164,8 @@ class Agent:
         lock: LockMode = "task",
         process: bool = False,
         redact: bool = False,
+        reserve: Mapping[str, Amount] | None = None,
+        budget: str | Sequence[str] | None = None,
     ) -> Decorator: ...
 
     def skill(
@@ -179,6 +185,8 @@ class Agent:
         lock: LockMode = "task",
         process: bool = False,
         redact: bool = False,
+        reserve: Mapping[str, Amount] | None = None,
+        budget: str | Sequence[str] | None = None,
     ) -> Any:
         """Register a function as a skill of this agent; works with and without parentheses.
 
@@ -207,6 +215,9 @@ class Agent:
                 takes no context and must be defined at the top of a module.
             redact: hide the arguments, results, output and texts of exceptions of its tasks: the log, stored errors
                 and `orc` show sizes and types instead. The handler and the callers of `result()` get the data.
+            reserve: amounts by unit, as `{"usd": 0.05}`, that each start takes from the budgets of its task, so that a
+                task does not start without room for its first call.
+            budget: further budget that each attempt spends, or several.
 
         Raises:
             InvalidInput: the name is taken, or the handler or an option is invalid.
@@ -222,6 +233,8 @@ class Agent:
             max_snoozes=max_snoozes,
             lock=lock,
             redact=redact,
+            reserve=reserve,
+            budget=budget,
         )
         if silence is not None and process:
             raise InvalidInput("silence= needs a context for signs of life, and a process=True handler has none")
@@ -291,4 +304,9 @@ class Agent:
             redacted=frozenset(
                 name for name, skill in self._skills.items() if skill.options.redact or self.display is not None
             ),
+            funds={
+                name: (skill.options.reserve, tuple(dict.fromkeys(self.budgets + skill.options.budgets)))
+                for name, skill in self._skills.items()
+                if any(skill.options.reserve) or self.budgets or skill.options.budgets
+            },
         )

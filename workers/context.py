@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from orchestrator.chat.chat import Chat
     from orchestrator.client.client import Orchestrator
     from orchestrator.client.shared_config import SharedConfig
+    from orchestrator.core.amounts import Amount
     from orchestrator.core.durations import Duration
     from orchestrator.extraction.model import Extraction
     from orchestrator.limits.limits import Limits
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from orchestrator.workers.joining import JoinCalls, Joined, OnFailure, PendingJoin, Until
     from orchestrator.workers.once import OnceCalls
     from orchestrator.workers.pausing import Pausing
+    from orchestrator.workers.spending import AttemptBudget, Spend, Spending
     from orchestrator.workers.unawaited import Call, NotAwaited
     from orchestrator.workspace.scratch import Scratch
     from orchestrator.workspace.workspace import Workspace
@@ -160,6 +162,10 @@ class AttemptResources(Protocol):
     @property
     def effects(self) -> EffectCalls:
         """Calls that are begun at most once."""
+
+    @property
+    def spending(self) -> Spending:
+        """Calls that spend the budgets of the task."""
 
     async def client(self) -> Orchestrator:
         """Open the client that submits child tasks."""
@@ -572,6 +578,43 @@ class TaskContext:
         self._resources.asking.check_not_asked()
         return await self._resources.effects.run(name, do, args, unknown=unknown, check=check)
 
+    @property
+    def budget(self) -> AttemptBudget:
+        """Amounts that the budgets of the task have left: `left`, `wrap_up`; see `spend`."""
+        return self._resources.spending.budget
+
+    def spend(
+        self,
+        *,
+        usd: Amount | None = None,
+        tokens: Amount | None = None,
+        calls: Amount | None = 1,
+        seconds: Amount | None = None,
+        last: bool = False,
+    ) -> Spend:
+        """Take amounts from all budgets of the task while a call runs: `async with ctx.spend(usd=0.05) as s:`.
+
+        `s.settle(usd=0.031)` tells what the call has used, and the end of the block books it. Without `settle` the
+        block books all that it took, and nothing when it raises. A task without a budget spends nothing.
+
+        Args:
+            usd: US dollars that the call may use.
+            tokens: tokens that it may use.
+            calls: calls; one by default.
+            seconds: seconds that it may use.
+            last: take up to 5 % of each limit beyond it, once per task, so that a result is kept.
+
+        Raises:
+            BudgetExhausted: a budget has no room. If the handler lets it pass, the task becomes a dead letter.
+            Asked: the budget asks a person for more, and the attempt ends; do not catch it.
+            InvalidInput: an amount is negative, not finite, or too large.
+            Fenced: the task was taken away from this attempt.
+            ServerUnavailable: Redis did not answer, even after retries.
+        """
+        self._sign()
+        values = {"usd": usd, "tokens": tokens, "calls": calls, "seconds": seconds}
+        return self._resources.spending.call(values, last=last)
+
     def _sign(self) -> None:
         if self._resources.timer is not None:
             self._resources.timer.record_sign()
@@ -594,7 +637,8 @@ class TaskContext:
 
         Without `key`, the child's idempotency key is derived from this task and the number of the child, so that a
         retried parent that submits the same children in the same order finds those of the earlier attempt.
-        The options are those of `Orchestrator.submit`; `session` and `fair` are the parent's by default.
+        The options are those of `Orchestrator.submit`; `session` and `fair` are the parent's by default, and the child
+        spends the budgets of the parent beside its own.
 
         Raises:
             SubmitRefused: this attempt was taken away, a cap was reached, or the lane is busy.

@@ -19,17 +19,19 @@ from pydantic_core import from_json
 
 from orchestrator.agents.descriptions import SkillDescription
 from orchestrator.agents.model import SkillVersion
+from orchestrator.core.amounts import NOTHING, Amount, Amounts, parse_amounts
 from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name
 from orchestrator.core.payload import encode_json
 from orchestrator.core.redaction import HIDDEN, name_of
 from orchestrator.locks.execution import MODES, LockMode
+from orchestrator.tasks.options import MOST_BUDGETS
 from orchestrator.workers.context import TaskContext
 from orchestrator.workers.retrying import DelayOption, RetryOption, RetryPolicy, make_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from pydantic_core import CoreSchema
 
@@ -78,6 +80,8 @@ class SkillOptions:
         max_snoozes: snoozes after which the next one makes the task a dead letter; None for no limit.
         lock: the scope that an attempt locks.
         redact: hide arguments, results, output and the texts of exceptions in logs, errors and displays.
+        reserve: what each start takes from the budgets of its task.
+        budgets: further budgets that each attempt spends.
     """
 
     timeout_s: float | None
@@ -88,6 +92,8 @@ class SkillOptions:
     max_snoozes: int | None = MAX_SNOOZES
     lock: LockMode = "task"
     redact: bool = False
+    reserve: Amounts = NOTHING
+    budgets: tuple[str, ...] = ()
 
 
 class Skill(Generic[P, T]):
@@ -289,6 +295,8 @@ def make_options(
     max_snoozes: int | None = MAX_SNOOZES,
     lock: LockMode = "task",
     redact: bool = False,
+    reserve: Mapping[str, Amount] | None = None,
+    budget: str | Sequence[str] | None = None,
 ) -> SkillOptions:
     """Validate the options of a skill.
 
@@ -310,7 +318,21 @@ def make_options(
         max_snoozes=max_snoozes,
         lock=lock,
         redact=redact,
+        reserve=parse_amounts(reserve or {}),
+        budgets=check_budgets(budget),
     )
+
+
+def check_budgets(budget: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of budgets that an agent or a skill names.
+
+    Raises:
+        InvalidInput: a name is no name, or there are too many.
+    """
+    names = (budget,) if isinstance(budget, str) else tuple(budget or ())
+    if len(names) > MOST_BUDGETS:
+        raise InvalidInput(f"budget= names {len(names)} budgets; at most {MOST_BUDGETS} are allowed")
+    return tuple(dict.fromkeys(check_name("budget", name) for name in names))
 
 
 def _check_count(name: str, count: object, most: int) -> None:

@@ -16,7 +16,8 @@ local alive_s     = tonumber(ARGV[10])        -- int: a worker is alive for this
 local terms       = ARGV[11]                  -- str: skill=max_attempts/max_deaths, blank-separated
 local versions    = cmsgpack.unpack(ARGV[12]) -- rows: skill digest arguments
 local redacted    = ARGV[13]                  -- str: skills whose values are hidden, blank-separated
-local now_arg     = ARGV[14]                  -- time: test override, microseconds
+local funds       = ARGV[14]                  -- str: per line a skill, four amounts that its starts reserve, budgets of the agent
+local now_arg     = ARGV[15]                  -- time: test override, microseconds
 --@include time: day_s, now_us, integer
 --@include desired: is_active
 --@include notify: notify_supervisor
@@ -53,6 +54,7 @@ redis.call('ZADD', pool .. ':workers', integer(now_ms), worker)
 redis.call('ZADD', pool .. ':agents', integer(now_ms), agent)
 if limits ~= '' then backlog = '0' end
 redis.call('HSET', agent_key, 'limits', limits, 'terms', terms)
+if funds ~= '' then redis.call('HSET', agent_key, 'funds', funds) else redis.call('HDEL', agent_key, 'funds') end
 redis.call('HSET', pool .. ':leases:' .. agent, worker, lease_ms)
 redis.call('HSET', agent_key .. ':workers', worker, slots .. ' ' .. backlog .. ' ' .. skills)
 redis.call('EXPIRE', agent_key, day_s)

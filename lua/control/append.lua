@@ -1,11 +1,12 @@
 #!lua flags=allow-oom
 -- Accepts a control command: stores its nonce, changes the desired state, then appends it to the control stream; all or
 -- nothing. Readers that see the command also see its effect, because the desired state changes first.
--- changes: slot, its mark ('' empties the slot; the slot `epoch` is incremented), and the rate of a limit. The share of a key
--- lets its waiting tasks be looked at, because more of them may run.
+-- changes: slot, its mark ('' empties the slot; the slot `epoch` is incremented), the rate of a limit, and the definition of a
+-- budget. The share of a key lets its waiting tasks be looked at, because more of them may run.
 -- status: accepted entry | replayed entry | expired | early | stale | busy (too many commands; a stop always passes) |
 -- ended (the restore that gives it has ended, or a later run has replaced it) | held (a pause of the same target ends later
--- or at the same time; nothing changed)
+-- or at the same time; nothing changed) | below unit spent (of the budget more is spent) | used (attempts hold amounts of the
+-- budget, or tasks wait for it) | damaged (keys of the budget are of another type, or hold what no program stores)
 -- A record of what was done without a command (no change, no job) has no effect here, and takes half of the minute at most.
 -- Records have streams of their own, so that they remove no commands and no process that follows commands reads them.
 -- repeat: with the same token returns accepted and the first entry, with another one replayed; changes nothing
@@ -13,7 +14,7 @@ local pool         = KEYS[1]                   -- key: root of the pool's slot
 local id           = ARGV[1]                   -- str: command
 local packed       = ARGV[2]                   -- str: command as it is signed
 local signature    = ARGV[3]                   -- str: 64 letters, or empty
-local changes      = cmsgpack.unpack(ARGV[4])  -- rows: slot mark starts window_us
+local changes      = cmsgpack.unpack(ARGV[4])  -- rows: slot mark starts window_us budget
 local job          = ARGV[5]                   -- str: 1 = a job for the supervisor
 local sealed       = ARGV[6]                   -- str: 1 = signatures are verified: ended commands stay until then
 local issued_ms    = tonumber(ARGV[7])         -- int: time of issue
@@ -30,6 +31,7 @@ local now_arg      = ARGV[13]                  -- time: test override, microseco
 --@include restoring: goes_on
 --@include limit: set_limit
 --@include share: wake_share
+--@include budget: start_budgets, refuses_budget, set_budget, in_use, delete_budget
 
 local skew_ms, remember_s = 5000, 3600
 local now = now_us(now_arg)
@@ -86,6 +88,16 @@ if status == 'accepted' then
     end
   end
 end
+local known = start_budgets(now)
+for i = 1, status == 'accepted' and #changes or 0 do
+  local name, definition = string.match(changes[i].slot, '^budget:(.*)$'), changes[i].budget
+  if name and changes[i].mark == '' then
+    if in_use(pool, name) then status = 'used' end
+  elseif name and definition then
+    local refusal, detail = refuses_budget(pool, known, name, definition)
+    if refusal then status, entry = refusal, detail end
+  end
+end
 if status ~= 'accepted' then
   redis.call('XADD', refused_key, 'MAXLEN', '~', 1000, '*', 'c', packed, 's', signature, 'r', status)
   return {status, entry or ''}
@@ -116,6 +128,12 @@ for i = 1, #changes do
     if limit then set_limit(pool, limit) end
   end
   wake_share(pool, slot)
+  local name = string.match(slot, '^budget:(.*)$')
+  if name and mark == '' then
+    delete_budget(pool, name)
+  elseif name and changes[i].budget then
+    set_budget(pool, known, name, changes[i].budget)
+  end
 end
 if job == '1' then redis.call('HSET', desired_key, 'do:' .. id, '1-' .. stored) end
 -- A command is active also when the stream cannot be written, because all readers poll the state.

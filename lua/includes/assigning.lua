@@ -12,6 +12,7 @@
 --@include limit: limit_room, take_slots
 --@include ending: start_endings, end_task, stop_waiting, flush_endings
 --@include held_bytes: weigh, is_apart, collect_bytes
+--@include budget: refusing_budget
 --@include share: flow_of, parse_flow, known_share, may_start, take_turn, end_turn, join_flow
 
 -- The most bytes of envelopes that one call reads.
@@ -93,12 +94,14 @@ end
 -- Returns what an agent offers, with its queues that nothing holds and its room; nil if it may get no task: it has no
 -- slots, or it is stopped or paused.
 local function read_agent(pool, run, name)
-  local spec = redis.call('HMGET', pool .. ':agent:' .. name, 'slots', 'backlog', 'skills', 'limits', 'unpark', 'mark')
+  local spec = redis.call('HMGET', pool .. ':agent:' .. name, 'slots', 'backlog', 'skills', 'limits', 'unpark', 'mark', 'funds')
   local slots, backlog = tonumber(spec.slots or 0), tonumber(spec.backlog or 0)
   if slots == 0 or not spec.limits or (run.any_active and agent_blocked(pool, name)) then return nil end
   local held_ms = run.any_active and held_until(pool, 'hold:agent:' .. name, run.now_ms) or 0
   local agent = {name = name, held_us = held_ms * 1000, slots = slots, backlog = backlog, limits = spec.limits, unpark = spec.unpark, mark = spec.mark,
-    skills = spec.skills or '', skilled = {}, queues = {}, suspects = 0}
+    skills = spec.skills or '', skilled = {}, queues = {}, suspects = 0, funds = spec.funds}
+  -- A line with a sixth word names a budget.
+  agent.adds_budgets = spec.funds and string.find(spec.funds, '%f[^\n%z]%S+ %S+ %S+ %S+ %S+ %S') ~= nil
   local own = 'agent:' .. name
   if not is_closed(pool, run, own) then agent.queues[1] = own end
   for skill in string.gmatch(agent.skills, '%S+') do
@@ -249,18 +252,18 @@ local function read_waiting(task_key)
   local fields = redis.call('HLEN', task_key)
   if fields == 3 then return read_task(task_key, 'state', 'gen', 'env'), plain end
   if fields == 4 then
-    local found = read_task(task_key, 'state', 'gen', 'env', 'lane', 'session', 'fair')
-    if found.lane or found.session or found.fair then
-      return found, {lane = found.lane, session = found.session, fair = found.fair}
+    local found = read_task(task_key, 'state', 'gen', 'env', 'lane', 'session', 'fair', 'budget')
+    if found.lane or found.session or found.fair or found.budget then
+      return found, {lane = found.lane, session = found.session, fair = found.fair, budget = found.budget}
     end
     if redis.call('HEXISTS', task_key, 'args') == 1 then return found, with_arguments end
   end
   local found = read_task(task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill',
-    'out', 'requeued', 'lane', 'group', 'refused', 'queue', 'session', 'fair', 'rank', 'joined')
+    'out', 'requeued', 'lane', 'group', 'refused', 'queue', 'session', 'fair', 'rank', 'joined', 'budget', 'unfunded', 'funds')
   return found, {fails = found.fails, deaths = found.deaths, by = found.by, ttl = found.ttl, idem = found.idem,
     skill = found.skill, out = found.out, requeued = found.requeued, lane = found.lane,
     group = found.group, refused = found.refused, queue = found.queue, session = found.session, fair = found.fair,
-    rank = found.rank, joined = found.joined}
+    rank = found.rank, joined = found.joined, budget = found.budget, unfunded = found.unfunded, funds = found.funds}
 end
 
 -- Returns the scope of the versions that refused a task, if workers of the agent have one of them and another version may
@@ -284,7 +287,7 @@ local function mark_agent(pool, agent)
   if agent.more_awaited then mark_awaited(pool, agent.name) end
 end
 
--- Holds tasks back until their scope ends: a stop, or versions that refused them.
+-- Holds tasks back until their scope ends: a stop, versions that refused them, or a budget without room.
 local function hold_tasks(pool, run, scope, scored)
   -- What the call takes out of the same place is removed before.
   local opened = run.places['held:' .. scope]
@@ -407,14 +410,21 @@ local function fill_inbox(pool, run, agent, most)
       else
         local generation = run.now_text
         if tonumber(found.gen) >= run.now_ms then generation = integer(next_generation(found.gen, run.now_ms)) end
-        run.bytes = run.bytes + #found.env
-        put_entry(pool, agent.name, id, score, generation, found.env, task)
-        if weigh(id, #found.env) > 0 or (task ~= plain and is_apart(found.env)) then
-          collect_bytes(pool, run.ending.bytes, id, task.queue, found.env, -1)
+        if task.budget or agent.adds_budgets or task.funds then
+          scope = refusing_budget(pool, run.ending, agent, id, task, place.name, generation)
         end
-        if limits ~= '' then grants[#grants + 1] = id .. ':' .. generation end
-        if task.by then run.expiring[#run.expiring + 1] = id end
-        assigned = assigned + 1
+        if scope then
+          enqueue(held, scope, score, id)
+        else
+          run.bytes = run.bytes + #found.env
+          put_entry(pool, agent.name, id, score, generation, found.env, task)
+          if weigh(id, #found.env) > 0 or (task ~= plain and is_apart(found.env)) then
+            collect_bytes(pool, run.ending.bytes, id, task.queue, found.env, -1)
+          end
+          if limits ~= '' then grants[#grants + 1] = id .. ':' .. generation end
+          if task.by then run.expiring[#run.expiring + 1] = id end
+          assigned = assigned + 1
+        end
       end
     end
     if not flow then

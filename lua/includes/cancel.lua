@@ -7,6 +7,7 @@
 --@include inbox: pending_worker, remove_entries
 --@include ending: end_task, stop_waiting
 --@include share: flow_of
+--@include budget: end_spending
 
 -- Returns a collector for the cancels of one call; `flush_cancelling` stores it.
 local function start_cancelling()
@@ -27,7 +28,7 @@ end
 local function cancel_task(pool, ending, cancelling, id, reason)
   local task_key = pool .. ':task:' .. id
   local task = read_task(task_key, 'state', 'queue', 'ttl', 'idem', 'by', 'at', 'gen', 'env', 'out', 'fails',
-    'deaths', 'cancel', 'lane', 'session', 'fair', 'rank', 'joined')
+    'deaths', 'cancel', 'lane', 'session', 'fair', 'rank', 'joined', 'budget', 'funds')
   local state = task.state
   if not state then return 'unknown', '' end
   if has_ended(state) then return 'already', state end
@@ -61,6 +62,7 @@ local function cancel_task(pool, ending, cancelling, id, reason)
     if not entries[agent] then entries[agent] = {} end
     table.insert(entries[agent], entry)
     cancelling.grants[#cancelling.grants + 1] = {agent, id, task.gen}
+    if task.budget or task.funds then end_spending(pool, ending, id, task.gen, task.budget, task.funds, false) end
   end
   if task.by then redis.call('ZREM', pool .. ':expiring', id) end
   return 'ended', 'cancelled'

@@ -45,9 +45,9 @@ local function stopped_scope(pool, sessions, skill, id, envelope)
   return nil
 end
 
--- Returns the scopes that may hold a task back: the stops of its skill, its session and its family, and the versions of its
--- skill that refused it.
-local function suspended_scopes(queue, skill, id, envelope, refused)
+-- Returns the scopes that may hold a task back: the stops of its skill, its session and its family, the versions of its
+-- skill that refused it, and the budget that `need` names.
+local function suspended_scopes(queue, skill, id, envelope, refused, need)
   local scopes = {}
   local named = skill or string.match(queue, '^skill:(.*)$')
   if named then scopes[1] = 'skill:' .. named end
@@ -56,6 +56,7 @@ local function suspended_scopes(queue, skill, id, envelope, refused)
   local family = envelope and family_of(id, envelope)
   if family then scopes[#scopes + 1] = 'family:' .. family end
   if refused then scopes[#scopes + 1] = version_scope(refused, queue) end
+  if need then scopes[#scopes + 1] = 'budget:' .. string.match(need, '^%S*') end
   return scopes
 end
 

@@ -8,6 +8,7 @@
 --@include held_bytes: collect_bytes, add_bytes
 --@include share: free_place, wake_flows
 --@include join: leave_joins, flush_joins
+--@include budget: flush_budgets
 
 -- Returns the client that waits for the end of a task: the last group of digits of the id, if it says so (`TaskIds` in
 -- orchestrator/core/ids.py); else nil.
@@ -104,6 +105,7 @@ local function flush_endings(pool, ending)
   end
   if next(ending.sessions) then note_activity(pool, ending.sessions, ending.now / 1000) end
   if next(ending.bytes) then add_bytes(pool, ending.bytes) end
+  if ending.budgets then flush_budgets(pool, ending.budgets) end
   increment_counters(pool, ending.now, ending.counts)
 end
 

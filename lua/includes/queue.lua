@@ -104,8 +104,8 @@ local function leave_queue(pool, queue, id, flow)
   local agent = string.match(queue, '^agent:(.*)$')
   if agent then redis.call('ZREM', pool .. ':parked:' .. agent, id) end
   if redis.call('EXISTS', pool .. ':held') == 0 then return end
-  local task = read_task(pool .. ':task:' .. id, 'skill', 'env', 'refused')
-  local scopes = suspended_scopes(queue, task.skill, id, task.env, task.refused)
+  local task = read_task(pool .. ':task:' .. id, 'skill', 'env', 'refused', 'need')
+  local scopes = suspended_scopes(queue, task.skill, id, task.env, task.refused, task.need)
   for i = 1, #scopes do redis.call('ZREM', pool .. ':held:' .. scopes[i], id) end
 end
 

@@ -9,6 +9,7 @@
 --@include ending: end_task, index_dead
 --@include held_bytes: collect_bytes
 --@include share: ready_place, free_place
+--@include budget: end_spending
 
 -- Names other tasks of a worker that died: of `ids` those that the same worker held (`from`, or all when it is nil).
 -- Any of them may have killed the worker (protocol rule 8).
@@ -128,7 +129,7 @@ end
 local function reclaim_task(pool, ending, agent, entry, id, crew, witnessed, max_deaths, dead_ttl_s, evidence)
   local task_key = pool .. ':task:' .. id
   local found = read_task(task_key, 'state', 'gen', 'at', 'queue', 'ttl', 'idem', 'fails', 'deaths', 'by',
-    'cancel', 'env', 'skill', 'out', 'begun', 'requeued', 'lane', 'blamed', 'group', 'ran', 'session', 'fair', 'rank', 'joined')
+    'cancel', 'env', 'skill', 'out', 'begun', 'requeued', 'lane', 'blamed', 'group', 'ran', 'session', 'fair', 'rank', 'joined', 'budget', 'funds')
   local held_agent, held_entry, score
   if found.at then held_agent, held_entry, score = string.match(found.at, '^(%S+) (%S+) (%S+)$') end
   if found.state ~= 'assigned' or held_agent ~= agent or held_entry ~= entry then return nil end
@@ -148,6 +149,7 @@ local function reclaim_task(pool, ending, agent, entry, id, crew, witnessed, max
   local now_ms = math.floor(ending.now / 1000)
   local skill = found.skill or string.match(task.queue, '^skill:(.*)$')
   local allowed = max_deaths[skill] or 3
+  if found.budget or found.funds then end_spending(pool, ending, id, found.gen, found.budget, found.funds, died) end
   if died then
     task.deaths, task.recent = task.deaths + 1, task.recent + 1
     -- The loss of a host tells nothing about a task, unless the task has lost another host just before.

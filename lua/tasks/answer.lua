@@ -11,7 +11,8 @@ local number     = tonumber(ARGV[2])   -- int: number of the question, from 1
 local value      = ARGV[3]             -- str: the answer, JSON as Python encodes it
 local actor      = ARGV[4]             -- str: the answering person or client
 local max_wait_s = tonumber(ARGV[5])   -- int: lifetime of a task that waits
-local now_arg    = ARGV[6]             -- time: test override, microseconds
+local grant      = ARGV[6]             -- str: budget and four amounts that the answer grants; empty: none is asked for
+local now_arg    = ARGV[7]             -- time: test override, microseconds
 --@include time: now_us, integer
 --@include counter: increment_counters
 --@include envelope: skill_queue
@@ -19,6 +20,7 @@ local now_arg    = ARGV[6]             -- time: test override, microseconds
 --@include output: append_event
 --@include queue: put_ready
 --@include share: ready_place
+--@include budget: start_budgets, whole_amounts, raise_limit
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -47,6 +49,14 @@ if not fits(asked.options) then return {'invalid'} end
 
 local queue = task.queue or skill_queue(task.env)
 local score = string.match(task.at or '', ' (%d+)$') or integer(rank_of(task.rank) + now_ms)
+local budget, amounts = string.match(grant, '^(%S+) (.*)$')
+if budget then
+  local more, any = whole_amounts(amounts), false
+  for i = 1, 4 do any = any or more[i] > 0 end
+  -- Without a grant the task may start without room, so that its handler learns of the refusal.
+  if any then redis.call('HDEL', task_key, 'unfunded') else redis.call('HSET', task_key, 'unfunded', '1') end
+  if any then raise_limit(pool, start_budgets(now), budget, more) end
+end
 redis.call('HSET', task_key, 'state', 'ready', answer, value, note, integer(now_ms) .. ' ' .. actor)
 redis.call('EXPIRE', task_key, max_wait_s)
 if task.idem then redis.call('EXPIRE', pool .. ':idem:' .. task.idem, max_wait_s) end

@@ -39,10 +39,12 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include inbox: remove_from_inboxes
 --@include ending: start_endings, end_task, flush_endings, index_dead
 --@include share: ready_place, free_place
+--@include budget: end_spending
 --@include held_bytes: collect_bytes
 --@rare: is_unstarted, returned_as, outcome_of, has_ended, add_error, stored_size, collect_bytes, add_bytes
 --@rare: leave_attempt, note_refusal, note_attempt, return_slots, index_dead, append_event, pass_lane, put_ready, put_due
 --@rare: flush_turns, drop_result, notify_of_rooms, join_flow, free_place, wake_flows, flush_joins, leave_joins, is_met, begin_to_join
+--@rare: end_spending, flush_budgets
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -87,18 +89,18 @@ local function read(task_key, has_result, rewrite)
   end
   if fields == 4 then return read_task(task_key, 'state', 'gen'), {} end
   if fields == 5 then
-    local found = read_task(task_key, 'state', 'gen', 'lane', 'session', 'fair')
-    if found.lane or found.session or found.fair then
-      return found, {lane = found.lane, session = found.session, fair = found.fair}
+    local found = read_task(task_key, 'state', 'gen', 'lane', 'session', 'fair', 'budget')
+    if found.lane or found.session or found.fair or found.budget then
+      return found, {lane = found.lane, session = found.session, fair = found.fair, budget = found.budget}
     end
     if redis.call('HEXISTS', task_key, 'args') == 1 then return found, {ran = false} end
   end
   local found = read_task(task_key, 'state', 'gen', 'queue', 'rank', 'ttl', 'idem', 'fails', 'deaths', 'by',
-    'cancel', 'out', 'lane', 'refused', 'skill', 'woken', 'ran', 'session', 'due', 'was', 'asks', 'snoozes', 'fair', 'joined')
+    'cancel', 'out', 'lane', 'refused', 'skill', 'woken', 'ran', 'session', 'due', 'was', 'asks', 'snoozes', 'fair', 'joined', 'budget', 'funds')
   return found, {refused = found.refused, skill = found.skill, queue = found.queue, rank = found.rank, ttl = found.ttl,
     idem = found.idem, fails = found.fails, deaths = found.deaths, by = found.by, cancel = found.cancel,
     out = found.out, lane = found.lane, woken = found.woken, ran = found.ran,
-    session = found.session, snoozes = found.snoozes, fair = found.fair, joined = found.joined, ready_ms = found.asks and '0' or found.due or (found.was and '0')}
+    session = found.session, snoozes = found.snoozes, fair = found.fair, joined = found.joined, budget = found.budget, funds = found.funds, ready_ms = found.asks and '0' or found.due or (found.was and '0')}
 end
 
 -- Adds the version of a skill that refused the arguments of a task to its others. Returns whether the task waits for
@@ -237,6 +239,7 @@ local function judge(row, number)
     entries[row.agent] = ids
   end
   ids[#ids + 1] = row.entry
+  if task.budget or task.funds then end_spending(pool, ending, id, row.generation, task.budget, task.funds, false) end
   if verdict ~= 'succeeded' and is_unstarted(verdict) then released[#released + 1] = row end
   if verdict == 'invalid' and not task.cancel and not note_refusal(task_key, row, task) then
     verdict = 'dead'

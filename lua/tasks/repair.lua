@@ -152,8 +152,8 @@ end
 -- Returns whether a stop, or the versions of its skill, hold a task back.
 local function is_held(id, task)
   if not has_type(types, held_key, 'set') or types[held_key] == 'none' then return false end
-  local found = read_task(pool .. ':task:' .. id, 'skill', 'env', 'refused')
-  local scopes = suspended_scopes(task.queue, found.skill, id, found.env, found.refused)
+  local found = read_task(pool .. ':task:' .. id, 'skill', 'env', 'refused', 'need')
+  local scopes = suspended_scopes(task.queue, found.skill, id, found.env, found.refused, found.need)
   for i = 1, #scopes do
     if score_in(held_key .. ':' .. scopes[i], id) then return true end
   end

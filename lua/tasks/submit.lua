@@ -2,12 +2,12 @@
 -- Accepts tasks: up to 500 rows, each judged for itself. A row may end after its last unusual column. A row that
 -- replaces the tasks of a long lane returns `crowded` after 500 ended tasks; sent again, it continues.
 -- status, per row: created | duplicate id | conflict id | full queue or cap | stale parent or schedule | stopped slot | busy
--- task | crowded lane | lost id (`apart`: its record has no arguments) | cancelling parent (it is told to stop) | invalid
--- column (no client sends such a value; one of another type is an error)
+-- task | crowded lane | lost id (`apart`: its record has no arguments) | cancelling parent (it is told to stop) | unfunded budget
+-- (no such budget is set) | invalid column (no client sends such a value; one of another type is an error)
 -- returns: for each row that was not created its number, its status, and the value named above
 -- repeat: returns duplicate and the row's own id for a task that exists; changes nothing
 local pool        = KEYS[1]                   -- key: root of the pool's slot
-local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s queue skill delay_ms at_ms start_by_ms idem digest parent parent_generation lane on_busy fire session apart tags fair
+local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s queue skill delay_ms at_ms start_by_ms idem digest parent parent_generation lane on_busy fire session apart tags fair budget
 local max_tasks   = tonumber(ARGV[2])         -- int: cap of one queue
 local max_wait_s  = tonumber(ARGV[3])         -- int: lifetime of a task that waits
 local caps        = ARGV[4]                   -- str: bytes of a queue, bytes of the pool, number of queues
@@ -82,13 +82,14 @@ if #rows == 1 and next(rows[1], 2) == nil and accept_plain(rows[1]) then return 
 --@rare: pass_lane, fire_is_stale, record_fire, parse_version_scope, put_due, append_event, has_begun, cancel_task, flush_cancelling
 --@rare: flush_turns, flush_children, session_of, family_of, note_activity, drop_arguments, reason_below, note_children, collect_tags, flush_tags
 --@rare: exceeded_cap, read_bytes, count_queues, is_full, mark_cap, unmark_caps, add_bytes, stored_size, collect_bytes
---@rare: join_flow, wake_flows, ready_place, flow_length
+--@rare: join_flow, wake_flows, ready_place, flow_length, join_budgets, flush_budgets, end_spending
 
-local answers, accepted, places, dues = {}, {}, {}, {}
+local answers, accepted, places, dues, inherited = {}, {}, {}, {}, {}
 local lengths, seen_ids, seen_keys, known_queues = {}, {}, {}, {}
 local lanes, crowds, may_end = {}, {}, 500
 local ending = start_endings(now)
 local bytes_added, pool_added, new_queues = ending.bytes, 0, 0
+local most_budgets, row_budgets = 8, {}
 local bytes_before, pool_before, most_queue, most_pool, most_queues
 
 local task_prefix, task_keys = pool .. ':task:', {}
@@ -246,6 +247,7 @@ local function unusual_misfit(row)
   if row.idem and not row.digest then return 'digest' end
   -- A `:` ends the queue and the rank in the name of a flow.
   if row.fair and (#row.fair > 768 or not string.find(row.fair, '^[%w._%%-]+$')) then return 'fair' end
+  if row.budget and (#row.budget > 1040 or not string.find(row.budget, '^%w[%w._@:-]*[%w._@: -]*$')) then return 'budget' end
   local tags = row.tags
   if tags then
     if #tags > 1024 then return 'tags' end
@@ -288,6 +290,21 @@ local function exceeded_cap(queue, size)
   return detail
 end
 
+-- Joins the budgets of a row with those of its parent. Returns a status and its value if the row may not have them.
+local function join_budgets(i, budget)
+  local names, seen, checked = {}, {}, row_budgets
+  for name in string.gmatch((inherited[i] or '') .. ' ' .. budget, '%S+') do
+    if not seen[name] then names[#names + 1] = name end
+    seen[name] = true
+  end
+  if #names > most_budgets then return 'invalid', 'budget' end
+  for name in string.gmatch(budget, '%S+') do
+    if checked[name] == nil then checked[name] = redis.call('EXISTS', pool .. ':budget:' .. name) == 1 end
+    if not checked[name] then return 'unfunded', name end
+  end
+  inherited[i] = table.concat(names, ' ')
+end
+
 local function judge(i, row)
   local id, idem, digest = row.id, row.idem, row.digest
   local queue = row.queue or skill_queue(row.envelope)
@@ -304,12 +321,17 @@ local function judge(i, row)
     end
   end
   if row.parent then
-    local parent = read_task(pool .. ':task:' .. row.parent, 'state', 'gen', 'cancel')
+    local parent = read_task(pool .. ':task:' .. row.parent, 'state', 'gen', 'cancel', 'budget')
     if parent.state ~= 'assigned' or parent.gen ~= row.parent_generation then return 'stale', row.parent end
     -- Its children are being cancelled, and a new one would be missed.
     if parent.cancel then return 'cancelling', row.parent end
+    if parent.budget then inherited[i] = parent.budget end
   end
   --@row fire: schedule
+  if row.budget then
+    local status, detail = join_budgets(i, row.budget)
+    if status then return status, detail end
+  end
   local fire = row.fire
   if fire and fire_is_stale(pool, fire) then return 'stale', fire.schedule end
   local due = row.at_ms or 0
@@ -462,7 +484,8 @@ for n = 1, #accepted do
   if row.parent then collect_member(parents, row.parent, id, keep_s + lifetime(ttl_s)) end
   if row.session then collect_member(sessions, row.session, id, keep_s + lifetime(ttl_s)) end
   if row.tags then collect_tags(indices, row.tags, id) end
-  if rank or ttl_s or row.queue or start_by or idem or due or row.lane or row.session or row.fair then
+  local budget = inherited[i]
+  if rank or ttl_s or row.queue or start_by or idem or due or row.lane or row.session or row.fair or budget then
     local fields = {}
     -- Defaults are not stored: they would be a third of a small record.
     if row.queue and queue ~= skill_queue(row.envelope) then fields[#fields + 1], fields[#fields + 2] = 'queue', queue end
@@ -478,6 +501,7 @@ for n = 1, #accepted do
     if row.lane then fields[#fields + 1], fields[#fields + 2] = 'lane', row.lane end
     if row.session then fields[#fields + 1], fields[#fields + 2] = 'session', row.session end
     if row.fair then fields[#fields + 1], fields[#fields + 2] = 'fair', row.fair end
+    if budget then fields[#fields + 1], fields[#fields + 2] = 'budget', budget end
     if idem then
       fields[#fields + 1], fields[#fields + 2] = 'idem', idem
       redis.call('SET', pool .. ':idem:' .. idem, id .. ' ' .. row.digest, 'EX', keep_s)

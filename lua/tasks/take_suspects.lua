@@ -21,13 +21,14 @@ local now_arg = ARGV[6]                   -- time: test override, microseconds
 --@include version: any_refuses, live_versions
 --@include ending: start_endings, stop_waiting, flush_endings
 --@include share: ready_place, share_of, may_start, take_place
+--@include budget: refusing_budget
 
 local look_at, patience_ms, call_bytes = 200, 60000, 1048576
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local agent_key, inbox_key = pool .. ':agent:' .. agent, pool .. ':inbox:' .. agent
 if redis.call('EXISTS', pool .. ':suspects') == 0 then return {0, {}} end
-local spec = redis.call('HMGET', agent_key, 'slots', 'skills', 'limits')
+local spec = redis.call('HMGET', agent_key, 'slots', 'skills', 'limits', 'funds')
 local any_active = redis.call('EXISTS', pool .. ':desired') == 1
 local sessions = any_active and any_session_stopped(pool)
 
@@ -61,7 +62,7 @@ local want = limits == '' and limit or limit_room(pool, limits, now, limit)
 for i = 1, #found do
   local one = found[i]
   local task = read_task(pool .. ':task:' .. one.id, 'state', 'gen', 'env', 'fails', 'deaths', 'skill', 'out', 'requeued',
-    'group', 'alone', 'blamed', 'refused', 'fair', 'rank')
+    'group', 'alone', 'blamed', 'refused', 'fair', 'rank', 'budget', 'funds', 'unfunded')
   one.task, one.order = task, tonumber(one.score)
   one.group, one.blamed = tonumber(task.group) or 0, tonumber(task.blamed) or 0
 end
@@ -98,10 +99,20 @@ local function collect(lists, name, ...)
 end
 
 local ending = start_endings(now)
+local offer = {funds = spec.funds}
+
+-- Returns whether the budgets of a suspect have no room for its start; takes it if they have.
+local function lacks_budget(record, queue, id, generation)
+  --@row record: state gen env fails deaths skill out requeued group alone blamed refused fair rank budget funds unfunded
+  if not record.budget and not record.funds and not offer.funds then return false end
+  local task = {budget = record.budget, funds = record.funds, unfunded = record.unfunded, skill = record.skill}
+  return refusing_budget(pool, ending, offer, id, task, queue, generation) ~= nil
+end
+
 for i = 1, #found do
   if #taken >= want or bytes >= call_bytes then break end
   local id, score, queue = found[i].id, found[i].score, found[i].queue
-  --@row record: state gen env fails deaths skill out requeued group alone blamed refused fair rank
+  --@row record: state gen env fails deaths skill out requeued group alone blamed refused fair rank budget funds unfunded
   local record = found[i].task
   local scope = record.state == 'ready' and any_active and stopped_scope(pool, sessions, record.skill, id, record.env)
   if record.state ~= 'ready' then
@@ -123,9 +134,9 @@ for i = 1, #found do
       -- A process that is never idle runs it too, in the end.
       most = now_ms - (tonumber(record.alone) or now_ms) >= patience_ms and 1 or 0
     end
-    if alone or fits(depth, most) then
+    local generation = integer(next_generation(record.gen, now_ms))
+    if (alone or fits(depth, most)) and not lacks_budget(record, queue, id, generation) then
       local task = {fails = record.fails, deaths = record.deaths, requeued = record.requeued, out = record.out}
-      local generation = integer(next_generation(record.gen, now_ms))
       bytes = bytes + put_entry(pool, agent, id, score, generation, record.env, task)
       stop_waiting(pool, ending, id, queue, record.env)
       running[#running + 1] = {depth, most}
@@ -149,6 +160,6 @@ if #taken > 0 then
   answer[2] = redis.call('XREADGROUP', 'GROUP', 'workers', worker, 'COUNT', #taken, 'STREAMS', inbox_key, '>')[1][2]
   for i = 1, #taken do answer[2 * i + 1], answer[2 * i + 2] = taken[i][1], taken[i][2] end
   ending.counts.assigned = #taken
-  flush_endings(pool, ending)
 end
+if #taken > 0 or ending.budgets then flush_endings(pool, ending) end
 return answer

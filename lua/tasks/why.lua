@@ -4,7 +4,8 @@
 -- returns: nothing (unknown task), else
 --   now_us, leader,
 --   task: state gen at cancel reason fails deaths left death ended skill queue progress forgiven_fails forgiven_deaths
---         refused (1) missing (of a task that awaits or joins others: how many have not ended, and up to ten of them),
+--         refused (1) missing (of a task that awaits or joins others: how many have not ended, and up to ten of them)
+--         budget (of a task that waits for one: its name, the four amounts that it needs, why there is no room, its state),
 --   place: scheduled: due_ms, envelope of a retry | awaiting_input: due_ms, number, question | joining: due_ms, join
 --          | ready: rank in its queue, parked (1), held by a stop or by versions of its skill (1), -1 or, of a suspect,
 --            its group (0: alone), then of a task that waits behind others of its key: the key, rank among them, tasks of
@@ -29,10 +30,11 @@ local now_arg = ARGV[3]            -- time: test override, microseconds
 --@include limit: next_start
 --@include share: flow_of, share_of
 --@include join: parse_join
+--@include budget: nothing, waiting_key, start_budgets, read_budget, lacks, whole_amounts, show_budgets
 
 local task_key = pool .. ':task:' .. id
 local task = read_task(task_key, 'state', 'gen', 'at', 'cancel', 'reason', 'fails', 'deaths', 'left', 'ended',
-  'skill', 'queue', 'env', 'progress', 'lane', 'requeued', 'refused', 'awaits', 'fair', 'rank', 'join')
+  'skill', 'queue', 'env', 'progress', 'lane', 'requeued', 'refused', 'awaits', 'fair', 'rank', 'join', 'need', 'budget')
 local state, at, env = task.state, task.at, task.env
 if not state then return {} end
 local now = now_us(now_arg)
@@ -61,7 +63,7 @@ local function missing_tasks()
 end
 
 local facts = {state, task.gen, at, task.cancel, task.reason, task.fails, task.deaths, task.left, death, task.ended, skill,
-  queue, task.progress, fails_forgiven, deaths_forgiven, task.refused and 1 or 0, missing_tasks()}
+  queue, task.progress, fails_forgiven, deaths_forgiven, task.refused and 1 or 0, missing_tasks(), {}}
 local place, agents, active = {}, {}, {}
 local any_active = redis.call('EXISTS', pool .. ':desired') == 1
 local looked, holder = 0, nil
@@ -170,6 +172,15 @@ if state == 'ready' then
   place.held = scope and redis.call('ZSCORE', pool .. ':held:' .. scope, id) and 1 or 0
   if task.refused and redis.call('ZSCORE', pool .. ':held:' .. version_scope(task.refused, queue), id) then place.held = 1 end
   local suspected = redis.call('ZSCORE', pool .. ':suspects:' .. queue, id)
+  local wanted, amounts = string.match(task.need or '', '^(%S+) (.*)$')
+  local held_key = wanted and waiting_key(pool, wanted)
+  local waits = wanted and redis.call('ZSCORE', held_key, id)
+  if waits then place.held = 1 end
+  if waits or (wanted and suspected) then
+    local known, need = start_budgets(now), whole_amounts(amounts)
+    local budget = read_budget(pool, known, wanted)
+    facts[18] = {wanted, amounts, lacks(budget, need, nothing, true) or '', show_budgets(known, {wanted})}
+  end
   place.group = suspected and tonumber(redis.call('HGET', task_key, 'group') or 1) or -1
   local behind = task.fair and not rank
     and redis.call('ZRANK', pool .. ':share:wait:' .. flow_of(queue, task.fair, task.rank), id)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime  # noqa: TC003
 from typing import NamedTuple
 
+from orchestrator.core.amounts import Amounts  # noqa: TC001
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.rates import Rate  # noqa: TC001
 from orchestrator.store.keys import PoolKeys
@@ -69,6 +70,7 @@ class AgentSpec:
         terms: by skill; absent where a worker decides itself.
         versions: by skill; absent where the arguments are unknown.
         redacted: skills whose values are hidden from views.
+        funds: by skill what a start reserves, and the budgets that the agent names; absent without both.
     """
 
     name: str
@@ -80,6 +82,7 @@ class AgentSpec:
     terms: Mapping[str, SkillTerms] = field(default_factory=dict)
     versions: Mapping[str, SkillVersion] = field(default_factory=dict)
     redacted: frozenset[str] = frozenset()
+    funds: Mapping[str, tuple[Amounts, tuple[str, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if PoolKeys.is_ambiguous(self.name):

@@ -58,6 +58,9 @@ def register(
             ]
         ),
         "redacted": " ".join(sorted(spec.redacted)),
+        "funds": "\n".join(
+            " ".join([skill, amounts.packed, *names]) for skill, (amounts, names) in sorted(spec.funds.items())
+        ),
         "now_arg": now_us,
     }
     return Call("agents/register", args, parse)

@@ -35,6 +35,7 @@ _COMMANDS = (
     ("skills", "List skills; show their arguments and results."),
     ("stats", "Show attempts, waiting and running times per agent and skill."),
     ("limits", "List rate limits; change their rates."),
+    ("budgets", "List what tasks may spend, have spent and hold; set limits."),
     ("shares", "List how keys share the slots; set their weights and caps."),
     ("workers", "List worker processes; drain and stop them."),
     ("queues", "List queues; pause, drain, resume and purge them."),

@@ -257,6 +257,59 @@ class Admin:
         """Delete the share of a key: its weight is 1 again, and any number of its tasks may run."""
         return await self._give("delete-share", {"key": key}, reason, actor)
 
+    async def set_budget(
+        self,
+        budget: str,
+        *,
+        usd: float | str | None = None,
+        tokens: float | str | None = None,
+        calls: float | str | None = None,
+        seconds: float | str | None = None,
+        soft: float | None = None,
+        per: str | None = None,
+        at_hard: str | None = None,
+        lost: str | None = None,
+        reason: str = "",
+        actor: str | None = None,
+    ) -> Sent:
+        """Set limits of a budget (`submit(..., budget=NAME)`) until it is deleted. What is not named stays as it is.
+
+        A higher limit lets tasks start that wait for the budget. A limit below what is spent is refused.
+
+        Args:
+            budget: name of the budget, as `budget=` of a submit has it.
+            usd: limit in US dollars; none: no limit.
+            tokens: limit of tokens, as 2M; none: no limit.
+            calls: limit of calls; none: no limit.
+            seconds: limit of seconds; none: no limit.
+            soft: share of a limit at which `ctx.budget.wrap_up` is true [0.8].
+            per: begin anew each day (UTC), or never [ever].
+            at_hard: without room, ask a person for more, or end the task [stop].
+            lost: what the holds of an attempt count as that died [spent].
+            reason: kept with the command.
+            actor: user and host of this process by default.
+        """
+        return await self._give(
+            "set-budget",
+            {
+                "budget": budget,
+                "usd": usd,
+                "tokens": tokens,
+                "calls": calls,
+                "seconds": seconds,
+                "soft": soft,
+                "per": per,
+                "at_hard": at_hard,
+                "lost": lost,
+            },
+            reason,
+            actor,
+        )
+
+    async def delete_budget(self, budget: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Delete a budget. Refused while attempts hold amounts of it, or tasks wait for it."""
+        return await self._give("delete-budget", {"budget": budget}, reason, actor)
+
     async def drain_worker(self, worker: str, *, reason: str = "", actor: str | None = None) -> Sent:
         """Stop giving tasks to a worker until it is resumed. It finishes the tasks that it has, and stays."""
         return await self._give("drain-worker", {"worker": worker}, reason, actor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from orchestrator.budgets.model import granted
 from orchestrator.control.commands import RecordAnswer
 from orchestrator.control.sending import send, this_actor
 from orchestrator.core.command_record import check_said
@@ -51,7 +52,10 @@ async def answer(
     ).stored_question(number)
     text = match_option(value, asked.options if asked else ())
     max_wait_s = round(services.settings.queue.max_wait_s)
-    call = scripts.answer(store.keys, id_=id_, number=number, value=text, actor=actor, max_wait_s=max_wait_s)
+    grant = granted(asked.effect, value) if asked else ""
+    call = scripts.answer(
+        store.keys, id_=id_, number=number, value=text, actor=actor, max_wait_s=max_wait_s, grant=grant
+    )
     found = await store.call(call, retry_for_s=retry_for_s)
     if found.status is AnswerStatus.ANSWERED:
         await _record(services, id_, number, actor)

@@ -75,6 +75,8 @@ class Batcher:
     async def _send_once(self, rows: Sequence[SubmitRow]) -> list[SubmitAnswer]:
         if any(isinstance(row, UnusualRow) and row.fair for row in rows):
             await self._services.store.require(Feature.FAIR_SHARES)
+        if any(isinstance(row, UnusualRow) and row.budget for row in rows):
+            await self._services.store.require(Feature.BUDGETS)
         if not (self._writes_apart() and any(len(row.envelope) > ROW_BYTES for row in rows)):
             return await self._services.store.call(self._call(rows), retry_for_s=self._retry_for_s)
         split = [split_row(row) for row in rows]

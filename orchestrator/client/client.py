@@ -511,6 +511,11 @@ class Orchestrator:
                 raise SubmitRefused(
                     f"task {answer.detail} is no longer run by this attempt, so it may not submit children"
                 )
+            case "unfunded":
+                raise SubmitRefused(
+                    f"budget {answer.detail!r} of the task is not set; set it with `orc budgets set {answer.detail} "
+                    "--usd N`"
+                )
             case "cancelling":
                 raise SubmitRefused(f"task {answer.detail} is told to stop, so it may not submit children")
         raise OrchestratorError(f"submit answered {answer.status!r} for task {handle.id}")

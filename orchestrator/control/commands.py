@@ -13,8 +13,18 @@ from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self, TypeAlias
 
 import msgspec
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
+from orchestrator.core.amounts import UNITS, parse_amount
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name, check_task_id, check_task_prefix, encode_foreign
 from orchestrator.core.payload import decode_json
@@ -86,6 +96,19 @@ def _check_rate(value: str) -> str:
     return value
 
 
+def _check_amount(value: Any) -> str:
+    text = str(value)
+    if text != "none":
+        parse_amount("the limit", text)
+    return text
+
+
+def _limit_word(unit: str, text: str | None) -> str:
+    if text is None:
+        return "="
+    return "-" if text == "none" else str(parse_amount(unit, text))
+
+
 AgentName: TypeAlias = Annotated[
     str, _name("agent"), Field(description="Name of the agent; it need not be running yet.")
 ]
@@ -103,6 +126,10 @@ RateText: TypeAlias = Annotated[
 ShareKey: TypeAlias = Annotated[
     str, AfterValidator(_check_key), Field(description="The key, as `fair=` of a submit has it.")
 ]
+BudgetName: TypeAlias = Annotated[
+    str, _name("budget"), Field(description="Name of the budget, as `budget=` of a submit has it.")
+]
+AmountText: TypeAlias = Annotated[str, BeforeValidator(_check_amount)]
 TaskId: TypeAlias = Annotated[str, AfterValidator(check_task_id)]
 FamilyTask: TypeAlias = Annotated[str, AfterValidator(check_task_prefix)]
 """Any task of a family; on the command line the beginning of its id. `Admin.give` sends the first task."""
@@ -432,6 +459,57 @@ class DeleteShare(Command):
     def changes(self) -> tuple[DesiredChange, ...]:
         """Clears the slot of its key."""
         return (DesiredChange(share_slot(encode_foreign("key", self.key)), ""),)
+
+
+class SetBudget(Command):
+    """Set limits of a budget (`submit(..., budget=NAME)`) until it is deleted. What is not named stays as it is.
+
+    A higher limit lets tasks start that wait for the budget. A limit below what is spent is refused.
+    """
+
+    slots = {"budget:{.budget}": "-"}
+    verb = "budgets set"
+    examples = ("run-7 --usd 2 --tokens 2M --soft 0.8", 'team --usd 50 --per day --at-hard ask --reason "pilot"')
+
+    kind: Literal["set-budget"] = "set-budget"
+    budget: BudgetName
+    usd: AmountText | None = Field(default=None, description="Limit in US dollars; none: no limit.")
+    tokens: AmountText | None = Field(default=None, description="Limit of tokens, as 2M; none: no limit.")
+    calls: AmountText | None = Field(default=None, description="Limit of calls; none: no limit.")
+    seconds: AmountText | None = Field(default=None, description="Limit of seconds; none: no limit.")
+    soft: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Share of a limit at which `ctx.budget.wrap_up` is true [0.8].",
+    )
+    per: Literal["day", "ever"] | None = Field(default=None, description="Begin anew each day (UTC), or never [ever].")
+    at_hard: Literal["ask", "stop"] | None = Field(
+        default=None, description="Without room, ask a person for more, or end the task [stop]."
+    )
+    lost: Literal["spent", "free"] | None = Field(
+        default=None, description="What the holds of an attempt count as that died [spent]."
+    )
+
+    @property
+    def definition(self) -> str:
+        """The words that `lua/control/append.lua` reads; `=` for what stays, `-` for none."""
+        words = [_limit_word(unit, getattr(self, unit)) for unit in UNITS]
+        words.append("=" if self.soft is None else f"{self.soft:g}")
+        words.append({None: "=", "ever": "-"}.get(self.per, "day"))
+        return " ".join([*words, self.at_hard or "=", self.lost or "="])
+
+
+class DeleteBudget(Command):
+    """Delete a budget. Refused while attempts hold amounts of it, or tasks wait for it."""
+
+    slots = {"budget:{.budget}": ""}
+    verb = "budgets delete"
+    examples = ("run-7",)
+
+    kind: Literal["delete-budget"] = "delete-budget"
+    budget: BudgetName
 
 
 class DrainWorker(Command):

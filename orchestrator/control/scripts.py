@@ -32,27 +32,33 @@ class AppendStatus(StrEnum):
     BUSY = "busy"
     ENDED = "ended"
     HELD = "held"
+    BELOW = "below"
+    USED = "used"
+    DAMAGED = "damaged"
 
 
 class AppendReply(NamedTuple):
-    """`entry`: id of the stream entry; of a replayed command, of the first one; else empty."""
+    """`entry`: id of the entry; of a replayed command, of the first one; of `below`, unit and amount; else empty."""
 
     status: AppendStatus
     entry: str
 
 
 class ChangeRow(NamedTuple):
-    """A change of the desired state in the column order of `lua/control/append.lua`; the last two are for limits."""
+    """A change in the column order of `lua/control/append.lua`; the last three are for limits and budgets."""
 
     slot: str
     mark: str
     starts: int | None = None
     window_us: int | None = None
+    budget: str | None = None
 
     @classmethod
-    def of(cls, slot: str, mark: str, rate: Rate | None) -> ChangeRow:
-        """Return the row of a change; `rate`: new rate of a limit."""
-        return cls(slot, mark, rate.count, rate.window_us) if rate else cls(slot, mark)
+    def of(cls, slot: str, mark: str, rate: Rate | None, budget: str | None = None) -> ChangeRow:
+        """Return the row of a change; `rate`: new rate of a limit; `budget`: definition of a budget."""
+        if rate is not None:
+            return cls(slot, mark, rate.count, rate.window_us)
+        return cls(slot, mark, budget=budget)
 
 
 def append(

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.control import scripts
-from orchestrator.control.commands import Command, Job, SetLimit, SetShare, TimedPause, encode_command
+from orchestrator.control.commands import Command, Job, SetBudget, SetLimit, SetShare, TimedPause, encode_command
 from orchestrator.control.desired import read_number
 from orchestrator.control.scripts import AppendStatus
 from orchestrator.control.signing import signer_of
+from orchestrator.core.amounts import show_amount
 from orchestrator.core.command_record import VERSION, Issued, check_said, pack_issued
 from orchestrator.core.errors import CommandRefused, StoreError
 from orchestrator.core.formats import Feature
@@ -36,6 +37,8 @@ _REFUSALS: Final = {
     AppendStatus.STALE: "it was issued before `orc control renew`; give it again",
     AppendStatus.ENDED: "the restore that gave it has ended, or another run has replaced it",
     AppendStatus.HELD: "a pause that ends later is active",
+    AppendStatus.USED: "attempts hold amounts of the budget, or tasks wait for it; cancel these, or raise the budget",
+    AppendStatus.DAMAGED: "keys of the budget are damaged; `orc keys check` names them",
     AppendStatus.BUSY: "more commands than control.per_minute were given in this minute; try again in the next one",
 }
 
@@ -89,7 +92,8 @@ async def send(
 
     Raises:
         CommandRefused: Redis did not accept it; nothing changed.
-        UpgradeUnfinished: a pause with an end, or a share, while the pool admits programs that do not know it.
+        UpgradeUnfinished: a pause with an end, a share or a budget, and the pool admits programs that do not know
+            it.
         InvalidInput: actor or reason is too long or not valid Unicode.
         StoreError: Redis did not answer.
     """
@@ -104,6 +108,9 @@ async def send(
         await store.require(Feature.FAMILY_STOPS)
     if isinstance(command, SetShare):
         await store.require(Feature.FAIR_SHARES)
+    budget = command.definition if isinstance(command, SetBudget) else None
+    if budget is not None:
+        await store.require(Feature.BUDGETS)
     issued = await _issue(store, settings, command, id_=id_ or new_task_id(), actor=actor, reason=reason)
     for at in range(0, len(tasks), SELECT_BATCH):
         batch = tasks[at : at + SELECT_BATCH]
@@ -115,13 +122,17 @@ async def send(
         issued=issued,
         packed=packed,
         signature=signer.sign(packed),
-        changes=[scripts.ChangeRow.of(slot, mark, rate) for slot, mark in command.changes],
+        changes=[scripts.ChangeRow.of(slot, mark, rate, budget) for slot, mark in command.changes],
         job=command.job,
         per_minute=settings.control.per_minute,
         token=new_token(),
         restore=restore,
     )
     answer = await store.call(call, retry_for_s=retry_for_s)
+    if answer.status is AppendStatus.BELOW:
+        unit, _, spent = answer.entry.partition(" ")
+        said = f"{show_amount(read_whole(spent))} {unit} is spent already; set a limit of at least that"
+        raise CommandRefused(issued.id, answer.status, f"command {command.kind} was refused: {said}")
     if answer.status is not AppendStatus.ACCEPTED:
         raise CommandRefused(
             issued.id, answer.status, f"command {command.kind} was refused: {_REFUSALS[answer.status]}"

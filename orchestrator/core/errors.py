@@ -747,6 +747,24 @@ class EffectChanged(OrchestratorError):
         self.effect = effect
 
 
+class BudgetExhausted(OrchestratorError):
+    """A budget of the task has no room for a call.
+
+    A handler may catch it, use `ctx.spend(..., last=True)` once for a last call, and return what it has. If the handler
+    lets it pass, the task becomes a dead letter with the reason `budget`.
+
+    Attributes:
+        budget: its name.
+        reason: `room`, `overspent` (more than the limit is spent or held), `above` (the call needs more than it),
+            `last` (more than 5 % of a limit, or nothing of these is left), `used` (the task has had its last call),
+            `undefined` or `damaged`.
+    """
+
+    def __init__(self, budget: str, reason: str, said: str) -> None:
+        super().__init__(said)
+        self.budget, self.reason = budget, reason
+
+
 class AnswerRefused(OrchestratorError):
     """An answer was refused: the task does not ask this question, or no longer, or has another answer."""
 

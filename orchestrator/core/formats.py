@@ -48,6 +48,7 @@ class Feature(Enum):
     EFFECTS = ("an effect of a task", 3)
     JOINS = ("a join of tasks", 4)
     SIGNED_REGISTRATIONS = ("refusing workers whose registration is not signed", 3)
+    BUDGETS = ("a budget, or a task or an agent that has one", 4)
 
     def __init__(self, label: str, floor: int) -> None:
         self.label, self.floor = label, floor

@@ -19,11 +19,12 @@ class Slot(NamedTuple):
     """The parts of a slot.
 
     Attributes:
-        verb: `stop`, `pause`, `hold` (a pause with an end), `drain`, `limit`, `share`, `log`, `config` or `do`.
+        verb: `stop`, `pause`, `hold` (a pause with an end), `drain`, `limit`, `share`, `budget`, `log`, `config` or
+            `do`.
         kind: of a stop, pause, hold or drain: `all`, `agent`, `session`, `family`, `skill`,
             `queue`, `limit` or `worker`.
         name: of the agent, session, skill, queue, worker, first task of a family, limit, key of a share (encoded),
-            config value or job.
+            budget, config value or job.
     """
 
     verb: str
@@ -73,6 +74,11 @@ def limit_slot(limit: str) -> str:
 def share_slot(encoded_key: str) -> str:
     """Return the slot of the share of a key, which is encoded as in keys of Redis."""
     return f"share:{encoded_key}"
+
+
+def budget_slot(name: str) -> str:
+    """Return the slot of a budget."""
+    return f"budget:{name}"
 
 
 def config_slot(key: str) -> str:

@@ -11,6 +11,8 @@ from orchestrator.core.queue_name import QueueName
 EVERYTHING: Final = "*"
 SCHEDULES: Final = "schedules"
 """What `lua/includes/schedule.lua` notifies when another schedule comes first."""
+BUDGETS: Final = "budgets"
+"""What scripts notify when a budget may have room for tasks that wait for it."""
 REGISTRY: Final = "agents"
 """What scripts notify when a command or a limit has changed what any agent may take."""
 

@@ -296,6 +296,11 @@ _TABLE: Final = (
         "A parent awaits a child that no worker can take.",
         "Remove what keeps the child: `orc tasks why`.",
     ),
+    Topic(
+        "budgets",
+        "A budget is damaged or not set, or has no room for tasks that wait.",
+        "Raise it: `orc budgets set`. The finding says what is left.",
+    ),
     Topic("parked", "Tasks were sent to an agent that lacks their skill.", "Start a version of the agent that has it."),
     Topic(
         "queues",

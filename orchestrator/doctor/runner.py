@@ -10,6 +10,7 @@ from orchestrator.core.errors import ConfigError, ServerRefused, ServerUnavailab
 from orchestrator.core.reading import read_text
 from orchestrator.doctor import (
     active_commands,
+    budgets,
     compatibility,
     configuration,
     embedded,
@@ -90,6 +91,7 @@ _POOL: Final = (
     ("agent-skills", pool.check_agents),
     ("parked", pool.check_parked),
     ("parents", parents.check_parents),
+    ("budgets", budgets.check_budgets),
     ("queues", pool.check_caps),
     ("inboxes", inboxes.check_inboxes),
     ("lost-workers", inboxes.check_lost_workers),

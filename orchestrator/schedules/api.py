@@ -79,10 +79,11 @@ class Schedules:
             reason: text shown in the command record.
             actor: who makes the change.
             options: `cron` (five fields) with `zone` (UTC), or `every`; `overlap`, `catch_up`; and for its tasks
-                `agent`, `session`, `lane`, `fair`, `priority`, `tags`, `timeout`, `max_attempts`, `result_ttl`.
+                `agent`, `session`, `lane`, `fair`, `budget`, `priority`, `tags`, `timeout`, `max_attempts`,
+                `result_ttl`.
 
         Raises:
-            UpgradeUnfinished: it has `fair`, and the pool admits programs that do not know shares.
+            UpgradeUnfinished: it has `fair` or `budget`, and the pool admits programs that do not know them.
             ScheduleExists: another schedule has this name, and `replace` is not set.
             NoAgent: `require_agent` is set, and no live agent has the skill.
         """
@@ -92,6 +93,8 @@ class Schedules:
         plan = build_plan(_validator(services), skill, args, **options)
         if "fair" in plan.options:
             await services.store.require(Feature.FAIR_SHARES)
+        if "budget" in plan.options:
+            await services.store.require(Feature.BUDGETS)
         absence = await self._absence(services, plan, required=require_agent)
         done = await schedule_store.add(
             services.store,

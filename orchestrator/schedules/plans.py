@@ -98,6 +98,8 @@ def build_plan(
             given[name] = value.total_seconds()
     if "tags" in given:
         given["tags"] = tuple(cast("Any", given["tags"]))
+    if "budget" in given:
+        given["budget"] = SCHEDULE_OPTIONS["budget"].convert("budget", given["budget"])
     name = skill if isinstance(skill, str) else skill.name
     plan = Plan(name, msgspec.Raw(validator.arguments(name, args)), **own, options=given)
     plan.timing(0)

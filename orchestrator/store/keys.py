@@ -361,6 +361,33 @@ class PoolKeys:
         """Return whether versions of a skill, not a stop, are behind a `held` key."""
         return scope.startswith("version:")
 
+    @staticmethod
+    def budget_scope(name: str) -> str:
+        """Return the scope of the tasks that wait for a budget, as in a `held` key."""
+        return f"budget:{name}"
+
+    @staticmethod
+    def is_budget_scope(scope: str) -> bool:
+        """Return whether a budget, not a stop, is behind a `held` key."""
+        return scope.startswith("budget:")
+
+    @property
+    def budgets(self) -> str:
+        """Key of the names of the budgets."""
+        return f"{self.root}:budgets"
+
+    def budget(self, name: str) -> str:
+        """Key of a budget."""
+        return f"{self.root}:budget:{name}"
+
+    def holds(self, name: str) -> str:
+        """Key of what attempts hold of a budget."""
+        return f"{self.root}:holds:{name}"
+
+    def holding(self, name: str) -> str:
+        """Key of the times until which what attempts hold of a budget needs no look."""
+        return f"{self.root}:holding:{name}"
+
     @property
     def version_scopes(self) -> str:
         """Key of the versions of skills that hold ready tasks."""

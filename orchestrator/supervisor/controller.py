@@ -226,7 +226,7 @@ class Controller:
         """Release the tasks that ended stops suspended; return True if there were any."""
         store, keys = self._services.store, self._services.keys
         held = [read_text(name) for name in await store.execute("SMEMBERS", keys.suspended_scopes)]
-        scopes = [scope for scope in held if not keys.is_version_scope(scope)]
+        scopes = [scope for scope in held if not (keys.is_version_scope(scope) or keys.is_budget_scope(scope))]
         ended = [scope for scope in scopes if keys.stop_slot(scope) not in desired.active]
         # Clients write this list: many scopes that hold nothing must not delay an answer to a command.
         for scope in random.sample(ended, min(len(ended), RELEASED_AT_ONCE)):

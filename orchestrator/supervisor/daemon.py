@@ -27,6 +27,7 @@ from orchestrator.monitoring.supervisor_health import SupervisorHealth
 from orchestrator.schedules.scheduler import Scheduler
 from orchestrator.services import WAIT_REPORTED_EVERY_S, PoolParts, configured_server, wait_for_services
 from orchestrator.supervisor.assigner import Assigner
+from orchestrator.supervisor.budget_keeper import BudgetKeeper
 from orchestrator.supervisor.clock_watch import ClockWatch
 from orchestrator.supervisor.controller import Controller
 from orchestrator.supervisor.doorbell import Doorbell
@@ -194,7 +195,7 @@ async def supervise(
 
     async def work() -> None:
         assign_wakeup, promote_wakeup, schedule_wakeup, repair_requested = Wakeup(), Wakeup(), Wakeup(), Wakeup()
-        assign_refused, agents_changed = Wakeup(), Wakeup()
+        assign_refused, agents_changed, budgets_changed = Wakeup(), Wakeup(), Wakeup()
         assigner = Assigner(services, assign_wakeup, repair_requested=assign_refused)
         doorbell = Doorbell(
             services,
@@ -202,6 +203,7 @@ async def supervise(
             promoter=promote_wakeup,
             scheduler=schedule_wakeup,
             registrations=agents_changed,
+            budgets=budgets_changed,
             calls=assigner,
         )
         keys_lost = Wakeup()
@@ -214,6 +216,7 @@ async def supervise(
             "scheduler": Scheduler(services, schedule_wakeup, repair_requested=repair_requested).run,
             "registry_cleanup": RegistryCleanup(services).run,
             "registration_check": RegistrationCheck(services, agents_changed).run,
+            "budget_keeper": BudgetKeeper(services, budgets_changed).run,
             "event_trimmer": EventTrimmer(services).run,
             "older_workers": OlderWorkers(services).run,
             "recoverer": Recoverer(services, repair_requested=repair_requested).run,

@@ -16,6 +16,8 @@ from orchestrator.core.ids import check_name, encode_foreign
 PRIORITIES: Final = {"critical": 0, "high": 1, "normal": 2, "low": 3}
 OnBusy: TypeAlias = Literal["enqueue", "reject", "interrupt", "replace"]
 Convert: TypeAlias = Callable[[str, Any], Any]
+MOST_BUDGETS: Final = 8
+"""The most budgets that a task may name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,15 @@ def _check_tags(name: str, value: Sequence[str]) -> tuple[str, ...]:
     for tag in value or ():
         encode_foreign("tag", tag)
     return tuple(value or ())
+
+
+def _check_budgets(name: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
+    names = (value,) if isinstance(value, str) else tuple(value or ())
+    for one in names:
+        check_name(name, one)
+    if len(set(names)) > MOST_BUDGETS:
+        raise InvalidInput(f"a task has {len(set(names))} budgets; at most {MOST_BUDGETS} are allowed")
+    return tuple(dict.fromkeys(names))
 
 
 def _check_on_busy(name: str, value: str) -> str:
@@ -125,6 +136,15 @@ class RepeatableOptions(TypedDict, total=False):
             _check_foreign,
             "KEY",
             envelope="fair",
+        ),
+    ]
+    budget: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            "Budget that it and its children spend, or several (`orc budgets`); a child adds its own to those of its "
+            "parent.",
+            _check_budgets,
+            "NAME",
         ),
     ]
     priority: Annotated[

@@ -350,6 +350,11 @@ class TaskRecord:
         stem = effect_field("")
         return tuple(name.removeprefix(stem) for name, _ in self.fields_of(stem))
 
+    @property
+    def budgets(self) -> tuple[str, ...]:
+        """The budgets that it spends."""
+        return tuple(self._text("budget").split())
+
     def _text(self, name: str) -> str:
         return read_text(self._fields.get(name, b""))
 

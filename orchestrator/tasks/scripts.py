@@ -84,6 +84,8 @@ class UnusualRow(SubmitRow, frozen=True, array_like=True):
     """As in keys."""
     fair: str | None = None
     """As in keys."""
+    budget: str | None = None
+    """Blank-separated names."""
 
 
 class SubmitAnswer(NamedTuple):
@@ -446,9 +448,12 @@ def wake(keys: PoolKeys, task_id: str) -> Call[bool]:
 
 
 def answer(
-    keys: PoolKeys, *, id_: str, number: int, value: str, actor: str, max_wait_s: int, now_us: str = ""
+    keys: PoolKeys, *, id_: str, number: int, value: str, actor: str, max_wait_s: int, grant: str = "", now_us: str = ""
 ) -> Call[Answered]:
-    """Answer question `number` of a task; `value` is JSON, for an option in its stored form."""
+    """Answer question `number` of a task; `value` is JSON, for an option in its stored form.
+
+    `grant`: budget and amounts that it adds.
+    """
 
     def parse(reply: list[bytes]) -> Answered:
         status, *named = reply
@@ -469,6 +474,7 @@ def answer(
         "value": value,
         "actor": actor,
         "max_wait_s": max_wait_s,
+        "grant": grant,
         "now_arg": now_us,
     }
     return Call("tasks/answer", args, parse)

@@ -320,6 +320,7 @@ class SubmissionValidator:
             session=None if envelope.session is None else encode_foreign("session", envelope.session),
             tags=tuple(encode_foreign("tag", tag) for tag in envelope.tags) or None,
             fair=None if envelope.fair is None else encode_foreign("fair", envelope.fair),
+            budget=" ".join(values["budget"]) if values.get("budget") else None,
         )
 
     def _title(self, skill: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
+from orchestrator.budgets.model import explain_refusal
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.slots import STOP_ALL, hold_slot, parse_slot, pause_slot, stop_slot
 from orchestrator.tasks.model import TaskState
@@ -168,6 +169,18 @@ def _share(found: Findings) -> Why | None:
     else:
         text = f"waits for its share: of key {share.key!r} {share.running} run, and {others}"
     return Why(cause=Cause.SHARE, text=text, key=share.key, queue=found.queue, ahead=share.ahead)
+
+
+def _budget(found: Findings) -> Why | None:
+    """Return the budget that has no room for its start."""
+    wanted = found.budget
+    if wanted is None:
+        return None
+    if wanted.reason:
+        said = explain_refusal(wanted.name, wanted.reason, wanted.state, wanted.need)
+    else:
+        said = f"budget {wanted.name!r} has room, and the supervisor lets it start"
+    return Why(cause=Cause.BUDGET, text=f"waits for its budget: {said}", budget=wanted.name, queue=found.queue)
 
 
 def _in_no_queue(found: Findings) -> Why | None:
@@ -356,6 +369,7 @@ _OBSTACLES: Final[Sequence[Callable[[Findings], Why | None]]] = (
     _no_supervisor,
     _lane,
     _share,
+    _budget,
     _in_no_queue,
     _no_addressee,
     _outdated,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from orchestrator.budgets.model import read_state, unpack_amounts
 from orchestrator.core.command_record import read_slot_value
 from orchestrator.core.errors import DamagedData, InvalidInput
 from orchestrator.core.queue_name import QueueName
@@ -19,6 +20,8 @@ from orchestrator.tasks.records import TaskRecord, decode_lane
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from orchestrator.budgets.model import BudgetState
+    from orchestrator.core.amounts import Amounts
     from orchestrator.tasks.model import Progress, Question
 
 
@@ -101,6 +104,22 @@ class AgentFacts:
     def room(self) -> int:
         """Free places in its inbox."""
         return self.slots * (1 + self.backlog) - self.inbox
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetFacts:
+    """The budget that a task waits for.
+
+    Attributes:
+        need: what its start takes.
+        reason: why there is no room, as `lua/includes/budget.lua` names it; empty if there is room now.
+        state: None for a budget that is not set, or damaged.
+    """
+
+    name: str
+    need: Amounts
+    reason: str
+    state: BudgetState | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +218,11 @@ class Findings:
         question: the open question.
         lane: where it waits for its turn, or None if it has the turn or no lane.
         share: its key, if others of the key come before it or as many run as may.
-        held: whether a stop, or versions of its skill, hold it outside its queue.
+        held: whether a stop, versions of its skill, or a budget hold it outside its queue.
         group: with how many suspects it may share a process, 0 for a task that must run alone; None if it does not wait
             for a process with room.
         refused: whether versions of its skill refused its arguments.
+        budget: the budget that has no room for it.
         missing: number of tasks that it awaits or joins and that have not ended.
         missing_tasks: up to ten of them.
         active: the stops and pauses that apply to it, by slot.
@@ -242,6 +262,7 @@ class Findings:
     held: bool = False
     group: int | None = None
     refused: bool = False
+    budget: BudgetFacts | None = None
     missing: int = 0
     missing_tasks: tuple[str, ...] = ()
     active: Mapping[str, ActiveCommandFacts] = field(default_factory=dict)
@@ -273,7 +294,7 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
     if not reply:
         return None
     now_us, leader, task, place, agents, active = reply
-    *stored, forgiven_fails, forgiven_deaths, refused, missing = task
+    *stored, forgiven_fails, forgiven_deaths, refused, missing, budget = task
     record = TaskRecord.from_reply(id_, _FIELDS, stored)
     state, facts = record.state, dict[str, Any]()
     match record.field("state"):
@@ -307,6 +328,7 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
         forgiven_fails=forgiven_fails,
         forgiven_deaths=forgiven_deaths,
         refused=bool(refused),
+        budget=_budget(budget),
         missing=missing[0] if missing else 0,
         missing_tasks=tuple(_text(id_) for id_ in missing[1:]),
         cancel=record.cancel,
@@ -326,6 +348,14 @@ def _lane(place: Sequence[Any]) -> LaneFacts:
     return LaneFacts(
         decode_lane(_text(name)), rank, _text(owner), None if state is None else read_word(TaskState, state)
     )
+
+
+def _budget(facts: Sequence[Any]) -> BudgetFacts | None:
+    if not facts:
+        return None
+    name, need, reason, states = facts
+    state = read_state(states[0]) if states else None
+    return BudgetFacts(_text(name), unpack_amounts(_text(need)), _text(reason), state)
 
 
 def _share(facts: Sequence[Any]) -> ShareFacts | None:

@@ -139,6 +139,7 @@ def _info(found: Findings, record: TaskRecord, children: _Children, why: str) ->
         parent=envelope.parent,
         lane=record.lane_name,
         fair=envelope.fair,
+        budgets=record.budgets,
         attempts=found.fails + found.deaths + runs,
         snoozes=record.snoozes,
         submitted_at=record.submitted_at,

@@ -27,6 +27,7 @@ class Cause(StrEnum):
     LOST = "lost"
     LANE = "lane"
     SHARE = "share"
+    BUDGET = "budget"
     AGENT_UNKNOWN = "agent_unknown"
     AGENT_DOWN = "agent_down"
     AGENT_DRAINING = "agent_draining"
@@ -50,7 +51,7 @@ class Cause(StrEnum):
 
 STUCK: Final = frozenset({
     Cause.STOPPED, Cause.PAUSED, Cause.AGENT_UNKNOWN, Cause.AGENT_DOWN, Cause.AGENT_DRAINING, Cause.SKILL_MISSING,
-    Cause.NO_AGENT, Cause.LIMIT_UNDEFINED, Cause.LOST,
+    Cause.NO_AGENT, Cause.LIMIT_UNDEFINED, Cause.LOST, Cause.BUDGET,
 })  # fmt: skip
 """Causes that do not end by themselves."""
 
@@ -70,6 +71,7 @@ class Why:
         lane: lane in which it waits for its turn.
         task: task that has the turn in that lane.
         key: key whose share it waits for.
+        budget: budget that has no room for it.
         agent: agent that it is addressed to or assigned to.
         agents: live agents that have its skill.
         slots: slots of these agents.
@@ -104,6 +106,7 @@ class Why:
     lane: str | None = None
     task: str | None = None
     key: str | None = None
+    budget: str | None = None
     agent: str | None = None
     agents: tuple[str, ...] | None = None
     slots: int | None = None
@@ -181,6 +184,7 @@ class TaskInfo:
         args: JSON bytes, like `result`, which is None before success; null when the task
             succeeded and its arguments were not kept (`results.keep_arguments`).
         attempts: failed attempts and deaths, plus the current or successful one.
+        budgets: budgets that it spends, its own and those of its parent.
         snoozes: how often its handler raised `Snooze`; counts no attempt.
         progress: last report of the current or last attempt.
         errors: traceback text of each failed attempt, oldest first.
@@ -237,3 +241,4 @@ class TaskInfo:
     last_retry: str = ""
     snoozes: int = 0
     fair: str | None = None
+    budgets: tuple[str, ...] = ()

@@ -219,6 +219,7 @@ def test_header() -> None:
                 "crowded",
                 "lost",
                 "cancelling",
+                "unfunded",
                 "invalid",
             ],
         ),

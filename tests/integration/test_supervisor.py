@@ -306,7 +306,13 @@ async def test_nothing_is_lost_between_two_that_both_work(team: LocalTeam) -> No
 def _doorbell(team: LocalTeam, wakeup: Wakeup) -> tuple[Doorbell, Assigner]:
     assigner = Assigner(team.services, wakeup, repair_requested=Wakeup())
     return Doorbell(
-        team.services, assigner=wakeup, promoter=Wakeup(), scheduler=Wakeup(), registrations=Wakeup(), calls=assigner
+        team.services,
+        assigner=wakeup,
+        promoter=Wakeup(),
+        scheduler=Wakeup(),
+        registrations=Wakeup(),
+        budgets=Wakeup(),
+        calls=assigner,
     ), assigner
 
 

@@ -9,12 +9,15 @@ from zlib import crc32
 
 from orchestrator.agents import scripts as agent_scripts
 from orchestrator.agents.model import AgentSpec
+from orchestrator.budgets import scripts as budget_scripts
 from orchestrator.control import scripts as control_scripts
-from orchestrator.control.commands import SetLimit, encode_command
+from orchestrator.control.commands import SetBudget, SetLimit, encode_command
 from orchestrator.control.signing import Signer
+from orchestrator.core.amounts import Amounts, parse_amounts
 from orchestrator.core.command_record import VERSION, Issued, pack_issued
 from orchestrator.core.ids import encode_foreign, new_task_id
 from orchestrator.core.rates import parse_rate
+from orchestrator.core.reading import read_text
 from orchestrator.store.calls import opaque
 from orchestrator.store.keys import PoolKeys
 from orchestrator.store.store import Endpoint, SyncStore
@@ -101,6 +104,7 @@ class Row:
     session: str = ""
     tags: tuple[str, ...] = ()
     fair: str = ""
+    budget: str = ""
 
     def sent(self) -> task_scripts.SubmitRow:
         """The row as a client sends it: without what is usual."""
@@ -122,6 +126,7 @@ class Row:
             "session": self.session or None,
             "tags": self.tags or None,
             "fair": self.fair or None,
+            "budget": self.budget or None,
         }
         if set(unusual.values()) == {None}:
             return task_scripts.SubmitRow(self.id, self.envelope)
@@ -191,6 +196,8 @@ class Team:
     """Of the skill `sum`."""
     lease_ms: int = LEASE_MS
     redacted: frozenset[str] = frozenset()
+    funds: tuple[tuple[str, tuple[Amounts, tuple[str, ...]]], ...] = ()
+    """By skill, what a start reserves, and the budgets of the agent."""
 
     def spec(self) -> AgentSpec:
         """The value that registration takes."""
@@ -204,6 +211,7 @@ class Team:
             terms=dict(self.terms),
             versions={"sum": self.version} if self.version else {},
             redacted=self.redacted,
+            funds=dict(self.funds),
         )
 
 
@@ -359,13 +367,64 @@ class Pool:
         return self.call(task_scripts.wake(self.keys, task_id))
 
     def answer(
-        self, task_id: str, value: str = "true", *, number: int = 1, actor: str = "ada"
+        self, task_id: str, value: str = "true", *, number: int = 1, actor: str = "ada", grant: str = ""
     ) -> task_scripts.Answered:
         """Run answer; the value is JSON."""
         call = task_scripts.answer(
-            self.keys, id_=task_id, number=number, value=value, actor=actor, max_wait_s=MAX_WAIT_S
+            self.keys, id_=task_id, number=number, value=value, actor=actor, max_wait_s=MAX_WAIT_S, grant=grant
         )
         return self.call(call)
+
+    def set_budget(self, name: str = "b", **changes: Any) -> control_scripts.AppendReply:
+        """Give the command that sets a budget."""
+        return self.append(SetBudget(budget=name, **changes))[0]
+
+    def budget(self, name: str = "b") -> dict[str, tuple[int | None, ...]]:
+        """Limit, spent and held of a budget."""
+        fields = ("limit", "spent", "held")
+        stored = self.execute("HMGET", self.keys.budget(name), *fields)
+        return {
+            field: tuple(None if word == "-" else int(word) for word in read_text(text).split())
+            for field, text in zip(fields, stored, strict=True)
+        }
+
+    def reserve(
+        self, delivery: Delivery, number: int = 1, *, last: bool = False, **amounts: float
+    ) -> budget_scripts.Reserved:
+        """Run reserve."""
+        call = budget_scripts.reserve(
+            self.keys,
+            id_=delivery.task_id,
+            generation=delivery.generation,
+            number=number,
+            amounts=parse_amounts(amounts),
+            last=last,
+        )
+        return self.call(call)
+
+    def settle(self, delivery: Delivery, number: int = 1, *, lost: bool = False, **amounts: float) -> str:
+        """Run settle."""
+        call = budget_scripts.settle(
+            self.keys,
+            id_=delivery.task_id,
+            generation=delivery.generation,
+            number=number,
+            amounts=None if lost else parse_amounts(amounts),
+        )
+        return self.call(call).status
+
+    def sweep(self, name: str = "b", first: int = 0, limit: int = 100) -> budget_scripts.Swept:
+        """Run sweep once."""
+        return self.call(budget_scripts.sweep(self.keys, name=name, first=first, limit=limit))
+
+    def sweep_all(self, name: str = "b", limit: int = 100) -> int:
+        """Run sweep until nothing is left; the number of tasks that it moved."""
+        moved, first, left, calls = 0, 0, True, 0
+        while left:
+            done = self.sweep(name, first, limit)
+            moved, first, left, calls = moved + done.moved, done.next_first, done.left, calls + 1
+            assert calls < 1000
+        return moved
 
     def effect(
         self,
@@ -650,12 +709,13 @@ class Pool:
         issued = Issued(VERSION, id_ or new_task_id(), made, "ann@desk", "why", since_ms, since_ms + valid_ms, epoch)
         packed = pack_issued(issued)
         rate = parse_rate(command.rate) if isinstance(command, SetLimit) else None
+        budget = command.definition if isinstance(command, SetBudget) else None
         call = control_scripts.append(
             self.keys,
             issued=issued,
             packed=packed,
             signature=Signer(secret, "", self.keys.root).sign(packed),
-            changes=[control_scripts.ChangeRow.of(slot, mark, rate) for slot, mark in command.changes],
+            changes=[control_scripts.ChangeRow.of(slot, mark, rate, budget) for slot, mark in command.changes],
             job=command.job,
             per_minute=per_minute,
             token=token,

@@ -204,6 +204,24 @@ def play_shares(pool: Pool) -> None:
         assert pool.deliver("w2") == []
         pool.end(held)
     pool.append(DeleteShare(key="k x"))
+    play_budgets(pool)
+
+
+def play_budgets(pool: Pool) -> None:
+    """One of two tasks of a budget starts; it spends, and the other one waits until its end leaves room."""
+    pool.set_budget("b", usd=1)
+    pool.put(row(budget="b"))
+    (held,) = pool.deliver("w2")
+    assert pool.reserve(held, 1, usd=1).status == "granted"
+    pool.put(row(budget="b"))
+    assert pool.deliver("w2") == []
+    pool.settle(held, 1, usd=0.5)
+    pool.reserve(held, 2, usd=0.25)
+    pool.end(held)
+    assert pool.sweep_all("b") == 1
+    (held,) = pool.deliver("w2")
+    pool.reserve(held, 1, usd=0.1)
+    pool.end(held)
 
 
 def play_suspects(pool: Pool) -> None:

@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from orchestrator.agent_state.states import AgentState
+from orchestrator.budgets import scripts as budget_scripts
+from orchestrator.budgets.queries import read_budgets
 from orchestrator.chat.chat import Chat
 from orchestrator.client.shared_config import SharedConfig
 from orchestrator.core.errors import (
@@ -20,6 +22,7 @@ from orchestrator.core.errors import (
     WaitCycle,
 )
 from orchestrator.core.formats import Feature
+from orchestrator.core.reading import read_text
 from orchestrator.limits.limits import Limits
 from orchestrator.memory.memory import Memory
 from orchestrator.services import bind_scope
@@ -33,13 +36,17 @@ from orchestrator.workers.effects import EffectCalls, EffectRecord
 from orchestrator.workers.joining import MOST_JOINERS, JoinCalls, JoinRecord, StoredJoin
 from orchestrator.workers.once import OnceCalls, OnceResults
 from orchestrator.workers.pausing import AttemptPausing
+from orchestrator.workers.spending import FundsAccess, Spending
 from orchestrator.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from orchestrator.budgets.model import BudgetState
+    from orchestrator.budgets.scripts import Reserved, Settled
     from orchestrator.client.client import Orchestrator
     from orchestrator.client.handle import TaskHandle
+    from orchestrator.core.amounts import Amounts
     from orchestrator.locks.attempt import AttemptLocks
     from orchestrator.locks.execution import LockMode
     from orchestrator.memory.owner import MemoryOwner
@@ -59,8 +66,8 @@ JOINED_AT_ONCE: Final = 500
 """Tasks that one call reads or registers."""
 
 
-class TaskRecordAccess(AnswerSource, OnceResults, EffectRecord, JoinRecord, Protocol):
-    """Answers, kept results, effects and joins in the record of a task."""
+class TaskRecordAccess(AnswerSource, OnceResults, EffectRecord, JoinRecord, FundsAccess, Protocol):
+    """Answers, kept results, effects, joins and budgets in the record of a task."""
 
 
 class Resources:
@@ -145,6 +152,11 @@ class Resources:
     def effects(self) -> EffectCalls:
         """Calls that are begun at most once."""
         return EffectCalls(self.record, self.asking)
+
+    @cached_property
+    def spending(self) -> Spending:
+        """Calls that spend the budgets of the task."""
+        return Spending(self.record, self.asking)
 
     @property
     def locks(self) -> AttemptLocks:
@@ -300,6 +312,39 @@ class AttemptRecord:
             case "changed":
                 return None
         return done.value
+
+    async def reserve(self, number: int, amounts: Amounts, *, last: bool) -> Reserved:
+        """Take amounts from all budgets, or from none; see `FundsAccess`."""
+        delivery, services = self._delivery, self._services
+        call = budget_scripts.reserve(
+            services.keys,
+            id_=delivery.task_id,
+            generation=delivery.generation,
+            number=number,
+            amounts=amounts,
+            last=last,
+        )
+        found = await services.store.call(call, retry_for_s=services.settings.redis.command_timeout_s)
+        if found.status == "stale":
+            raise Fenced(delivery.task_id)
+        return found
+
+    async def settle_call(self, number: int, amounts: Amounts | None) -> Settled:
+        """Book what a call has used; see `FundsAccess`. The end of an attempt that lost its task has booked it."""
+        delivery, services = self._delivery, self._services
+        call = budget_scripts.settle(
+            services.keys, id_=delivery.task_id, generation=delivery.generation, number=number, amounts=amounts
+        )
+        return await services.store.call(call, retry_for_s=services.settings.redis.command_timeout_s)
+
+    async def load_budgets(self) -> list[BudgetState]:
+        """Read the budgets of the attempt; see `FundsAccess`."""
+        record, store = await self._read("budget", "funds"), self._services.store
+        texts = [read_text(record.field(name) or b"") for name in ("budget", "funds")]
+        names = list(dict.fromkeys(" ".join(texts).split()))
+        retry_for_s = self._services.settings.redis.command_timeout_s
+        found = await store.read_with_retry(lambda: read_budgets(store, names), retry_for_s=retry_for_s)
+        return [state for state in found.values() if not isinstance(state, str)]
 
     async def load_question(self, number: int) -> Question | None:
         """Read a question and its answer; see `EffectRecord`."""

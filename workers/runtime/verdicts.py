@@ -11,6 +11,7 @@ import msgspec
 
 from orchestrator.core.errors import (
     AskExpired,
+    BudgetExhausted,
     ChildFailed,
     EffectChanged,
     EffectUnknown,
@@ -168,6 +169,9 @@ def failed(
         if failure.deadlock:
             return rejected(str(failure))
         return Verdict(VerdictKind.SNOOZE, delay_ms=randint(*OCCUPIED_DELAY_MS), reason=one_line(str(failure)))
+    if isinstance(failure, BudgetExhausted):
+        # Another attempt would not find more room; the operator retries the task when there is.
+        return Verdict(VerdictKind.DEAD, traceback_of(raised, redact=redact), reason=one_line(f"budget: {failure}"))
     if isinstance(failure, (AskExpired, EffectChanged, EffectUnknown, JoinTimeout)):
         # Another attempt would end the same way, unless a person acts.
         return Verdict(VerdictKind.DEAD, traceback_of(raised, redact=redact), reason=reason)

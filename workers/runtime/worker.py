@@ -23,7 +23,7 @@ from orchestrator.agents.failed_starts import forget_failed_starts, record_faile
 from orchestrator.agents.registrations import SIGNATURE
 from orchestrator.control.signing import signer_of
 from orchestrator.core.errors import ConfigError, FormatMismatch, ServerUnavailable, StoreError
-from orchestrator.core.formats import FORMAT, program_version
+from orchestrator.core.formats import FORMAT, Feature, program_version
 from orchestrator.core.hangup import Terminal
 from orchestrator.core.ids import new_worker_id
 from orchestrator.core.live_settings import LiveSettings
@@ -461,10 +461,13 @@ class Worker:
             about["key"] = signer.key
             about[f"{SIGNATURE}{agent.name}"] = signer.sign_registration(self.id, agent.name, slots)
         known_limits = {name: parse_rate(rate) for name, rate in live.current.limits.items()}
+        spec = agent.spec(known_limits)
+        if spec.funds:
+            await self._services.store.require(Feature.BUDGETS)
         call = registry.register(
             self._services.keys,
             worker=self.id,
-            spec=agent.spec(known_limits),
+            spec=spec,
             slots=slots,
             backlog=self._throughputs[agent.name].backlog,
             about=about,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from orchestrator.budgets.scripts import Reserved, Settled
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.payload import decode_json, encode_json
 from orchestrator.tasks.model import Question
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle
     from orchestrator.tasks.queries import TaskOutcome
     from orchestrator.tasks.scripts import JoinTerms
+    from orchestrator.budgets.model import BudgetState
+    from orchestrator.core.amounts import Amounts
 
 ScriptedAnswers: TypeAlias = Mapping[str, Any] | Sequence[Any] | Callable[[str], Any]
 """Answers to questions: a mapping by text, a list in order, or a function of the text. A `TimeoutError` in place of an
@@ -111,6 +114,17 @@ class ScriptedRecord:
 
     async def cancel_tasks(self, ids: Sequence[str], reason: str) -> None:
         """Do nothing: the children are not there."""
+    async def reserve(self, number: int, amounts: Amounts, *, last: bool) -> Reserved:  # noqa: ARG002
+        """Grant every call: the task has no budget."""
+        return Reserved("none")
+
+    async def settle_call(self, number: int, amounts: Amounts | None) -> Settled:  # noqa: ARG002
+        """Book nothing: the task has no budget."""
+        return Settled("none", ())
+
+    async def load_budgets(self) -> list[BudgetState]:
+        """Return no budget."""
+        return []
 
     async def load_result(self, name: str) -> bytes | None:
         """Return the result of this name, or None."""

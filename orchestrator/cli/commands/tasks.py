@@ -187,7 +187,20 @@ async def show(
         record["snoozes"] = found.snoozes or None
         if found.parent is None:
             record["root"], record["depth"] = None, None
-    named = ("why", "worker", "session", "tags", "key", "lane", "fair", "parent", "root", "depth", "trace_id")
+    named = (
+        "why",
+        "worker",
+        "session",
+        "tags",
+        "key",
+        "lane",
+        "fair",
+        "budgets",
+        "parent",
+        "root",
+        "depth",
+        "trace_id",
+    )
     optional = (
         *named,
         "stored_args",

@@ -31,6 +31,8 @@ Arguments = Annotated[
     ),
 ]
 
+_LISTS: Final = (Sequence[str], str | Sequence[str] | None)
+"""Types of options that may be repeated."""
 _READERS: Final[dict[Any, Callable[[str, str], Any]]] = {
     Duration | None: inputs.duration_s,
     datetime | None: inputs.moment,
@@ -72,7 +74,7 @@ def _read(each: Option, value: Any) -> Any:
 
 def _parameter(named: tuple[str, Option]) -> Parameter:
     name, each = named
-    many = each.type == Sequence[str]
+    many = each.type in _LISTS
     described = option(each.flag, metavar=each.metavar or None, many=many, help=_help(each))
     type_ = tuple[str, ...] if many else str if each.type in _READERS else each.type
     annotation: Any = Annotated[type_ if many else type_ | None, described]
@@ -84,4 +86,4 @@ def _help(each: Option) -> str:
     text = each.text.replace("`", "")
     if each.metavar in examples:
         text = f"{text.removesuffix('.')} ({examples[each.metavar]})."
-    return f"{text} May be repeated." if each.type == Sequence[str] else text
+    return f"{text} May be repeated." if each.type in _LISTS else text

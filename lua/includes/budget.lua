@@ -1,0 +1,447 @@
+-- Budgets: limits of what tasks spend, in four units, which are counted in millionths (protocol rule 38).
+-- `budget:B` has limit, spent and held. `holds:B` has what each attempt holds, `holding:B` until when this needs no look.
+--@include time: integer
+--@include key: has_type
+--@include notify: notify_supervisor
+--@include record: read_task
+
+-- The units, in the order of all amounts.
+local unit_names = {'usd','tokens','calls','seconds'}
+
+-- Nothing of each unit.
+local nothing = {0,0,0,0}
+
+-- The largest amount.
+local most_amount = 9007199254740991
+
+-- A hold of an attempt needs no look for this long.
+local hold_ms = 60000
+
+-- Returns the key of the tasks that wait for a budget.
+local function waiting_key(pool, name)
+  return pool .. ':held:' .. 'budget:' .. name
+end
+
+-- Returns a collector for the budgets that one call reads and changes; `flush_budgets` stores it.
+local function start_budgets(now)
+  return {now = now, now_ms = math.floor(now / 1000), due = integer(math.floor(now / 1000) + hold_ms), types = {}, found = {}, lists = {}}
+end
+
+-- Returns four amounts of a text; false for one that is `-`, and nil for a text that is none of four amounts.
+local function parse_amounts(text)
+  local usd, tokens, calls, seconds = string.match(text or '', '^(%S+) (%S+) (%S+) (%S+)$')
+  local amounts = {usd, tokens, calls, seconds}
+  for i = 1, 4 do
+    local word = amounts[i]
+    if word == '-' then
+      amounts[i] = false
+    elseif not word or #word > 16 or string.find(word, '%D') then
+      return nil
+    else
+      amounts[i] = tonumber(word)
+    end
+  end
+  return amounts
+end
+
+-- Returns four amounts of a text that has no limits: each is a number.
+local function whole_amounts(text)
+  local amounts = parse_amounts(text) or {}
+  for i = 1, 4 do amounts[i] = amounts[i] or 0 end
+  return amounts
+end
+
+-- Returns amounts as text.
+local function format_amounts(amounts)
+  local usd, tokens, calls, seconds = amounts[1], amounts[2], amounts[3], amounts[4]
+  if usd and tokens and calls and seconds then return string.format('%.0f %.0f %.0f %.0f', usd, tokens, calls, seconds) end
+  local words = {}
+  for i = 1, 4 do words[i] = amounts[i] and integer(amounts[i]) or '-' end
+  return table.concat(words, ' ')
+end
+
+-- Returns the budgets of an attempt: those of its task, and those that its agent names (`funds`).
+local function list_budgets(known, budget, funds)
+  local text = budget
+  if funds then text = (budget or '') .. ' ' .. funds end
+  if not text then return {} end
+  local names = known.lists[text]
+  if not names then
+    local seen = {}
+    names = {}
+    for name in string.gmatch(text, '%S+') do
+      if not seen[name] then
+        seen[name] = true
+        names[#names + 1] = name
+      end
+    end
+    known.lists[text] = names
+  end
+  return names
+end
+
+-- Returns a budget as the call has read and changed it. `closed` says why nothing may be taken from it: `undefined`, or
+-- `damaged` for keys of another type and values that no program stores. A new day of a budget by day begins with nothing
+-- spent, after any number of days; what attempts hold stays held.
+local function read_budget(pool, known, name)
+  local budget = known.found[name]
+  if budget then return budget end
+  budget = {name = name}
+  known.found[name] = budget
+  local budget_key, types = pool .. ':budget:' .. name, known.types
+  local sound = has_type(types, budget_key, 'hash') and has_type(types, pool .. ':holds:' .. name, 'hash')
+    and has_type(types, pool .. ':holding:' .. name, 'zset')
+  if not sound then
+    budget.closed = 'damaged'
+    return budget
+  end
+  local stored = redis.call('HMGET', budget_key, 'limit', 'spent', 'held', 'per', 'day', 'lost', 'soft', 'at_hard')
+  if not stored.limit then
+    budget.closed = 'undefined'
+    return budget
+  end
+  local limit, spent, held = parse_amounts(stored.limit), parse_amounts(stored.spent), parse_amounts(stored.held)
+  budget.limit, budget.spent, budget.held = limit, spent, held
+  budget.lost, budget.soft, budget.at_hard, budget.per = stored.lost, stored.soft, stored.at_hard, stored.per
+  if not (limit and spent and spent[1] and spent[2] and spent[3] and spent[4]
+    and held and held[1] and held[2] and held[3] and held[4]) then
+    budget.closed = 'damaged'
+    return budget
+  end
+  if stored.per == 'day' then
+    local day = math.floor(known.now / 86400000000)
+    local before = tonumber(stored.day)
+    budget.day = before
+    -- A clock that steps back opens no earlier day.
+    if not before or day > before then
+      budget.spent, budget.day, budget.changed = {0, 0, 0, 0}, day, true
+    end
+  end
+  return budget
+end
+
+-- Returns why a budget has no room for amounts, nil if it has: the reason of `closed`, `overspent` (more is spent and held
+-- than the limit), `above` (they exceed the limit), or `room`. `drawn` of them is held already. Without an amount of a unit some
+-- of it must be left, if `starts`.
+local function lacks(budget, need, drawn, starts)
+  if budget.closed then return budget.closed end
+  local limit, spent, held, reason = budget.limit, budget.spent, budget.held, nil
+  for i = 1, 4 do
+    local most = limit[i]
+    if most then
+      local used = spent[i] + held[i]
+      if need[i] > most then return 'above' end
+      if used > most then
+        reason = 'overspent'
+      elseif used + need[i] - drawn[i] > most or (starts and need[i] == 0 and used >= most) then
+        reason = reason or 'room'
+      end
+    end
+  end
+  return reason
+end
+
+-- Returns whether a hand-back turn may take amounts: 5 % of each limit, beyond the limit.
+local function lacks_last(budget, need, drawn)
+  if budget.closed then return budget.closed end
+  for i = 1, 4 do
+    local most = budget.limit[i]
+    if most and need[i] > 0 then
+      local twentieth = math.floor(most / 20)
+      if need[i] > twentieth or budget.spent[i] + budget.held[i] + need[i] - drawn[i] > most + twentieth then return 'last' end
+    end
+  end
+  return nil
+end
+
+-- Reads what an attempt holds of a budget: `open` has amounts by number, 0 for those of its start; all numbers up to `base`,
+-- and those in `done`, are settled.
+local function parse_hold(text)
+  local hold = {base = 0, open = {}, done = {}, count = 0}
+  if not text then return hold end
+  hold.base = tonumber(string.match(text, '^%d+')) or 0
+  for number, amounts in string.gmatch(text, ';(%d+)([^;]*)') do
+    if amounts == '' then
+      hold.done[tonumber(number)] = true
+    else
+      hold.open[tonumber(number)] = whole_amounts(string.sub(amounts, 2))
+      hold.count = hold.count + 1
+    end
+  end
+  return hold
+end
+
+-- Returns what an attempt holds as text.
+local function format_hold(hold)
+  local parts = {integer(hold.base)}
+  for number, amounts in pairs(hold.open) do parts[#parts + 1] = integer(number) .. ' ' .. format_amounts(amounts) end
+  for number in pairs(hold.done) do parts[#parts + 1] = integer(number) end
+  return table.concat(parts, ';')
+end
+
+-- Notes that a number of an attempt is settled.
+local function close_number(hold, number)
+  hold.open[number], hold.done[number] = nil, true
+  while hold.done[hold.base + 1] do
+    hold.base = hold.base + 1
+    hold.done[hold.base] = nil
+  end
+end
+
+-- Adds amounts to what a budget holds; `by` is 1 or -1.
+local function add_held(budget, amounts, by)
+  local held = budget.held
+  for i = 1, 4 do held[i] = math.min(most_amount, math.max(0, held[i] + by * amounts[i])) end
+  budget.changed = true
+  if by < 0 then budget.freed = true end
+end
+
+-- Adds amounts to what was spent of a budget.
+local function add_spent(budget, amounts)
+  local spent = budget.spent
+  for i = 1, 4 do spent[i] = math.min(most_amount, spent[i] + amounts[i]) end
+  budget.changed = true
+end
+
+-- Collects the hold of an attempt for `flush_budgets`: text and ms; without text the attempt holds nothing more.
+local function store_hold(budget, member, text, due_ms)
+  local set, due, gone = budget.set, budget.due, budget.gone
+  if not set then
+    set, due, gone = {}, {}, {}
+    budget.set, budget.due, budget.gone = set, due, gone
+  end
+  if not text then
+    gone[#gone + 1] = member
+    return
+  end
+  local n = #set
+  set[n + 1], set[n + 2] = member, text
+  due[n + 1], due[n + 2] = due_ms, member
+end
+
+-- Takes the amounts of a start from all budgets of an attempt, or from none. Returns the first budget without room, and why;
+-- nil if they are taken. Amounts of nothing hold nothing. `need.text` is what each hold of these amounts says.
+local function take_start(pool, known, names, need, id, generation)
+  for i = 1, #names do
+    local budget = known.found[names[i]] or read_budget(pool, known, names[i])
+    local reason = lacks(budget, need, nothing, true)
+    if reason then return names[i], reason end
+  end
+  if need == nothing then return nil end
+  need.text = need.text or '0;0 ' .. format_amounts(need)
+  local member = id .. ':' .. generation
+  for i = 1, #names do
+    local budget = known.found[names[i]]
+    local held = budget.held
+    for j = 1, 4 do held[j] = held[j] + need[j] end
+    budget.changed = true
+    store_hold(budget, member, need.text, known.due)
+  end
+  return nil
+end
+
+-- Returns amounts and budgets that an agent reserves for a skill, or nil. Of `funds` a line has a skill, four amounts, and
+-- budgets that the agent names.
+local function reserve_of(agent, skill)
+  local reserves = agent.reserves
+  if not reserves then
+    reserves = {}
+    for named, amounts, budgets in string.gmatch(agent.funds, '(%S+) (%S+ %S+ %S+ %S+)([^\n]*)') do
+      local need, any = whole_amounts(amounts), false
+      for i = 1, 4 do any = any or need[i] > 0 end
+      reserves[named] = {any and need or nothing, budgets ~= '' and string.sub(budgets, 2) or false}
+    end
+    agent.reserves = reserves
+  end
+  return reserves[skill]
+end
+
+-- Takes what the start of a task reserves from all its budgets. Returns the scope of the first budget without room, or nil:
+-- the task may start. `task` has budget, funds, unfunded and skill; without one the queue has it.
+local function refusing_budget(pool, ending, agent, id, task, queue, generation)
+  local known = ending.budgets
+  if not known then
+    known = start_budgets(ending.now)
+    ending.budgets = known
+  end
+  local need, funds = nothing, false
+  if agent.funds then
+    local reserve = reserve_of(agent, task.skill or string.match(queue, 'skill:(.*)$'))
+    if reserve then need, funds = reserve[1], reserve[2] end
+  end
+  local names = known.lists[task.budget]
+  if funds or not names then names = list_budgets(known, task.budget, funds) end
+  local refusing = not task.unfunded and take_start(pool, known, names, need, id, generation)
+  if refusing then
+    redis.call('HSET', pool .. ':task:' .. id, 'need', refusing .. ' ' .. format_amounts(need))
+    return 'budget:' .. refusing
+  end
+  -- The end of the attempt books what it holds of the budgets of its agent, too.
+  if funds and funds ~= task.funds then redis.call('HSET', pool .. ':task:' .. id, 'funds', funds) end
+  if task.funds and not funds then redis.call('HDEL', pool .. ':task:' .. id, 'funds') end
+  return nil
+end
+
+-- Books one hold of an attempt that has ended. A start that spent nothing is free, unless the attempt died. What a call had
+-- taken, and the attempt did not settle, is lost, because the call may have been made: the budget says whether that is spent.
+local function book_hold(budget, member, text, died)
+  local hold, lost = parse_hold(text), budget.lost ~= 'free'
+  for number, amounts in pairs(hold.open) do
+    if lost and (number > 0 or died) then add_spent(budget, amounts) end
+    add_held(budget, amounts, -1)
+  end
+  store_hold(budget, member, nil)
+end
+
+-- Books what an attempt holds of its budgets, because it ends. `ending` keeps the collector.
+local function end_spending(pool, ending, id, generation, budget, funds, died)
+  local known = ending.budgets
+  if not known then
+    known = start_budgets(ending.now)
+    ending.budgets = known
+  end
+  local names, member = list_budgets(known, budget, funds), id .. ':' .. generation
+  for i = 1, #names do
+    local one = read_budget(pool, known, names[i])
+    local text = not one.closed and redis.call('HGET', pool .. ':holds:' .. names[i], member)
+    if text then book_hold(one, member, text, died) end
+  end
+end
+
+-- Takes expired holds of a budget, at most `limit`. An attempt that runs keeps its hold for another minute; that of another
+-- one is booked as that of a dead attempt. Returns how many holds it looked at.
+local function book_expired(pool, known, budget, limit)
+  local members = redis.call('ZRANGE', pool .. ':holding:' .. budget.name, '-inf', integer(known.now_ms), 'BYSCORE', 'LIMIT', 0, limit)
+  for i = 1, #members do
+    local member = members[i]
+    local id, generation = string.match(member, '^(.*):(%d+)$')
+    local text = redis.call('HGET', pool .. ':holds:' .. budget.name, member)
+    local task_key = pool .. ':task:' .. (id or '')
+    if not has_type(known.types, task_key, 'hash') then task_key = pool .. ':task:' end
+    local task = read_task(task_key, 'state', 'gen')
+    if text and task.state == 'assigned' and task.gen == generation then
+      store_hold(budget, member, text, known.due)
+    else
+      book_hold(budget, member, text or '0', true)
+    end
+  end
+  return #members
+end
+
+-- Returns a budget as a command defines it: usd tokens calls seconds soft per at_hard lost, `=` for what stays as it is.
+local function changed_budget(pool, known, name, definition)
+  local words = {}
+  for word in string.gmatch(definition, '%S+') do words[#words + 1] = word end
+  local budget = read_budget(pool, known, name)
+  local is_new = budget.closed == 'undefined'
+  local limit = {}
+  for i = 1, 4 do
+    if words[i] == '=' then
+      limit[i] = budget.limit and budget.limit[i] or false
+    else
+      limit[i] = tonumber(words[i]) or false
+    end
+  end
+  local function kept(word, before)
+    if word == '=' then return before end
+    return word ~= '-' and word or false
+  end
+  return budget, is_new, limit, kept(words[5], budget.soft), kept(words[6], budget.per), kept(words[7], budget.at_hard), kept(words[8], budget.lost)
+end
+
+-- Returns why a command may not define a budget so, or nil: `damaged`, or `below` with the unit and what is spent of it. A
+-- budget that begins to count by day, or ends it, begins with nothing spent.
+local function refuses_budget(pool, known, name, definition)
+  if not has_type(known.types, pool .. ':budgets', 'set') then return 'damaged' end
+  local budget, is_new, limit, _, per = changed_budget(pool, known, name, definition)
+  if budget.closed and not is_new then return 'damaged' end
+  for i = 1, (is_new or per ~= budget.per) and 0 or 4 do
+    if limit[i] and limit[i] < budget.spent[i] then return 'below', unit_names[i] .. ' ' .. integer(budget.spent[i]) end
+  end
+  return nil
+end
+
+-- Defines a budget, or changes what the command names of it.
+local function set_budget(pool, known, name, definition)
+  local budget, is_new, limit, soft, per, at_hard, lost = changed_budget(pool, known, name, definition)
+  local budget_key = pool .. ':budget:' .. name
+  local anew = is_new or per ~= budget.per
+  redis.call('HSET', budget_key, 'limit', format_amounts(limit))
+  if is_new then redis.call('HSET', budget_key, 'held', '0 0 0 0') end
+  if anew or budget.changed then
+    redis.call('HSET', budget_key, 'spent', '0 0 0 0', 'day', integer(math.floor(known.now / 86400000000)))
+  end
+  local words = {soft = soft, per = per, at_hard = at_hard, lost = lost}
+  for field, word in pairs(words) do
+    if word then redis.call('HSET', budget_key, field, word) else redis.call('HDEL', budget_key, field) end
+  end
+  redis.call('SADD', pool .. ':budgets', name)
+  notify_supervisor(pool, 'budgets')
+end
+
+-- Returns whether attempts hold amounts of a budget, or tasks wait for it.
+local function in_use(pool, name)
+  local held_key = waiting_key(pool, name)
+  return redis.call('EXISTS', pool .. ':holds:' .. name, held_key) > 0
+end
+
+-- Deletes a budget.
+local function delete_budget(pool, name)
+  redis.call('UNLINK', pool .. ':budget:' .. name, pool .. ':holding:' .. name)
+  redis.call('SREM', pool .. ':budgets', name)
+end
+
+-- Adds amounts to the limits that a budget has, because a person granted them.
+local function raise_limit(pool, known, name, amounts)
+  local budget = read_budget(pool, known, name)
+  if budget.closed then return end
+  for i = 1, 4 do
+    if budget.limit[i] then budget.limit[i] = math.min(most_amount, budget.limit[i] + amounts[i]) end
+  end
+  redis.call('HSET', pool .. ':budget:' .. name, 'limit', format_amounts(budget.limit))
+  notify_supervisor(pool, 'budgets')
+end
+
+-- Stores what a call has changed of budgets, and notifies supervisors of those that have room for tasks that wait for it.
+local function flush_budgets(pool, known)
+  local freed = false
+  for name, budget in pairs(known.found) do
+    local set, gone = budget.set, budget.gone
+    if set then
+      local holds_key, holding_key = pool .. ':holds:' .. name, pool .. ':holding:' .. name
+      for first = 1, #set, 1000 do
+        local last = math.min(first + 999, #set)
+        redis.call('HSET', holds_key, unpack(set, first, last))
+        redis.call('ZADD', holding_key, unpack(budget.due, first, last))
+      end
+      for first = 1, #gone, 1000 do
+        local last = math.min(first + 999, #gone)
+        redis.call('HDEL', holds_key, unpack(gone, first, last))
+        redis.call('ZREM', holding_key, unpack(gone, first, last))
+      end
+    end
+    if budget.changed then
+      local budget_key = pool .. ':budget:' .. name
+      redis.call('HSET', budget_key, 'spent', format_amounts(budget.spent), 'held', format_amounts(budget.held))
+      if budget.day then redis.call('HSET', budget_key, 'day', integer(budget.day)) end
+    end
+    if budget.freed and not freed then
+      local held_key = waiting_key(pool, name)
+      freed = redis.call('EXISTS', held_key) == 1
+    end
+  end
+  if freed then notify_supervisor(pool, 'budgets') end
+end
+
+-- Returns the state of budgets for the worker: name, limit, spent, held, soft, at_hard, per.
+local function show_budgets(known, names)
+  local shown = {}
+  for i = 1, #names do
+    local one = known.found[names[i]]
+    if one and not one.closed then
+      shown[#shown + 1] = {names[i], format_amounts(one.limit), format_amounts(one.spent), format_amounts(one.held),
+        one.soft or '', one.at_hard or 'stop', one.per or ''}
+    end
+  end
+  return shown
+end

@@ -1,0 +1,1 @@
+"""Budgets: what tasks may spend of money, tokens, calls and seconds."""

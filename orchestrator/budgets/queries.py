@@ -1,0 +1,73 @@
+"""Reads budgets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.budgets.model import SOFT, BudgetState
+from orchestrator.core.amounts import MOST, Amounts
+from orchestrator.core.errors import StoreError
+from orchestrator.core.reading import read_score, read_text, read_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.store.store import Store
+
+_FIELDS: Final = ("limit", "spent", "held", "soft", "at_hard", "per", "lost", "day")
+_DAY_S: Final = 86_400
+
+
+async def read_budgets(store: Store, names: Sequence[str]) -> dict[str, BudgetState | str]:
+    """Read budgets by name; in place of one that is not set or damaged, `undefined` or `damaged`.
+
+    Raises:
+        StoreError: Redis did not answer.
+    """
+    if not names:
+        return {}
+    commands: list[tuple[Any, ...]] = [("HMGET", store.keys.budget(name), *_FIELDS) for name in names]
+    time, *rows = await store.pipeline([("TIME",), *commands])
+    if isinstance(time, StoreError):
+        raise time
+    day = read_whole(time[0]) // _DAY_S
+    return {name: _read(name, row, day) for name, row in zip(names, rows, strict=True)}
+
+
+def _read(name: str, row: Any, day: int) -> BudgetState | str:
+    if isinstance(row, StoreError) or not isinstance(row, list):
+        return "damaged"
+    limit, spent, held, soft, at_hard, per, lost, stored_day = (read_text(word or b"") for word in row)
+    if not limit:
+        return "undefined"
+    try:
+        state = BudgetState(
+            name,
+            tuple(None if word == "-" else _whole(word) for word in _four(limit)),
+            Amounts(*map(_whole, _four(spent))),
+            Amounts(*map(_whole, _four(held))),
+            soft=read_score(soft, SOFT),
+            at_hard=at_hard or "stop",
+            per_day=per == "day",
+            lost=lost or "spent",
+        )
+    except ValueError:
+        return "damaged"
+    # A new day begins with nothing spent; the next call of a script stores it.
+    is_new_day = state.per_day and (not stored_day.isdigit() or day > read_whole(stored_day))
+    return replace(state, spent=Amounts()) if is_new_day else state
+
+
+def _four(text: str) -> list[str]:
+    words = text.split(" ")
+    if len(words) != 4:
+        raise ValueError(text)
+    return words
+
+
+def _whole(word: str) -> int:
+    number = read_whole(word, -1)
+    if not word.isascii() or not word.isdigit() or not 0 <= number <= MOST:
+        raise ValueError(word)
+    return number

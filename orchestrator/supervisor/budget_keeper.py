@@ -1,0 +1,86 @@
+"""Keeps budgets in order: books holds of dead attempts, and frees tasks that wait for room.
+
+A notification and each sweep look at the budgets that hold something, or for which tasks wait.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from orchestrator.budgets import scripts
+from orchestrator.core.backoff import Pauses
+from orchestrator.core.errors import ServerRefused, StoreError
+from orchestrator.core.live_settings import sweep_s
+from orchestrator.core.log import get_logger
+from orchestrator.core.reading import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from orchestrator.core.turns import LoopTurn
+    from orchestrator.core.wakeups import Wakeup
+    from orchestrator.services import Services
+
+BATCH: Final = 500
+"""Budgets that one pipeline looks at."""
+_log = get_logger(__name__)
+
+
+class BudgetKeeper:
+    """Calls `sweep` for each budget in use.
+
+    Args:
+        services: of the pool.
+        wakeup: told when a budget may have room.
+    """
+
+    def __init__(self, services: Services, wakeup: Wakeup) -> None:
+        self._services, self._wakeup = services, wakeup
+        self._pauses = Pauses()
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        with self._services.watch_loop("budget_keeper", waits_s=sweep_s) as turn:
+            while True:
+                turn.record()
+                try:
+                    await self._sweep_all(turn)
+                    self._pauses.reset()
+                except StoreError as failure:
+                    _log.failure("budget_sweep_failed", error=failure)
+                    await anyio.sleep(self._pauses.next_s(failure))
+                await self._wakeup.wait(sweep_s(self._services.settings))
+
+    async def _sweep_all(self, turn: LoopTurn) -> None:
+        async for name in self._in_use():
+            try:
+                await self._sweep(name, turn)
+            except ServerRefused as refusal:
+                # A damaged key of one budget must not keep the others from being looked at.
+                _log.error("budget_sweep_refused", budget=name, error=str(refusal))
+
+    async def _in_use(self) -> AsyncIterator[str]:
+        """Yield the budgets of which attempts hold something, or for which tasks wait."""
+        store, keys = self._services.store, self._services.keys
+        if not (listed := await store.execute("SMEMBERS", keys.budgets)):
+            return
+        known = sorted(map(read_text, listed))
+        for at in range(0, len(known), BATCH):
+            names = known[at : at + BATCH]
+            asked = [("EXISTS", keys.holding(name), keys.held(keys.budget_scope(name))) for name in names]
+            for name, count in zip(names, await store.pipeline(asked), strict=True):
+                if isinstance(count, StoreError):
+                    raise count
+                if count:
+                    yield name
+
+    async def _sweep(self, name: str, turn: LoopTurn) -> None:
+        first, left = 0, True
+        while left:
+            turn.record()
+            done = await self._services.store.call(scripts.sweep(self._services.keys, name=name, first=first))
+            first, left = done.next_first, done.left
+            if done.moved:
+                _log.debug("budget_freed_tasks", budget=name, count=done.moved)

@@ -1,0 +1,245 @@
+"""lua/budgets/reserve.lua and settle.lua: calls that spend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.core.amounts import MICRO, Amounts
+from orchestrator.tasks.model import VerdictKind
+from tests.lua.pool import Team, row
+
+if TYPE_CHECKING:
+    from orchestrator.tasks.model import Delivery
+    from tests.lua.pool import Pool
+
+pytestmark = pytest.mark.every_server
+
+
+def usd(pool: Pool, name: str = "b") -> tuple[float, float]:
+    """Spent and held dollars of a budget."""
+    found = pool.budget(name)
+    return (found["spent"][0] or 0) / MICRO, (found["held"][0] or 0) / MICRO
+
+
+def start(pool: Pool, *names: str, limit: float = 1.0, lost: str | None = None) -> Delivery:
+    """An attempt of a task with budgets of a dollar each."""
+    for name in names:
+        assert pool.set_budget(name, usd=limit, lost=lost).status == "accepted"
+    pool.register()
+    pool.put(row(budget=" ".join(names)))
+    return pool.one()
+
+
+def test_a_call(pool: Pool) -> None:
+    """A call holds what it takes until it is settled; the budget then counts what it used, and nothing is held."""
+    delivery = start(pool, "b")
+    found = pool.reserve(delivery, usd=0.4)
+    assert (found.status, found.states[0].left) == ("granted", {"usd": 0.6})
+    assert usd(pool) == (0, 0.4)
+    assert pool.settle(delivery, usd=0.1) == "settled"
+    assert usd(pool) == (0.1, 0)
+
+
+def test_repeated_calls_count_once(pool: Pool) -> None:
+    """A reservation and a settlement that arrive twice, or late, change nothing the second time."""
+    delivery = start(pool, "b")
+    assert pool.reserve(delivery, 1, usd=0.4).status == "granted"
+    with pool.unchanged():
+        assert pool.reserve(delivery, 1, usd=0.4).status == "granted"
+    pool.reserve(delivery, 3, usd=0.1)
+    pool.settle(delivery, 3, usd=0.1)
+    pool.settle(delivery, 1, usd=0.4)
+    with pool.unchanged():
+        assert pool.settle(delivery, 1, usd=0.4) == "already"
+        assert pool.settle(delivery, 3, usd=0.4) == "already"
+        assert pool.settle(delivery, 2, usd=0.4) == "unknown"
+        assert pool.reserve(delivery, 1, usd=0.4).status == "settled"
+        assert pool.reserve(delivery, 3, usd=0.4).status == "settled"
+    assert usd(pool) == (0.5, 0)
+
+
+def test_several_budgets_grant_together(pool: Pool) -> None:
+    """All budgets of a task grant a call, or none does."""
+    delivery = start(pool, "b", "c")
+    pool.set_budget("c", usd=0.3)
+    with pool.unchanged():
+        found = pool.reserve(delivery, usd=0.4)
+    assert (found.status, found.budget, found.reason) == ("refused", "c", "above")
+    assert pool.reserve(delivery, usd=0.2).status == "granted"
+    assert usd(pool, "b") == usd(pool, "c") == (0, 0.2)
+    assert pool.reserve(delivery, 2, usd=0.2)[:3] == ("refused", "c", "room")
+
+
+def test_overspent(pool: Pool) -> None:
+    """A call that used more than it took is booked in full, and nothing starts until a higher limit covers it."""
+    delivery = start(pool, "b")
+    pool.reserve(delivery, 1, usd=0.5)
+    pool.settle(delivery, 1, usd=1.5)
+    found = pool.reserve(delivery, 2, calls=1)
+    assert (found.status, found.reason, found.states[0].overspent) == ("refused", "overspent", Amounts(usd=MICRO // 2))
+    pool.put(row(budget="b"))
+    assert pool.assign().count == 0
+    pool.set_budget(usd=2)
+    assert pool.sweep_all() == 1
+    assert pool.assign().count == 1
+    assert pool.reserve(delivery, 2, usd=0.5).status == "granted"
+
+
+@pytest.mark.parametrize(("lost", "spent"), [("spent", 0.4), ("free", 0.0)])
+def test_a_dead_attempt(pool: Pool, lost: str, spent: float) -> None:
+    """What an attempt held that died counts as spent, or is free, as the budget says."""
+    delivery = start(pool, "b", lost=lost)
+    pool.reserve(delivery, usd=0.4)
+    pool.abandon("w1")
+    assert usd(pool) == (spent, 0)
+    assert pool.settle(delivery, usd=0.1) == "stale"
+    assert pool.reserve(delivery, 2, usd=0.1).status == "stale"
+    assert pool.execute("EXISTS", pool.keys.holds("b"), pool.keys.holding("b")) == 0
+
+
+def test_an_unsettled_call_of_an_attempt_that_ended(pool: Pool) -> None:
+    """A call that nobody settled may have been made, so that it counts as that of a dead attempt."""
+    delivery = start(pool, "b")
+    pool.reserve(delivery, usd=0.4)
+    pool.end(delivery)
+    assert usd(pool) == (0.4, 0)
+
+
+@pytest.mark.parametrize(("verdict", "fields"), [
+    (VerdictKind.SUCCEEDED, {}), (VerdictKind.RETRY, {"payload": b"E"}), (VerdictKind.DEAD, {"payload": b"E"}),
+    (VerdictKind.SNOOZE, {"delay_ms": 10}), (VerdictKind.REQUEUE, {}), (VerdictKind.RELEASED, {}),
+    (VerdictKind.CANCELLED, {}),
+])  # fmt: skip
+def test_every_end_frees_the_start(pool: Pool, verdict: VerdictKind, fields: dict[str, object]) -> None:
+    """What the start of an attempt took is free again after each verdict, if no call used it."""
+    pool.set_budget(usd=1)
+    pool.register(team=Team(funds=(("sum", (Amounts(usd=MICRO // 4), ())),)))
+    pool.put(row(budget="b"))
+    delivery = pool.one()
+    assert usd(pool) == (0, 0.25)
+    pool.end(delivery, verdict, **fields)
+    assert usd(pool) == (0, 0)
+    assert pool.execute("EXISTS", pool.keys.holds("b"), pool.keys.holding("b")) == 0
+
+
+def test_a_death_and_a_cancel_settle_the_start(pool: Pool) -> None:
+    """A death books the start as the budget says; the cancel of an unread task frees it, as its requeue does."""
+    pool.set_budget(usd=1)
+    pool.register(team=Team(funds=(("sum", (Amounts(usd=MICRO // 4), ())),)))
+    (id_,) = pool.put(row(budget="b"))
+    pool.assign()
+    assert usd(pool) == (0, 0.25)
+    pool.cancel(id_)
+    assert usd(pool) == (0, 0)
+    pool.put(row(budget="b"))
+    pool.one()
+    pool.abandon("w1")
+    assert usd(pool) == (0.25, 0)
+
+
+def test_the_first_calls_use_the_start(pool: Pool) -> None:
+    """What the start took is used before more is taken, so that the first call always has room."""
+    pool.set_budget(usd=0.25)
+    pool.register(team=Team(funds=(("sum", (Amounts(usd=MICRO // 4), ())),)))
+    pool.put(row(budget="b"), row(budget="b"))
+    delivery = pool.one()
+    assert pool.reserve(delivery, 1, usd=0.1).status == "granted"
+    assert usd(pool) == (0, 0.25)
+    assert pool.settle(delivery, 1, usd=0.05) == "settled"
+    assert usd(pool) == (0.05, 0.15)
+    assert pool.reserve(delivery, 2, usd=0.2).status == "granted"
+    assert usd(pool) == (0.05, 0.2)
+    pool.settle(delivery, 2, usd=0.2)
+    pool.end(delivery)
+    assert usd(pool) == (0.25, 0)
+
+
+def test_a_hand_back_turn(pool: Pool) -> None:
+    """Beyond the limit a task may take 5 % of it once, and all tasks together no more than that."""
+    delivery = start(pool, "b")
+    pool.reserve(delivery, 1, usd=1)
+    pool.settle(delivery, 1, usd=1)
+    assert pool.reserve(delivery, 2, usd=0.01).status == "refused"
+    assert pool.reserve(delivery, 3, last=True, usd=0.06)[:3] == ("refused", "b", "last")
+    assert pool.reserve(delivery, 4, last=True, usd=0.05).status == "granted"
+    with pool.unchanged():
+        assert pool.reserve(delivery, 4, last=True, usd=0.05).status == "granted"
+    pool.settle(delivery, 4, usd=0.05)
+    assert pool.reserve(delivery, 5, last=True, usd=0.01)[:3] == ("refused", "b", "used")
+
+
+def test_children_inherit(pool: Pool) -> None:
+    """A child has the budgets of its parent, whoever submits it, and adds its own."""
+    delivery = start(pool, "b")
+    pool.set_budget("c", usd=1)
+    id_, generation = delivery.task_id, delivery.generation
+    plain, own = pool.put(
+        row(parent=id_, parent_generation=generation), row(parent=id_, parent_generation=generation, budget="c b")
+    )
+    assert (pool.task(plain)["budget"], pool.task(own)["budget"]) == ("b", "b c")
+
+
+def test_what_no_budget_may_be(pool: Pool) -> None:
+    """A task cannot name a budget that is not set, nor more than eight, nor text that no client sends."""
+    assert pool.submit(row(budget="nope")) == [("unfunded", "nope")]
+    for index in range(9):
+        pool.set_budget(f"b{index}", usd=1)
+    assert pool.submit(row(budget=" ".join(f"b{index}" for index in range(9)))) == [("invalid", "budget")]
+    assert pool.submit(row(budget="b;")) == [("invalid", "budget")]
+
+
+def test_a_task_without_a_budget(pool: Pool) -> None:
+    """It takes nothing, and needs nothing."""
+    pool.register()
+    pool.put()
+    delivery = pool.one()
+    assert pool.reserve(delivery, usd=5).status == "none"
+    assert pool.settle(delivery, usd=5) == "none"
+
+
+def test_budgets_of_an_agent(pool: Pool) -> None:
+    """An agent adds its own budgets to those of its attempts, and only to these."""
+    pool.set_budget("b", usd=1)
+    pool.set_budget("own", usd=1)
+    pool.register(team=Team(funds=(("sum", (Amounts(), ("own",))),)))
+    with_budget, without = pool.put(row(budget="b"), row())
+    pool.assign()
+    first, second = sorted(pool.read(), key=lambda one: one.task_id != with_budget)
+    assert second.task_id == without
+    pool.reserve(first, usd=0.2)
+    pool.reserve(second, usd=0.1)
+    assert (usd(pool), usd(pool, "own")) == ((0, 0.2), (0, 0.3))
+    pool.end(first)
+    pool.end(second)
+    assert (usd(pool), usd(pool, "own")) == ((0.2, 0), (0.3, 0))
+
+
+def test_open_calls_are_bounded(pool: Pool) -> None:
+    """An attempt may have 64 open calls."""
+    delivery = start(pool, "b")
+    for number in range(1, 65):
+        assert pool.reserve(delivery, number, usd=0.001).status == "granted"
+    with pool.unchanged():
+        assert pool.reserve(delivery, 65, usd=0.001).status == "full"
+    pool.settle(delivery, 7, usd=0.001)
+    assert pool.reserve(delivery, 65, usd=0.001).status == "granted"
+
+
+def test_a_new_day(pool: Pool) -> None:
+    """A budget by day begins with nothing spent on a new day, after one day or many; what is held stays held."""
+    pool.set_budget(usd=1, per="day")
+    pool.register()
+    pool.put(row(budget="b"))
+    delivery = pool.one()
+    pool.reserve(delivery, 1, usd=0.5)
+    pool.settle(delivery, 1, usd=4.5)
+    pool.reserve(delivery, 2, usd=0.5)
+    for days in (1, 5):
+        pool.sleep(days * 86_400_000)
+        assert pool.reserve(delivery, 1 + days * 2, usd=0.25).states[0].left == {"usd": 0.75}
+        pool.settle(delivery, 1 + days * 2, usd=3)
+        assert usd(pool)[0] == 3
+    pool.sleep(-86_400_000)
+    assert pool.reserve(delivery, 50, usd=0.25).reason == "overspent"

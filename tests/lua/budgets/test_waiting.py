@@ -1,0 +1,240 @@
+"""Tasks that wait for room of a budget, and lua/budgets/sweep.lua, which keeps budgets in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.control.commands import DeleteBudget
+from orchestrator.core.amounts import MICRO, Amounts, parse_amounts
+from tests.lua.budgets.test_spending import usd
+from tests.lua.pool import Team, row
+
+if TYPE_CHECKING:
+    from tests.lua.pool import Pool
+
+pytestmark = pytest.mark.every_server
+
+
+def reserving(dollars: float, **others: float) -> Team:
+    """An agent whose starts take so much, also those of other skills."""
+    of_skills = {"sum": dollars, **others}
+    funds = tuple((skill, (parse_amounts({"usd": of_skills[skill]}), ())) for skill in sorted(of_skills))
+    return Team(skills=frozenset(of_skills), funds=funds)
+
+
+def held(pool: Pool, name: str = "b") -> int:
+    """How many tasks wait for a budget."""
+    return int(pool.execute("ZCARD", pool.keys.held(f"budget:{name}")))
+
+
+def test_starts_beyond_the_budget_wait(pool: Pool) -> None:
+    """As many tasks start as fit; the others wait aside, and no task without a budget waits behind them."""
+    pool.set_budget(usd=1)
+    pool.register(team=reserving(0.4))
+    pool.put(*[row(budget="b") for _ in range(5)], row())
+    assert pool.assign().count == 3
+    assert (held(pool), usd(pool)) == (3, (0, 0.8))
+    pool.end(pool.read()[0])
+    assert pool.sweep_all() == 1
+    assert pool.assign().count == 1
+    assert held(pool) == 2
+
+
+def test_they_come_back_at_their_places(pool: Pool) -> None:
+    """Tasks that waited start before those that came later."""
+    pool.set_budget(usd=0)
+    pool.register()
+    waited = pool.put(row(budget="b"), row(budget="b"))
+    pool.assign()
+    pool.sleep(5)
+    later = pool.put(row(budget="b"))
+    pool.set_budget(usd=1)
+    assert pool.sweep_all() == 2
+    pool.assign()
+    assert [one.task_id for one in pool.read()] == sorted(waited) + later
+
+
+def test_tasks_that_do_not_fit_stay(pool: Pool) -> None:
+    """A sweep moves only tasks that fit, also behind hundreds that do not, and changes nothing else."""
+    pool.set_budget(usd=1)
+    pool.register(team=reserving(5, small=0.25), slots=1000)
+    pool.put(*[row(budget="b") for _ in range(300)])
+    small = pool.put(*[row(budget="b", queue="agent:ed", skill="small") for _ in range(6)])
+    while pool.assign().left:
+        pass
+    assert (held(pool), [one.task_id for one in pool.read()]) == (302, sorted(small)[:4])
+    with pool.unchanged():
+        assert pool.sweep_all() == 0
+    pool.set_budget(usd=1.5)
+    assert pool.sweep_all() == 2
+    assert held(pool) == 300
+
+
+def test_several_budgets(pool: Pool) -> None:
+    """A task waits for the first budget without room, and takes nothing of the others meanwhile."""
+    pool.set_budget("b", usd=1)
+    pool.set_budget("c", usd=0.1)
+    pool.register(team=reserving(0.5))
+    (id_,) = pool.put(row(budget="b c"))
+    assert pool.assign().count == 0
+    assert (held(pool), held(pool, "c"), usd(pool)) == (0, 1, (0, 0))
+    assert pool.task(id_)["need"] == "c 500000 0 0 0"
+    pool.set_budget("c", usd=1)
+    assert pool.sweep_all("c") == 1
+    assert pool.assign().count == 1
+    assert "need" not in pool.task(id_)
+    assert (usd(pool), usd(pool, "c")) == ((0, 0.5), (0, 0.5))
+
+
+def test_cancels_and_deadlines_of_waiting_tasks(pool: Pool) -> None:
+    """A task that waits for a budget can be cancelled and can expire, and leaves no trace."""
+    pool.set_budget(usd=0)
+    pool.register()
+    first, second = pool.put(row(budget="b"), row(budget="b", start_by_ms=pool.now_ms + 100))
+    pool.assign()
+    assert held(pool) == 2
+    pool.cancel(first)
+    pool.sleep(200)
+    pool.promote()
+    assert (pool.task(first)["state"], pool.task(second)["state"], held(pool)) == ("cancelled", "expired", 0)
+
+
+def test_holds_of_lost_attempts_are_booked(pool: Pool) -> None:
+    """Holds of attempts that ended without a word are booked, behind hundreds of holds of attempts that run."""
+    pool.set_budget(usd=1000)
+    pool.register(team=reserving(1), slots=400)
+    pool.put(*[row(budget="b") for _ in range(300)])
+    pool.assign()
+    deliveries = pool.read(limit=400)
+    assert usd(pool) == (0, 300)
+    for delivery in deliveries[120:]:
+        pool.execute("DEL", pool.keys.task(delivery.task_id))
+    pool.sweep_all()
+    assert usd(pool) == (0, 300)
+    pool.sleep(61_000)
+    pool.sweep_all(limit=100)
+    assert usd(pool) == (180, 120)
+    with pool.unchanged():
+        pool.sweep_all()
+    for delivery in deliveries[:120]:
+        pool.end(delivery)
+    assert usd(pool) == (180, 0)
+
+
+@pytest.mark.parametrize("key", ["budget", "holds", "holding"])
+def test_a_key_of_another_type_closes_its_budget_only(pool: Pool, key: str) -> None:
+    """Tasks of a budget with a damaged key wait; all others start, and ends of attempts work."""
+    pool.set_budget("b", usd=1)
+    pool.set_budget("c", usd=1)
+    pool.register(team=reserving(0.1))
+    pool.put(row(budget="b"))
+    before = pool.one()
+    pool.execute("DEL", getattr(pool.keys, key)("b"))
+    pool.execute("SET", getattr(pool.keys, key)("b"), "x")
+    pool.put(row(budget="b"), row(budget="c"), row(budget="b c"), row())
+    assert pool.assign().count == 2
+    assert held(pool) == 2
+    assert pool.reserve(before, usd=0.1)[:3] == ("refused", "b", "damaged")
+    pool.end(before)
+    for delivery in pool.read():
+        pool.end(delivery)
+    pool.sweep_all()
+    assert pool.set_budget("b", usd=2).status == "damaged"
+    # As the supervisor sets it aside.
+    pool.execute("RENAME", getattr(pool.keys, key)("b"), pool.keys.root + ":mistyped")
+    pool.execute("EXPIRE", pool.keys.root + ":mistyped", 60)
+    pool.set_budget("b", usd=2)
+    assert pool.sweep_all("b") == 2
+
+
+def test_a_damaged_value_closes_its_budget(pool: Pool) -> None:
+    """A value that no program stores is not taken for room."""
+    pool.set_budget(usd=1)
+    pool.register()
+    for field, value in (("spent", "x"), ("limit", "1 2 3"), ("held", "- 0 0 0"), ("limit", "1e9 - - -")):
+        stored = pool.execute("HGET", pool.keys.budget("b"), field)
+        pool.execute("HSET", pool.keys.budget("b"), field, value)
+        pool.put(row(budget="b"))
+        assert pool.assign().count == 0
+        pool.execute("HSET", pool.keys.budget("b"), field, stored)
+
+
+def test_a_budget_in_use_is_not_deleted(pool: Pool) -> None:
+    """A budget stays while attempts hold something of it or tasks wait for it; tasks of one that is deleted wait."""
+    pool.set_budget(usd=1)
+    pool.register(team=reserving(1))
+    pool.put(row(budget="b"), row(budget="b"))
+    pool.assign()
+    assert pool.append(DeleteBudget(budget="b"))[0].status == "used"
+    pool.end(pool.read()[0])
+    assert pool.append(DeleteBudget(budget="b"))[0].status == "used"
+    pool.sweep_all()
+    pool.assign()
+    pool.end(pool.read()[0])
+    assert pool.append(DeleteBudget(budget="b"))[0].status == "accepted"
+    assert pool.execute("EXISTS", pool.keys.budget("b"), pool.keys.budgets) == 0
+
+
+def test_a_limit_below_what_is_spent(pool: Pool) -> None:
+    """It is refused with what is spent, and nothing changes; what a command does not name stays."""
+    pool.set_budget(usd=1, tokens="2M", soft=0.5, at_hard="ask", lost="free")
+    pool.register()
+    pool.put(row(budget="b"))
+    delivery = pool.one()
+    pool.reserve(delivery, usd=0.75)
+    pool.settle(delivery, usd=0.75)
+    refused = pool.set_budget(usd=0.5)
+    assert (refused.status, refused.entry) == ("below", "usd 750000")
+    assert pool.set_budget(calls=10).status == "accepted"
+    assert pool.budget()["limit"] == (MICRO, 2_000_000 * MICRO, 10 * MICRO, None)
+    assert pool.set_budget(usd="none").status == "accepted"
+    assert pool.budget()["limit"] == (None, 2_000_000 * MICRO, 10 * MICRO, None)
+    stored = pool.execute("HMGET", pool.keys.budget("b"), "soft", "at_hard", "lost", "per")
+    assert stored == [b"0.5", b"ask", b"free", None]
+
+
+def test_a_question_grants_and_refuses(pool: Pool) -> None:
+    """An answer with an amount raises the limit and frees the task; one without lets it start, and grants nothing."""
+    pool.set_budget(usd=1, at_hard="ask")
+    pool.register()
+    (id_,) = pool.put(row(budget="b"))
+    delivery = pool.one()
+    pool.reserve(delivery, 1, usd=1)
+    pool.settle(delivery, 1, usd=1)
+    assert pool.reserve(delivery, 2, usd=0.5).states[0].at_hard == "ask"
+    pool.ask(delivery)
+    assert pool.answer(id_, "0.5", grant=f"b {Amounts(usd=MICRO // 2).packed}").status == "answered"
+    with pool.unchanged():
+        assert pool.answer(id_, "0.5", grant=f"b {Amounts(usd=MICRO // 2).packed}").status == "already"
+    delivery = pool.one()
+    assert pool.reserve(delivery, 1, usd=0.5).status == "granted"
+    pool.settle(delivery, 1, usd=0.5)
+    assert not pool.reserve(delivery, 2, usd=0.5).unfunded
+    pool.ask(delivery, 2)
+    pool.answer(id_, "0", number=2, grant=f"b {Amounts().packed}")
+    delivery = pool.one()
+    assert pool.reserve(delivery, 1, usd=0.5).unfunded
+    assert usd(pool) == (1.5, 0)
+
+
+def test_suspects_wait_for_room(pool: Pool) -> None:
+    """A task that may share a process with few others starts only when its budgets have room, and takes its reserve."""
+    pool.set_budget(usd=1)
+    pool.register(team=reserving(0.25))
+    (id_,) = pool.put(row(budget="b"))
+    pool.one()
+    pool.execute("HSET", pool.keys.task(id_), "group", "1")
+    pool.abandon("w1")
+    pool.set_budget("b", usd=0.25)
+    pool.assign()
+    assert pool.take_suspects() == []
+    pool.set_budget("b", usd=1)
+    pool.sweep_all()
+    pool.assign()
+    taken = pool.take_suspects()
+    assert [one.task_id for one in taken] == [id_]
+    assert usd(pool) == (0.25, 0.25)
+    pool.end(taken[0])
+    assert usd(pool) == (0.25, 0)
