@@ -36,6 +36,8 @@ COMMANDS: Final[dict[str, tuple[dict[str, Any], tuple[DesiredChange, ...]]]] = {
     ),
     "set-limit": ({"limit": "@ed", "rate": "10/min"}, (DesiredChange("limit:@ed", "-"),)),
     "reset-limit": ({"limit": "model:gpt"}, (DesiredChange("limit:model:gpt", ""),)),
+    "set-budget": ({"budget": "b", "usd": "2"}, (DesiredChange("budget:b", "-"),)),
+    "delete-budget": ({"budget": "b"}, (DesiredChange("budget:b", ""),)),
     "set-share": ({"key": "a b", "weight": 2.5}, (DesiredChange("share:a%20b", "-"),)),
     "delete-share": ({"key": "a b"}, (DesiredChange("share:a%20b", ""),)),
     "drain-worker": ({"worker": "h:1:a"}, (DesiredChange("drain:worker:h:1:a", "-"),)),
