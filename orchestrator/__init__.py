@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import PayloadError as PayloadError
     from orchestrator.core.errors import PayloadMissing as PayloadMissing
     from orchestrator.core.errors import PayloadStoreUnavailable as PayloadStoreUnavailable
+    from orchestrator.core.errors import ProviderUnavailable as ProviderUnavailable
     from orchestrator.core.errors import QuestionChanged as QuestionChanged
     from orchestrator.core.errors import QueueFull as QueueFull
     from orchestrator.core.errors import RestoreRefused as RestoreRefused
@@ -173,6 +174,10 @@ if TYPE_CHECKING:
     from orchestrator.workers.effects import EffectDone as EffectDone
     from orchestrator.workers.effects import EffectNotDone as EffectNotDone
     from orchestrator.workers.joining import Joined as Joined
+    from orchestrator.workers.provider_answers import ProviderFailed as ProviderFailed
+    from orchestrator.workers.provider_answers import QuotaExhausted as QuotaExhausted
+    from orchestrator.workers.provider_answers import Throttled as Throttled
+    from orchestrator.workers.providers import ProviderCall as ProviderCall
     from orchestrator.workers.retrying import Backoff as Backoff
     from orchestrator.workers.run import run as run
     from orchestrator.workers.signals import Asked as Asked

@@ -135,6 +135,9 @@ LOG_KEYS: Final[dict[str, LogKey]] = {
     "step_s": LogKey("number", "by how much a clock moved; below 0: back"),
     "submits": LogKey("number", "number of submitted tasks"),
     "supervisor": LogKey("text", "id of a supervisor"),
+    "provider": LogKey("text", "name of a limit of an outside service"),
+    "state": LogKey("text", "`throttled`, `quota` or `broken`"),
+    "until_ms": LogKey("number", "Unix time at which a state of a provider ends, in ms; 0: an operator ends it"),
     "task": LogKey("text", "id of a task"),
     "task_ids": LogKey("list", "ids of tasks"),
     "tasks": LogKey("number", "number of tasks"),
@@ -689,6 +692,41 @@ SECTIONS: Final = (
                 ("decided_by", "decision", "effect", "task"),
                 "An attempt found an effect that was begun and has no outcome. `decision` says what comes next, and "
                 "`decided_by` whose decision it is. `orc tasks effects` shows more.",
+            ),
+            LogEvent(
+                "provider_blocked",
+                "warning",
+                ("provider", "reason", "state", "task", "until_ms"),
+                "A provider told to wait, has no quota, or failed several times in a row. No worker of the pool calls "
+                "it until then. `orc limits list` shows it, and `orc limits clear` ends it early.",
+            ),
+            LogEvent(
+                "provider_not_blocked",
+                "warning",
+                ("error", "provider", "state"),
+                "A provider told to wait, and Redis could not store it, so that other workers may call the provider "
+                "meanwhile. Check that Redis is reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "provider_answer_unreadable",
+                "warning",
+                ("error",),
+                "An exception left a block of `ctx.provider`, and its attributes cannot be read for a time to wait. It "
+                "goes on to the handler. Raise orchestrator.Throttled in its place.",
+            ),
+            LogEvent(
+                "provider_call_not_settled",
+                "warning",
+                ("error", "provider"),
+                "The end of a call of a provider could not be stored. Its place becomes free when its lease ends, and "
+                "the tokens that it reserved stay counted. Check that Redis is reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "provider_leases_not_renewed",
+                "warning",
+                ("count", "error", "provider"),
+                "The leases of running calls of a provider could not be renewed. If that goes on, other calls take "
+                "their places. Check that Redis is reachable: `orc doctor`.",
             ),
             LogEvent(
                 "task_awaits_lock",

@@ -22,6 +22,7 @@ from orchestrator.tasks.submission import Parent, Submission
 from orchestrator.tracing.active import active
 from orchestrator.workers.asking import NO_DEFAULT
 from orchestrator.workers.pausing import PausableLimit, pause_agent
+from orchestrator.workers.providers import WAIT_S, ProviderCall
 from orchestrator.workers.signals import Asked
 from orchestrator.workers.unawaited import any_waits, noticed, take_unawaited
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from orchestrator.workers.joining import JoinCalls, Joined, OnFailure, PendingJoin, Until
     from orchestrator.workers.once import OnceCalls
     from orchestrator.workers.pausing import Pausing
+    from orchestrator.workers.providers import ProviderGate
     from orchestrator.workers.spending import AttemptBudget, Spend, Spending
     from orchestrator.workers.unawaited import Call, NotAwaited
     from orchestrator.workspace.scratch import Scratch
@@ -123,6 +125,10 @@ class AttemptResources(Protocol):
     @property
     def pausing(self) -> Pausing:
         """Pauses of agents and limits."""
+
+    @property
+    def providers(self) -> ProviderGate:
+        """Calls of providers."""
 
     @property
     def agent_state(self) -> AgentState:
@@ -344,6 +350,28 @@ class TaskContext:
         `await ctx.limit("model:gpt").pause(retry_after, "429")` holds back every agent with that limit.
         """
         return PausableLimit(name, self._resources.pausing)
+
+    def provider(self, name: str, *, tokens: int = 0, wait: Duration = WAIT_S) -> ProviderCall:
+        """Call an outside service within the limits that all workers share: `async with ctx.provider("model:gpt"):`.
+
+        The block begins when the windows of requests and tokens and the calls at once have room. If an exception leaves
+        it that tells when to come back, all workers of the pool wait until then: `Throttled`, `QuotaExhausted`, or one
+        with `retry_after` or with a `response` that has the header Retry-After. It goes on to the handler; if it leaves
+        that too, the task runs again then, and no attempt is counted.
+
+        Args:
+            name: a limit in the settings, `[limits."NAME"]`.
+            tokens: tokens to reserve; `settle` of the block's value says how many were used.
+            wait: seconds or timedelta to wait for room.
+
+        Raises:
+            ProviderUnavailable: on entry: the provider is blocked, or had no room for that long. If it leaves the
+                handler, the task runs again when the provider may be called, and no attempt is counted.
+            InvalidInput: there is no such limit, or `tokens` is more than a window has.
+            UpgradeUnfinished: the pool admits programs that do not know providers.
+            StoreError: Redis did not answer.
+        """
+        return ProviderCall(self._resources.providers, name, tokens=tokens, wait=wait, sign=self._sign)
 
     @noticed
     async def pause_agent(self, for_s: Duration, reason: str = "") -> None:

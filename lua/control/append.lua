@@ -30,6 +30,7 @@ local now_arg      = ARGV[13]                  -- time: test override, microseco
 --@include desired: is_active, is_of_envelope, held_until, count_desired, desired_number, raise_seq
 --@include restoring: goes_on
 --@include limit: set_limit
+--@include blocked: clear_blocked
 --@include share: wake_share
 --@include budget: start_budgets, refuses_budget, set_budget, in_use, delete_budget
 
@@ -126,6 +127,8 @@ for i = 1, #changes do
     end
     if session and was then count_desired(pool, 'sessions', -1) end
     if limit then set_limit(pool, limit) end
+    local provider = string.match(slot, '^hold:limit:(.*)$')
+    if provider then clear_blocked(pool, provider) end
   end
   wake_share(pool, slot)
   local name = string.match(slot, '^budget:(.*)$')

@@ -302,14 +302,15 @@ local function hold_tasks(pool, run, scope, scored)
   end
 end
 
--- Returns how many starts the limits of an agent allow, of `want`, and when the next slot opens in us (0: unknown).
+-- Returns how many starts the limits of an agent allow, of `want`, when the next slot opens in us (0: unknown), and the
+-- limits whose provider is tried.
 local function limited_room(pool, run, limits, want)
   local shut = run.shut[limits]
   if shut then return 0, shut end
-  local room, next_free = limit_room(pool, limits, run.now, want)
+  local room, next_free, trials = limit_room(pool, limits, run.now, want)
   -- They stay shut for the other agents of the call.
   if room <= 0 and want > 0 then run.shut[limits] = next_free end
-  return room, next_free
+  return room, next_free, trials
 end
 
 -- Moves the best ready tasks of an agent's queues to its inbox: as many as its room, its limits, `most` and the bytes of a
@@ -334,10 +335,11 @@ local function fill_inbox(pool, run, agent, most)
   end
   local first = #deep / 3
   local limits, want, next_free = agent.limits, math.min(agent.room, most) - first, 0
+  local trials
   if limits ~= '' and (want > 0 or first > 0) then
     -- A limited agent has no backlog. Assigns half of its slots, so that its workers run one half and fetch the other.
     want = math.min(math.max(want, 0) + first, math.ceil(agent.slots / 2))
-    want, next_free = limited_room(pool, run, limits, want)
+    want, next_free, trials = limited_room(pool, run, limits, want)
     first = math.min(first, want)
     want = want - first
   end
@@ -436,7 +438,7 @@ local function fill_inbox(pool, run, agent, most)
       reopen_place(pool, run, 'queue:' .. queue)
     end
   end
-  if #grants > 0 then take_slots(pool, limits, run.now, grants) end
+  if #grants > 0 then take_slots(pool, limits, run.now, grants, trials) end
   for scope, scored in pairs(held) do hold_tasks(pool, run, scope, scored) end
   for queue, scored in pairs(suspects) do put_suspects(pool, queue, scored) end
   if next(suspects) then

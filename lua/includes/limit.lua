@@ -1,6 +1,7 @@
 -- Rate limits.
 --@include notify: notify_supervisor
 --@include desired: held_until
+--@include blocked: read_blocked, await_trial
 
 -- Returns the time that a limit counts by: now, or the time of its last grant while the clock is behind it. The second
 -- value is the member that keeps the time of a returned grant, if that grant was the last.
@@ -21,14 +22,26 @@ local function parse_limit(spec)
   return count, window
 end
 
--- Returns how many starts the limits of an agent allow now, and when the next slot opens in us (0: now). `names` is
--- blank-separated; an undefined limit allows none, and one that is paused none before the end of its pause.
+-- Starts of a definition that limits none, of a provider without a rate of starts. Older programs count them.
+local any_starts = 1e9
+
+-- Returns how many starts the limits of an agent allow now, when the next slot opens in us (0: now, or unknown), and the
+-- limits whose provider is tried, in a list; nil: none. `names` is blank-separated; an undefined limit allows none, one
+-- that is paused or whose provider is blocked none before the end, and one whose provider is to be tried one.
 local function limit_room(pool, names, now, want)
-  local room, next_free = want, 0
+  local room, next_free, trials = want, 0, nil
   for name in string.gmatch(names, '%S+') do
     local count, window = parse_limit(redis.call('HGET', pool .. ':limits', name))
     if not count then return 0, 0 end
-    local held_us = held_until(pool, 'hold:limit:' .. name, math.floor(now / 1000)) * 1000
+    local now_ms = math.floor(now / 1000)
+    local held_us = held_until(pool, 'hold:limit:' .. name, now_ms) * 1000
+    local kind, until_ms = read_blocked(pool, name, now_ms)
+    if kind == 'trial' then
+      room, trials = math.min(room, 1), trials or {}
+      trials[#trials + 1] = name
+    elseif kind then
+      room, held_us = 0, math.max(held_us, until_ms * 1000)
+    end
     if held_us > 0 then
       room = 0
       if held_us > next_free then next_free = held_us end
@@ -37,7 +50,7 @@ local function limit_room(pool, names, now, want)
     -- Counts grants with later times too, so that a clock that stepped back reopens nothing.
     local open_after = string.format('(%.0f', now - window)
     -- A member at infinity keeps the time of a returned grant (`return_slots`).
-    local used = redis.call('ZCOUNT', limit_key, open_after, '(+inf')
+    local used = count < any_starts and redis.call('ZCOUNT', limit_key, open_after, '(+inf') or 0
     local free = count - used
     if free <= 0 then
       local blocking = redis.call('ZRANGE', limit_key, open_after, '+inf', 'BYSCORE', 'LIMIT', used - count, 1,
@@ -48,7 +61,7 @@ local function limit_room(pool, names, now, want)
     end
     if free < room then room = free end
   end
-  return room, next_free
+  return room, next_free, trials
 end
 
 -- Returns count, window_us, used and next_us of one limit: used counts starts inside the window, next_us is when a task
@@ -71,22 +84,27 @@ local function next_start(pool, name, now, ahead)
   return count, window, used, tonumber(start[2]) + rounds * window
 end
 
--- Takes one slot of every limit per grant; `grants` is a list of "task:generation" (protocol rule 14).
-local function take_slots(pool, names, now, grants)
+-- Takes one slot of every limit per grant; `grants` is a list of "task:generation" (protocol rule 14). The providers in
+-- `trials`, a list or nil, are tried by it.
+local function take_slots(pool, names, now, grants, trials)
+  for i = 1, trials and #trials or 0 do await_trial(pool, trials[i], math.floor(now / 1000)) end
   for name in string.gmatch(names, '%S+') do
     local limit_key = pool .. ':limit:' .. name
-    local window = tonumber(string.match(redis.call('HGET', pool .. ':limits', name), ' (%d+)$'))
-    -- Not before the last grant, so that the window ends in time after the clock stepped back.
-    local clock, anchor = limit_clock(limit_key, now)
-    local scored = {}
-    for i = 1, #grants do
-      scored[2 * i - 1] = string.format('%.0f', clock)
-      scored[2 * i] = grants[i]
+    local count, window = string.match(redis.call('HGET', pool .. ':limits', name), '^(%d+) (%d+)$')
+    count, window = tonumber(count), tonumber(window)
+    if count < any_starts then
+      -- Not before the last grant, so that the window ends in time after the clock stepped back.
+      local clock, anchor = limit_clock(limit_key, now)
+      local scored = {}
+      for i = 1, #grants do
+        scored[2 * i - 1] = string.format('%.0f', clock)
+        scored[2 * i] = grants[i]
+      end
+      redis.call('ZADD', limit_key, unpack(scored))
+      if anchor then redis.call('ZREM', limit_key, anchor) end
+      redis.call('ZREMRANGEBYSCORE', limit_key, '-inf', string.format('%.0f', clock - window))
+      redis.call('PEXPIRE', limit_key, math.ceil(window / 1000) + 1000)
     end
-    redis.call('ZADD', limit_key, unpack(scored))
-    if anchor then redis.call('ZREM', limit_key, anchor) end
-    redis.call('ZREMRANGEBYSCORE', limit_key, '-inf', string.format('%.0f', clock - window))
-    redis.call('PEXPIRE', limit_key, math.ceil(window / 1000) + 1000)
   end
 end
 

@@ -11,6 +11,7 @@ local sums      = tonumber(ARGV[5])  -- int: 1: no program still counts in `wind
 local now_arg   = ARGV[6]            -- time: test override, microseconds
 --@include time: now_us, integer
 --@include dedup: earlier_reply, store_reply
+--@include sums: sums_clock, sum_window, add_cost
 
 -- One key per length, so that two windows of one name do not disturb each other.
 local window_ms = window_us / 1000
@@ -19,7 +20,6 @@ local usage_key = scope .. ':usage:' .. integer(window_ms)
 -- more than the limit.
 local units_key = scope .. ':window:' .. integer(window_ms)
 
--- The room of all sub-windows, then per sub-window its first time, its last time and its room, as doubles.
 local usage = redis.call('GET', usage_key) or ''
 local size = #usage
 local newest_unit = redis.call('ZRANGE', units_key, -1, -1, 'WITHSCORES')[2]
@@ -28,17 +28,9 @@ local earlier = earlier_reply(usage_key, op)
 
 -- A clock that steps back reopens no window.
 local clock = now_us(now_arg)
-local now = math.max(clock, tonumber(newest_unit) or 0)
-if size > 0 then now = math.max(now, (struct.unpack('>d', usage, size - 15))) end
+local now = sums_clock(usage, math.max(clock, tonumber(newest_unit) or 0))
 local outside = now - window_us
-local used, oldest = 0, 9
-if size > 0 then used = struct.unpack('>d', usage) end
--- A sub-window leaves the window as a whole, with its last time.
-while oldest < size do
-  local _, last, room = struct.unpack('>ddd', usage, oldest)
-  if last > outside then break end
-  used, oldest = used - room, oldest + 24
-end
+local used, oldest = sum_window(usage, now, window_us)
 local units = newest_unit and redis.call('ZCOUNT', units_key, '(' .. integer(outside), '+inf') or 0
 
 if (earlier and earlier[2] > outside) or (op_unit and tonumber(op_unit) > outside) then
@@ -76,15 +68,6 @@ if sums == 0 and size == 0 then
   redis.call('PEXPIRE', units_key, lifetime_ms)
   return {'allowed', units + cost, 0}
 end
-local first, room, kept = now, 0, string.sub(usage, oldest)
-if oldest < size then
-  local newest_first, _, newest_room = struct.unpack('>ddd', usage, size - 23)
-  -- A sub-window spans a 64th of the window, so at most 65 of them count.
-  if now - newest_first <= window_us / 64 then
-    first, room, kept = newest_first, newest_room, string.sub(usage, oldest, size - 24)
-  end
-end
-usage = struct.pack('>d', used + cost) .. kept .. struct.pack('>ddd', first, now, room + cost)
-redis.call('SET', usage_key, usage, 'PX', lifetime_ms)
+redis.call('SET', usage_key, add_cost(usage, used, oldest, now, window_us, cost), 'PX', lifetime_ms)
 store_reply(usage_key, op, window_ms, 1000, {now})
 return {'allowed', used + units + cost, 0}

@@ -131,7 +131,9 @@ local function consider(i)
     leave[#leave + 1] = entry
     return
   end
-  if (died and task.group) or (limits ~= '' and limit_room(pool, limits, now, 1) < 1) then
+  local room, _, trials = 1, 0, nil
+  if limits ~= '' and not (died and task.group) then room, _, trials = limit_room(pool, limits, now, 1) end
+  if (died and task.group) or room < 1 then
     requeue_task(pool, waiting, id, task, generation, now, task.group and 'waits for room' or 'waits for a rate limit')
     leave[#leave + 1] = entry
     return
@@ -139,7 +141,7 @@ local function consider(i)
   redis.call('HSET', pool .. ':task:' .. id, 'gen', generation)
   -- An attempt that waited for its children had lent its place.
   if task.fair then take_place(pool, task.fair, id) end
-  if limits ~= '' then take_slots(pool, limits, now, {id .. ':' .. generation}) end
+  if limits ~= '' then take_slots(pool, limits, now, {id .. ':' .. generation}, trials) end
   if task.out and died then append_event(pool, id, generation, task.fails + task.deaths + 1, 'assigned', agent) end
   claim[#claim + 1] = entry
   local envelope = task.env

@@ -58,7 +58,8 @@ for i = 1, #group, 2 do
   end
 end
 local limits = spec.limits or ''
-local want = limits == '' and limit or limit_room(pool, limits, now, limit)
+local want, _, trials = limit, 0, nil
+if limits ~= '' then want, _, trials = limit_room(pool, limits, now, limit) end
 for i = 1, #found do
   local one = found[i]
   local task = read_task(pool .. ':task:' .. one.id, 'state', 'gen', 'env', 'fails', 'deaths', 'skill', 'out', 'requeued',
@@ -148,7 +149,7 @@ for i = 1, #found do
     end
   end
 end
-if #grants > 0 then take_slots(pool, limits, now, grants) end
+if #grants > 0 then take_slots(pool, limits, now, grants, trials) end
 for place, scored in pairs(ready) do put_ready(pool, place, scored) end
 for queue, ids in pairs(removed) do
   remove_suspects(pool, queue, ids)

@@ -16,7 +16,8 @@
 --     refusing (up to ten live workers whose version of the skill refused it),
 --     limits, each: name, and of a defined limit: count window_us used next_us,
 --     offers, if not skilled: live workers, those with the skill, draining ones with the skill, some without it,
---   active, each: slot value, of the active stops and pauses that concern the task
+--   active, each: slot value, of the active stops and pauses that concern the task,
+--   blocked, each: name, state, end in ms (0: until it is cleared) and stored value of a blocked provider among the limits
 -- repeat: reads again
 local pool    = KEYS[1]            -- key: root of the pool's slot
 local id      = ARGV[1]            -- str: task
@@ -28,6 +29,7 @@ local now_arg = ARGV[3]            -- time: test override, microseconds
 --@include record: read_task, forgiven_failures, has_ended
 --@include desired: is_active, held_until, stopped_scope
 --@include limit: next_start
+--@include blocked: read_blocked
 --@include share: flow_of, share_of
 --@include join: parse_join
 --@include budget: nothing, waiting_key, start_budgets, read_budget, lacks, whole_amounts, show_budgets
@@ -64,7 +66,7 @@ end
 
 local facts = {state, task.gen, at, task.cancel, task.reason, task.fails, task.deaths, task.left, death, task.ended, skill,
   queue, task.progress, fails_forgiven, deaths_forgiven, task.refused and 1 or 0, missing_tasks(), {}}
-local place, agents, active = {}, {}, {}
+local place, agents, active, blocked, seen = {}, {}, {}, {}, {}
 local any_active = redis.call('EXISTS', pool .. ':desired') == 1
 local looked, holder = 0, nil
 
@@ -77,6 +79,13 @@ end
 
 local function note_held(slot)
   if any_active and held_until(pool, slot, math.floor(now / 1000)) > 0 then note_active(slot) end
+end
+
+local function note_blocked(name)
+  if seen[name] then return end
+  seen[name] = true
+  local its_kind, until_ms, told = read_blocked(pool, name, math.floor(now / 1000))
+  if its_kind and its_kind ~= 'trial' then blocked[#blocked + 1] = {name, its_kind, until_ms, told} end
 end
 
 -- Counts the workers of an agent by skill, when the agent itself does not offer it.
@@ -124,6 +133,7 @@ local function look_at(agent, ahead, offered)
   for name in string.gmatch(spec.limits or '', '%S+') do
     limits[#limits + 1] = {name, next_start(pool, name, now, ahead)}
     note_held('hold:limit:' .. name)
+    note_blocked(name)
   end
   local skilled = string.find(' ' .. (spec.skills or '') .. ' ', ' ' .. skill .. ' ', 1, true) and 1 or 0
   local _, named = string.find(' ' .. (spec.terms or ''), ' ' .. skill .. '=', 1, true)
@@ -234,4 +244,4 @@ local session = any_active and session_of(env)
 if session then note_active('stop:session:' .. session) end
 local family = any_active and family_of(id, env)
 if family then note_active('stop:family:' .. family) end
-return {now, redis.call('GET', pool .. ':leader'), facts, place, agents, active}
+return {now, redis.call('GET', pool .. ':leader'), facts, place, agents, active, blocked}

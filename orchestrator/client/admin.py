@@ -236,6 +236,13 @@ class Admin:
         """Reset a limit to the rate that agents or settings define."""
         return await self._give("reset-limit", {"limit": limit}, reason, actor)
 
+    async def clear_limit(self, limit: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """End what keeps calls from a provider, and the pause of its limit: agents start tasks and call it again.
+
+        A provider is blocked while it is throttled, its quota is used up, or it failed several times in a row.
+        """
+        return await self._give("clear-limit", {"limit": limit}, reason, actor)
+
     async def set_share(
         self, key: str, *, weight: float = 1.0, at_most: int | None = None, reason: str = "", actor: str | None = None
     ) -> Sent:

@@ -420,6 +420,21 @@ class ResetLimit(Command):
     limit: LimitName
 
 
+class ClearLimit(Command):
+    """End what keeps calls from a provider, and the pause of its limit: agents start tasks and call it again.
+
+    A provider is blocked while it is throttled, its quota is used up, or it failed several times in a row.
+    """
+
+    slots = {"hold:limit:{.limit}": ""}
+    verb = "limits clear"
+    examples = ('model:gpt --reason "paid the bill"',)
+    danger = "A"
+
+    kind: Literal["clear-limit"] = "clear-limit"
+    limit: LimitName
+
+
 class SetShare(Command):
     """Set the share of a key (`submit(..., fair=KEY)`) until it is deleted.
 

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.control import scripts
-from orchestrator.control.commands import Command, Job, SetBudget, SetLimit, SetShare, TimedPause, encode_command
+from orchestrator.control.commands import (
+    ClearLimit,
+    Command,
+    Job,
+    SetBudget,
+    SetLimit,
+    SetShare,
+    TimedPause,
+    encode_command,
+)
 from orchestrator.control.desired import read_number
 from orchestrator.control.scripts import AppendStatus
 from orchestrator.control.signing import signer_of
@@ -106,6 +115,8 @@ async def send(
         await store.require(Feature.TIMED_PAUSES)
     if getattr(command, "family", None) is not None:
         await store.require(Feature.FAMILY_STOPS)
+    if isinstance(command, ClearLimit):
+        await store.require(Feature.PROVIDER_LIMITS)
     if isinstance(command, SetShare):
         await store.require(Feature.FAIR_SHARES)
     budget = command.definition if isinstance(command, SetBudget) else None

@@ -714,6 +714,46 @@ class QuestionChanged(OrchestratorError):
         self.question, self.earlier = question, earlier
 
 
+class ProviderUnavailable(OrchestratorError):
+    """No call of a provider may begin now; a handler that lets it pass is snoozed, and no attempt is counted.
+
+    Attributes:
+        provider: the limit.
+        state: `throttled`, `quota`, `broken`, `trying` (another call tries a broken provider), or the limit that has
+            no room: `requests`, `tokens`, `at_once`.
+        until: when it ends, by the clock of Redis; None if that is unknown, or if an operator must clear it.
+        told_by: who told it; empty for a limit without room.
+        delay_s: seconds after which the task runs again, if `until` is None.
+    """
+
+    def __init__(
+        self,
+        provider: str,
+        state: str,
+        until: datetime | None,
+        told_by: str = "",
+        reason: str = "",
+        *,
+        delay_s: float = 1.0,
+    ) -> None:
+        end = "" if until is None else f" until {until.isoformat(timespec='seconds')}"
+        match state:
+            case "throttled":
+                text = f"is throttled{end}"
+            case "quota":
+                text = f"has no quota{end or f'; `orc limits clear {provider}` ends this'}"
+            case "broken":
+                text = f"failed several times in a row, and gets no call{end}"
+            case "trying":
+                text = "failed several times in a row, and another call tries it"
+            case _:
+                text = f"has no room for another call ({state})"
+        told = f", told by {told_by}" if told_by else ""
+        super().__init__(f"provider {provider!r} {text}{told}{f': {reason}' if reason else ''}")
+        self.provider, self.state, self.until, self.told_by = provider, state, until, told_by
+        self.delay_s = delay_s
+
+
 class EffectUnknown(OrchestratorError):
     """An effect was begun, its outcome is unknown, and the task must not begin it again.
 

@@ -14,6 +14,9 @@ _TEXT: Final = re.compile(r"\s*([0-9]{1,9})\s*/\s*(s|min|h|d)\s*")
 _MAX_COUNT: Final = 1_000_000
 _MIN_WINDOW_US: Final = 1_000
 _MAX_WINDOW_US: Final = 31 * _UNIT_US["d"]
+_AMOUNT: Final = re.compile(r"\s*([0-9]{1,12})([kM]?)\s*/\s*(s|min|h|d)\s*")
+_TIMES: Final = {"": 1, "k": 1_000, "M": 1_000_000}
+_MAX_AMOUNT: Final = 1_000_000_000_000
 _FORMS: Final = "'10/s', '10/min', '10/h', '10/d' or (10, timedelta(...))"
 
 
@@ -26,10 +29,16 @@ class Rate:
 
     def __str__(self) -> str:
         """Format as `10/min`, which `parse_rate` reads; a window without a unit of its own as `10 per 90s`."""
+        if self.count >= ANY_STARTS.count and self.window_us == ANY_STARTS.window_us:
+            return "any"
         for unit, window_us in _UNIT_US.items():
             if self.window_us == window_us:
                 return f"{self.count}/{unit}"
         return f"{self.count} per {self.window_us / 1_000_000:g}s"
+
+
+ANY_STARTS: Final = Rate(1_000_000_000, 1_000)
+"""Definition of a limit that limits no starts, which older programs can read, too."""
 
 
 def parse_rate(value: str | tuple[int, timedelta] | Rate) -> Rate:
@@ -53,6 +62,21 @@ def parse_rate(value: str | tuple[int, timedelta] | Rate) -> Rate:
             return _checked(count, window // timedelta(microseconds=1), value)
         case _:
             raise InvalidInput(f"rate {value!r} is not understood; write {_FORMS}")
+
+
+def parse_amount(value: str) -> Rate:
+    """Parse an amount per time, such as the tokens of a model: `500/min`, `200k/min` or `2M/d`.
+
+    Raises:
+        InvalidInput: another form, or an amount outside 1 to 1,000,000,000,000.
+    """
+    found = _AMOUNT.fullmatch(value)
+    if found is None:
+        raise InvalidInput(f"amount {value!r} is not understood; write '500/min', '200k/min' or '2M/d'")
+    amount = int(found[1]) * _TIMES[found[2]]
+    if not 1 <= amount <= _MAX_AMOUNT:
+        raise InvalidInput(f"amount {value!r} must lie between 1 and {_MAX_AMOUNT:,}")
+    return Rate(amount, _UNIT_US[found[3]])
 
 
 def _checked(count: int, window_us: int, given: object) -> Rate:

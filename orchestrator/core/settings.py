@@ -14,14 +14,24 @@ from ipaddress import ip_address
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar, get_args
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    SecretStr,
+    Tag,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from orchestrator.core.durability import Level
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.health_address import parse_health_address
 from orchestrator.core.ids import check_name
-from orchestrator.core.rates import parse_rate
+from orchestrator.core.rates import ANY_STARTS, Rate, parse_amount, parse_rate
 from orchestrator.core.redis_url import RedisUrl, Verify, parse_url, url_problem
 from orchestrator.core.setting_checks import check_pool, check_prefix
 
@@ -44,14 +54,24 @@ def _check_secret(secret: SecretStr) -> SecretStr:
     return secret
 
 
-def _check_limits(limits: Mapping[str, str]) -> Mapping[str, str]:
-    for name, rate in limits.items():
+def _check_limits(limits: Mapping[str, str | ProviderSettings]) -> Mapping[str, str | ProviderSettings]:
+    for name, entry in limits.items():
         check_name("limit", name)
         try:
-            parse_rate(rate)
+            starts_of(entry)
         except InvalidInput as refused:
             raise ValueError(f"limit {name!r}: {refused}") from None
     return limits
+
+
+def _check_starts(rate: str) -> str:
+    parse_rate(rate)
+    return rate
+
+
+def _check_amount(amount: str) -> str:
+    parse_amount(amount)
+    return amount
 
 
 def _check_base_path(path: str) -> str:
@@ -631,6 +651,45 @@ class TracingSettings(_Section):
     )
 
 
+class ProviderSettings(_Section):
+    """Limits of an outside service that handlers call with `ctx.provider`; at least one of them."""
+
+    starts: Annotated[str, AfterValidator(_check_starts)] | None = Field(
+        default=None, description='Starts of tasks of the agents that have the limit, as "10/min". Not set: any number.'
+    )
+    requests: Annotated[str, AfterValidator(_check_amount)] | None = Field(
+        default=None, description='Calls that begin in any window, as "500/min".'
+    )
+    tokens: Annotated[str, AfterValidator(_check_amount)] | None = Field(
+        default=None, description='Tokens that calls reserve and use in any window, as "200k/min".'
+    )
+    at_once: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+        default=None, description="Calls that run at a time."
+    )
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> ProviderSettings:
+        if all(limit is None for limit in (self.starts, self.requests, self.tokens, self.at_once)):
+            raise ValueError("give at least one of starts, requests, tokens and at_once")
+        return self
+
+
+def starts_of(entry: str | ProviderSettings) -> Rate:
+    """Return the rate of starts of an entry of `limits`; a provider may limit none.
+
+    Raises:
+        InvalidInput: it cannot be read.
+    """
+    rate = entry if isinstance(entry, str) else entry.starts
+    return ANY_STARTS if rate is None else parse_rate(rate)
+
+
+LimitEntry: TypeAlias = Annotated[
+    Annotated[str, Tag("rate")] | Annotated[ProviderSettings, Tag("provider")],
+    Discriminator(lambda given: "provider" if isinstance(given, Mapping | ProviderSettings) else "rate"),
+]
+
+
 class Settings(BaseSettings):
     """All settings. `load_settings` reads them from the usual sources; `Settings()` holds the defaults."""
 
@@ -651,9 +710,10 @@ class Settings(BaseSettings):
     pool: Annotated[str, AfterValidator(check_pool)] = Field(
         default="default", description="Name of the pool, which has its own queues, agents and limits."
     )
-    limits: Live[Annotated[Mapping[str, str], AfterValidator(_check_limits)]] = Field(
+    limits: Live[Annotated[Mapping[str, LimitEntry], AfterValidator(_check_limits)]] = Field(
         default={},
-        description='Named limits that agents share, as "10/s", "10/min", "10/h" or "10/d".',
+        description='Named limits that agents share, as "10/s", "10/min", "10/h" or "10/d"; of a provider a table with '
+        "`requests`, `tokens` and `at_once`.",
         examples=[{"model:large": "60/min"}],
     )
     redis: RedisSettings = RedisSettings()

@@ -375,6 +375,8 @@ def _nested(values: Mapping[tuple[str, ...], _Value]) -> dict[str, Any]:
         node = tree
         for part in path[:-1]:
             inner = node.setdefault(part, {})
+            if not isinstance(inner, dict) and _may_be_table(path):
+                inner = node[part] = {}  # a stronger source gives the limit as a table
             if not isinstance(inner, dict):
                 break  # a section was given as a plain value; the model says so
             node = inner
@@ -382,6 +384,11 @@ def _nested(values: Mapping[tuple[str, ...], _Value]) -> dict[str, Any]:
             if not (value.value == {} and isinstance(node.get(path[-1]), dict)):
                 node[path[-1]] = value.value
     return tree
+
+
+def _may_be_table(path: tuple[str, ...]) -> bool:
+    """Return whether a path lies in an entry of an open table whose entries are plain values or tables."""
+    return any(leaf.open and leaf.section is None and path[: len(leaf.path)] == leaf.path for leaf in leaves())
 
 
 def _explain(invalid: ValidationError, values: Mapping[tuple[str, ...], _Value]) -> Iterator[str]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from orchestrator.core.reading import read_text, read_whole
-from orchestrator.store.calls import Arguments, Call
+from orchestrator.core.reading import read_text, read_whole, read_word
+from orchestrator.store.calls import Arguments, Call, pack_rows
 
 if TYPE_CHECKING:
-    from orchestrator.store.keys import ScopeKeys
+    from collections.abc import Sequence
+
+    from orchestrator.limits.providers import ProviderLimit
+    from orchestrator.store.keys import PoolKeys, ScopeKeys
 
 
 class Checked(NamedTuple):
@@ -37,3 +41,126 @@ def check(
         "now_arg": now_us,
     }
     return Call("limits/check", args, parse)
+
+
+class CallStatus(StrEnum):
+    """Reply to a call of a provider that wants to begin."""
+
+    TAKEN = "taken"
+    FULL = "full"
+    BLOCKED = "blocked"
+
+
+class CallReply(NamedTuple):
+    """Reply of `take`.
+
+    Attributes:
+        wait_us: of `full`: until it may fit; 0: unknown.
+        until_ms: of `blocked`: its end by the server's clock; 0: until an operator clears it.
+        what: the limit without room, or the state of the provider.
+        told: stored value of the state.
+    """
+
+    status: CallStatus
+    wait_us: int
+    until_ms: int
+    what: str
+    told: bytes
+
+
+def take(
+    keys: PoolKeys,
+    *,
+    name: str,
+    call: str,
+    tokens: int,
+    definition: ProviderLimit,
+    lease_ms: int,
+    by: str,
+    now_us: str = "",
+) -> Call[CallReply]:
+    """Begin a call of a provider."""
+
+    def parse(reply: list[Any]) -> CallReply:
+        status, number, what, told = read_word(CallStatus, reply[0]), reply[1], read_text(reply[2]), reply[3]
+        blocked = status is CallStatus.BLOCKED
+        return CallReply(status, 0 if blocked else number, number if blocked else 0, what, told)
+
+    args: Arguments = {
+        "pool": keys.root,
+        "name": name,
+        "call": call,
+        "tokens": tokens,
+        "definition": pack_rows([definition.row]),
+        "lease_ms": lease_ms,
+        "by": by,
+        "now_arg": now_us,
+    }
+    return Call("limits/take", args, parse)
+
+
+class SettleStatus(StrEnum):
+    """Reply to the end of a call of a provider."""
+
+    SETTLED = "settled"
+    GONE = "gone"
+
+
+class Settled(NamedTuple):
+    """Reply of `settle`: the end in ms of the block that the failure caused, or 0."""
+
+    status: SettleStatus
+    broken_ms: int
+
+
+def settle(
+    keys: PoolKeys,
+    *,
+    name: str,
+    call: str,
+    used: int,
+    tokens_us: int,
+    outcome: str,
+    told: bytes = b"",
+    now_us: str = "",
+) -> Call[Settled]:
+    """End a call of a provider; `used`: its tokens, -1 for those that it reserved."""
+    args: Arguments = {
+        "pool": keys.root,
+        "name": name,
+        "call": call,
+        "used": used,
+        "tokens_us": tokens_us,
+        "outcome": outcome,
+        "told": told,
+        "now_arg": now_us,
+    }
+    return Call("limits/settle", args, lambda reply: Settled(read_word(SettleStatus, reply[0]), reply[1]))
+
+
+def renew(keys: PoolKeys, *, name: str, calls: Sequence[str], lease_ms: int, now_us: str = "") -> Call[int]:
+    """Extend the leases of up to 500 calls of a provider, and return how many still had one."""
+    args: Arguments = {
+        "pool": keys.root,
+        "name": name,
+        "rows": pack_rows([(call,) for call in calls]),
+        "lease_ms": lease_ms,
+        "now_arg": now_us,
+    }
+    return Call("limits/renew", args, read_whole)
+
+
+def block(
+    keys: PoolKeys, *, name: str, state: str, told: bytes, for_ms: int = 0, until_ms: int = 0, now_us: str = ""
+) -> Call[int]:
+    """Keep all calls from a provider; return the end in ms, 0 for none, -1 if it has passed."""
+    args: Arguments = {
+        "pool": keys.root,
+        "name": name,
+        "state": state,
+        "for_ms": for_ms,
+        "until_ms": until_ms,
+        "told": told,
+        "now_arg": now_us,
+    }
+    return Call("limits/block", args, read_whole)

@@ -168,6 +168,32 @@ class PoolKeys:
         return f"{self.root}:limits"
 
     @property
+    def providers(self) -> str:
+        """Key of the limits of the calls of all providers."""
+        return f"{self.root}:providers"
+
+    def blocked(self, name: str) -> str:
+        """Key of what keeps calls from a provider."""
+        return f"{self.root}:blocked:{name}"
+
+    def provider_usage(self, name: str) -> str:
+        """Key of the usage of a provider."""
+        return f"{self.root}:provider:usage:{name}"
+
+    def provider_leases(self, name: str) -> str:
+        """Key of the leases of the calls of a provider."""
+        return f"{self.root}:provider:leases:{name}"
+
+    def provider_calls(self, name: str) -> str:
+        """Key of the calls of a provider."""
+        return f"{self.root}:provider:calls:{name}"
+
+    def of_limit(self, name: str) -> list[str]:
+        """Keys with the name of a limit."""
+        calls = [self.provider_usage(name), self.provider_leases(name), self.provider_calls(name)]
+        return [self.limit(name), self.blocked(name), *calls]
+
+    @property
     def failed_starts(self) -> str:
         """Key of the agents whose lifespans failed."""
         return f"{self.root}:failed_starts"

@@ -87,7 +87,7 @@ class KeyTypes:
             skills += random.sample(of_agent, min(IN_TURN, len(of_agent)))
             limits = [limit for limit in limits[:MOST_REFUSED] if len(limit) <= LONGEST_NAME]
             names += keys.of_agent(agent)
-            names += [keys.limit(limit) for limit in (*limits, f"@{agent}")]
+            names += [key for limit in (*limits, f"@{agent}") for key in keys.of_limit(limit)]
         for skill in (skill for skill in skills if len(skill) <= LONGEST_NAME):
             names += keys.of_skill(skill)
         return list(dict.fromkeys(names))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
+    from orchestrator.limits.providers import BlockedState
     from orchestrator.why.facts import ActiveCommandFacts, AgentFacts, Findings, WorkerFacts
 
 START_ONE: Final = "start one with `orc worker run`"
@@ -326,6 +328,44 @@ def _held_limit(found: Findings) -> Why | None:
     return _active_command(min(last, key=lambda one: one.until_ms or 0), found)
 
 
+def _provider(found: Findings) -> Why | None:
+    """Return the blocked provider that ends first if every agent with room waits for one."""
+    agents = [agent for agent in _able(found) if agent.defined and agent.room > 0]
+    blocks = [
+        [(limit.name, found.blocked[limit.name]) for limit in agent.limits if limit.name in found.blocked]
+        for agent in agents
+    ]
+    if not all(blocks):
+        return None
+    last = [max(held, key=_end_of_block) for held in blocks]
+    name, block = min(last, key=_end_of_block)
+    until = f" until {_moment(block.until_ms, found)}" if block.until_ms else ""
+    match block.state:
+        case "throttled":
+            text = f"provider {name!r} is throttled{until}"
+        case "quota":
+            text = f"provider {name!r} has no quota{until}"
+        case "trying":
+            text = f"provider {name!r} failed several times in a row, and a call tries it"
+        case _:
+            text = f"provider {name!r} failed several times in a row, and gets no call{until}"
+    told = f", told by {block.by} at {_moment(block.since_ms, found)}{_because(block.reason)}"
+    return Why(
+        cause=Cause.PROVIDER,
+        text=f"{text}{told}; `orc limits clear {shlex.quote(name)}` ends that",
+        until=from_instant_ms(block.until_ms) if block.until_ms else None,
+        since=from_instant_ms(block.since_ms),
+        actor=block.by,
+        reason=block.reason or None,
+        limit=name,
+        queue=found.queue,
+    )
+
+
+def _end_of_block(named: tuple[str, BlockedState]) -> float:
+    return named[1].until_ms or math.inf
+
+
 def _limit(found: Findings) -> Why | None:
     """Return the limit that opens first if every agent with room waits for one."""
     agents = [agent for agent in _able(found) if agent.defined and agent.room > 0]
@@ -378,6 +418,7 @@ _OBSTACLES: Final[Sequence[Callable[[Findings], Why | None]]] = (
     _suspected,
     _no_room,
     _held_limit,
+    _provider,
     _limit,
     _its_turn,
 )

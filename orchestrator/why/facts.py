@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -13,6 +13,7 @@ from orchestrator.core.errors import DamagedData, InvalidInput
 from orchestrator.core.queue_name import QueueName
 from orchestrator.core.rates import Rate
 from orchestrator.core.reading import json_reader, read_text, read_whole, read_word
+from orchestrator.limits.providers import BlockedState, read_blocked
 from orchestrator.tasks.model import TaskState, decode_envelope
 from orchestrator.tasks.questions import read_question
 from orchestrator.tasks.records import TaskRecord, decode_lane
@@ -226,6 +227,7 @@ class Findings:
         missing: number of tasks that it awaits or joins and that have not ended.
         missing_tasks: up to ten of them.
         active: the stops and pauses that apply to it, by slot.
+        blocked: what keeps calls from the providers among the limits of its agents, by limit.
         failed_start: why workers that could run it do not start; empty if they do, or that is not known.
     """
 
@@ -266,6 +268,7 @@ class Findings:
     missing: int = 0
     missing_tasks: tuple[str, ...] = ()
     active: Mapping[str, ActiveCommandFacts] = field(default_factory=dict)
+    blocked: Mapping[str, BlockedState] = field(default_factory=dict)
     failed_start: str = ""
 
     @property
@@ -293,7 +296,7 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
     """Decode the script's reply; return None if the task is unknown."""
     if not reply:
         return None
-    now_us, leader, task, place, agents, active = reply
+    now_us, leader, task, place, agents, active, blocked = reply
     *stored, forgiven_fails, forgiven_deaths, refused, missing, budget = task
     record = TaskRecord.from_reply(id_, _FIELDS, stored)
     state, facts = record.state, dict[str, Any]()
@@ -339,8 +342,14 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
         agents=tuple(_agent(row) for row in agents),
         progress=record.progress,
         active=_active_commands(active),
+        blocked={_text(name): _blocked(_text(state), until_ms, told) for name, state, until_ms, told in blocked},
         **facts,
     )
+
+
+def _blocked(state: str, until_ms: int, told: bytes) -> BlockedState:
+    # The state of a provider that a call tries is stored with the end of its block.
+    return replace(read_blocked((state, told)), until_ms=until_ms)
 
 
 def _lane(place: Sequence[Any]) -> LaneFacts:

@@ -38,6 +38,7 @@ class Cause(StrEnum):
     LIMIT_UNDEFINED = "limit_undefined"
     SUSPECTED = "suspected"
     NO_ROOM = "no_room"
+    PROVIDER = "provider"
     LIMIT = "limit"
     TURN = "turn"
     UNREAD = "unread"

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from orchestrator.doctor.commands import READING
+from orchestrator.limits.scripts import CallStatus, SettleStatus
 from orchestrator.schedules import scripts as schedule_scripts
 from orchestrator.store.key_kinds import POOL_KEYS, SCOPE_KEYS
 from orchestrator.store.script_files import ScriptFile, all_scripts
@@ -204,6 +205,8 @@ def test_header() -> None:
         ("tasks/once", ["stored", "already", "stale"]),
         ("tasks/effect", ["stored", "changed", "full", "stale"]),
         ("tasks/join", ["registered", "stale", "cycle", "crowded", "unknown"]),
+        ("limits/take", CallStatus),
+        ("limits/settle", SettleStatus),
         ("tasks/retry", RequeueStatus),
         ("tasks/renew", LeaseStatus),
         (

@@ -19,6 +19,7 @@ FOR_HANDLERS: Final = {
     "Middleware",
     "LockedMemory",
     "MemoryBackend",
+    "ProviderCall",
     "RuleExtractor",
     "Skill",
     "TaskContext",

@@ -77,6 +77,7 @@ COMMANDS: Final[dict[str, tuple[str, ...] | None]] = {
     "limits hold": ("model:gpt 60s",),
     "limits set": ("model:gpt 30/min",),
     "limits reset": ("model:gpt",),
+    "limits clear": ("model:gpt",),
     "limits list": ("",),
     "workers drain": ("nobody",),
     "workers resume": ("nobody",),

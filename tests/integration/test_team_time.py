@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from orchestrator import Agent, InvalidInput, Retry, Snooze, TaskContext, TaskExpired, TaskState
+from orchestrator import Agent, InvalidInput, Retry, Snooze, TaskContext, TaskExpired, TaskState, Throttled
 from orchestrator.workers.testing import Team
 from tests.helpers.waiting import wait_for
 
@@ -363,3 +363,28 @@ async def test_time_keeps_the_place_of_what_asks(make: Callable[..., Team]) -> N
         await handle.answer(value=True)
         await team.drain()
         assert ran == ["answered"]
+
+
+@pytest.mark.parametrize("limits", [("gpt",), ()], ids=["declared", "undeclared"])
+async def test_a_provider_is_open_when_its_pause_has_passed(make: Callable[..., Team], limits: tuple[str, ...]) -> None:
+    """The pause that it told, and the requests in its window, move too."""
+    agent, answers = Agent("writer", limits=limits), [Throttled(3600)]
+
+    @agent.skill(max_attempts=1)
+    async def write(ctx: TaskContext) -> int:
+        async with ctx.provider("gpt", wait=0):
+            if answers:
+                raise answers.pop()
+        return ctx.attempt
+
+    async with make(agent, settings={"limits": {"gpt": {"requests": "1/d"}}}) as team:
+        handle = await team.orc.submit("write")
+        await team.drain()
+        assert (await handle.status()).state is TaskState.SCHEDULED
+        await team.advance("1h")
+        await team.drain()
+        # The window of its requests is full.
+        assert (await handle.status()).state is TaskState.SCHEDULED
+        await team.advance("1d")
+        await team.drain()
+        assert await handle.result(4) == 1

@@ -235,6 +235,7 @@ class Model:
         self.expiring: set[str] = set()
         self.counts: Counter[str] = Counter()
         self.ends: list[tuple[str, str]] = []
+        self.blocked_ms: dict[str, int] = {}
         self.history: dict[str, list[int]] = {}
         self.lanes: dict[str, list[str]] = {}
         self.children: dict[str, list[str]] = {}
@@ -1188,7 +1189,15 @@ class Model:
             if free <= 0:
                 next_free = max(next_free, inside[-free][0] + limit.window_us)
             room = min(room, max(0, free))
+            blocked_us = self.blocked_ms.get(name, 0) * 1000
+            if blocked_us // 1000 > self.now_us // 1000:
+                room, next_free = 0, max(next_free, blocked_us)
         return room, next_free
+
+    def block(self, limit: str, for_ms: int) -> int:
+        """A provider tells to wait; a shorter pause shortens nothing. Return the end in ms."""
+        self.blocked_ms[limit] = max(self.blocked_ms.get(limit, 0), self.now_us // 1000 + for_ms)
+        return self.blocked_ms[limit]
 
     def _take_slots(self, agent: Agent, task: Task) -> None:
         for name in agent.limits:

@@ -17,6 +17,7 @@ from orchestrator.core.amounts import Amounts, parse_amounts
 from orchestrator.core.command_record import VERSION, Issued, pack_issued
 from orchestrator.core.ids import encode_foreign, new_task_id
 from orchestrator.core.rates import parse_rate
+from orchestrator.limits import scripts as limit_scripts
 from orchestrator.core.reading import read_text
 from orchestrator.store.calls import opaque
 from orchestrator.store.keys import PoolKeys
@@ -447,6 +448,11 @@ class Pool:
             most=most,
             told=told,
         )
+        return self.call(call)
+
+    def block(self, limit: str, for_ms: int) -> int:
+        """Run limits/block: the provider is throttled."""
+        call = limit_scripts.block(self.keys, name=limit, state="throttled", told=b"x", for_ms=for_ms)
         return self.call(call)
 
     def once(self, delivery: Delivery, name: str = "pay", value: bytes = b"1") -> tuple[str, bytes]:

@@ -11,6 +11,8 @@ from orchestrator.control.commands import DeleteShare, ResetLimit, RetryTasks, S
 from orchestrator.core.formats import FORMAT
 from orchestrator.core.ids import encode_foreign
 from orchestrator.core.rates import Rate
+from orchestrator.limits import scripts as limit_scripts
+from orchestrator.limits.providers import ProviderLimit
 from orchestrator.monitoring import scripts as monitoring_scripts
 from orchestrator.schedules import scripts as schedule_scripts
 from orchestrator.schedules.model import FireOutcome
@@ -92,6 +94,7 @@ def _play(pool: Pool, client: str, key: str) -> None:
     play_lanes(pool)
     play_suspects(pool)
     play_orders(pool)
+    play_provider(pool)
     play_repair(pool)
     play_schedules(pool)
     pool.deregister("w1")
@@ -362,6 +365,34 @@ def play_joins(pool: Pool) -> None:
     (held,) = pool.deliver("w2")
     pool.end(held)
     pool.cancel(late)
+
+
+def play_provider(pool: Pool) -> None:
+    """Calls of a provider begin, are renewed and end; it tells to wait, fails, and is tried."""
+    keys = pool.keys
+    limit = ProviderLimit(9, 60_000_000, 900, 60_000_000, 3)
+
+    def take(call: str) -> str:
+        taken = limit_scripts.take(keys, name="x", call=call, tokens=9, definition=limit, lease_ms=1000, by="ed")
+        return pool.call(taken).status
+
+    def settle(call: str, outcome: str) -> int:
+        settled = limit_scripts.settle(keys, name="x", call=call, used=5, tokens_us=limit.tokens_us, outcome=outcome)
+        return pool.call(settled).broken_ms
+
+    assert take("c0") == "taken"
+    assert pool.call(limit_scripts.renew(keys, name="x", calls=["c0"], lease_ms=1000)) == 1
+    pool.block("x", 5)
+    assert take("c1") == "blocked"
+    settle("c0", "ok")
+    pool.sleep(5)
+    for number in range(5):
+        assert take(f"d{number}") == "taken"
+        settle(f"d{number}", "failed")
+    assert take("e") == "blocked"
+    pool.sleep(15_000)
+    assert take("e") == "taken"
+    settle("e", "ok")
 
 
 def play_repair(pool: Pool) -> None:

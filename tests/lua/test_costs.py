@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orchestrator.core.rates import ANY_STARTS, Rate
 from orchestrator.tasks.model import Verdict, VerdictKind
-from tests.lua.pool import USUAL_TTL_S, row
+from tests.lua.pool import USUAL_TTL_S, Team, row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,3 +89,20 @@ def test_commands_of_a_child(pool: Pool) -> None:
     assert {name: (many[name] - few[name]) / 50 for name in few} == {"submit": 3, "assign": 4, "finish": 4}
     plain, two = life(pool, 2), life(pool, 2, **child)
     assert {name: two[name] - plain[name] for name in plain} == {"submit": 4, "assign": 0, "finish": 0}
+
+
+def test_commands_of_an_agent_with_a_limit(pool: Pool) -> None:
+    """A call of assign looks once per limit whether its provider is blocked; without a rate it counts no starts."""
+    costs = []
+    for name, rate in (("", None), ("rated", Rate(1000, 60_000_000)), ("open", ANY_STARTS)):
+        known = ((name, rate),) if rate else ()
+        team = Team(agent=f"a{name}", limits=(name,) if rate else (), known_limits=known)
+        pool.register(f"w{name}", team, slots=100)
+        pool.put(*[row(queue=f"agent:a{name}") for _ in range(20)])
+        assert pool.assign(team.agent, limit=10).count == 10
+        before = pool.commands()
+        assert pool.assign(team.agent, limit=10).count == 10
+        costs.append(pool.commands() - before)
+    none, rated, open_ = costs
+    # Definition, pause, block and window; then definition, last start, start, trim and lifetime.
+    assert (rated - none, open_ - none) == (9, 4)

@@ -431,6 +431,15 @@ class Machine(RuleBasedStateMachine):
 
         self.act("assign", step)
 
+    @rule(for_ms=st.sampled_from([1, 50, 2000]))
+    def block(self, for_ms: int) -> None:
+        """The provider behind a limit that agents share tells to wait."""
+
+        def step() -> None:
+            assert self.pool.block("shared", for_ms) == self.model.block("shared", for_ms)
+
+        self.act("block", step)
+
     def assign_once(self, agent: str, limit: int) -> Assigned:
         """Compare one assign call for one agent, order included."""
         return self.assign_all([agent], limit)[agent]

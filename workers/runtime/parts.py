@@ -16,6 +16,7 @@ from orchestrator.workers.runtime.emitter import Emitter
 from orchestrator.workers.runtime.in_flight import InFlight
 from orchestrator.workers.runtime.locking import Locking
 from orchestrator.workers.runtime.process_starter import ProcessStarter
+from orchestrator.workers.runtime.provider_calls import ProviderCalls
 from orchestrator.workers.runtime.suspects import Suspects
 from orchestrator.workers.runtime.task_log import TaskLog
 from orchestrator.workers.runtime.timings import AttemptTimings
@@ -83,6 +84,7 @@ class WorkerParts:
     waiting: Waiting
     traces: AttemptTraces
     task_log: TaskLog
+    providers: ProviderCalls
 
 
 def make_parts(
@@ -114,4 +116,5 @@ def make_parts(
         waiting=Waiting(services, worker=worker),
         traces=AttemptTraces(pool=services.keys.pool, worker=worker, relation=services.settings.tracing.relation),
         task_log=task_log,
+        providers=ProviderCalls(services, worker=worker),
     )

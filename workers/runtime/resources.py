@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from orchestrator.workers.context import AttemptTimer
     from orchestrator.workers.joining import PendingJoin
     from orchestrator.workers.pausing import Pausing
+    from orchestrator.workers.providers import ProviderGate
     from orchestrator.workers.runtime.attempt import Attempt
     from orchestrator.workers.runtime.emitter import AttemptOutput
     from orchestrator.workers.runtime.parts import WorkerParts
@@ -213,6 +214,11 @@ class Resources:
         """Pauses of agents and limits, in the name of the attempt."""
         delivery = self._attempt.delivery
         return AttemptPausing(self._parts.services, actor=f"agent {delivery.agent}, task {delivery.task_id}")
+
+    @cached_property
+    def providers(self) -> ProviderGate:
+        """Calls of providers, in the name of the attempt."""
+        return self._parts.providers.of(self._attempt)
 
     @property
     def agent_state(self) -> AgentState:

@@ -25,6 +25,7 @@ from orchestrator.core.errors import (
 from orchestrator.core.redaction import HIDDEN, name_of, traceback_without_texts
 from orchestrator.core.scrubbing import mask_known
 from orchestrator.tasks.model import UNLIMITED, Delivery, Envelope, Verdict, VerdictKind
+from orchestrator.workers.providers import told_pause
 from orchestrator.workers.retrying import name_of_class
 from orchestrator.workers.signals import Asked, Joining, Reject, Retry, Snooze
 
@@ -169,6 +170,9 @@ def failed(
         if failure.deadlock:
             return rejected(str(failure))
         return Verdict(VerdictKind.SNOOZE, delay_ms=randint(*OCCUPIED_DELAY_MS), reason=one_line(str(failure)))
+    if told := told_pause(raised, (delivery.task_id, delivery.generation)):
+        delay_ms = 0 if told.at_ms else told.delay_ms
+        return Verdict(VerdictKind.SNOOZE, delay_ms=delay_ms, at_ms=told.at_ms, reason=reason)
     if isinstance(failure, BudgetExhausted):
         # Another attempt would not find more room; the operator retries the task when there is.
         return Verdict(VerdictKind.DEAD, traceback_of(raised, redact=redact), reason=one_line(f"budget: {failure}"))

@@ -29,7 +29,7 @@ from orchestrator.core.ids import new_worker_id
 from orchestrator.core.live_settings import LiveSettings
 from orchestrator.core.log import bind_context, get_logger, hide_texts_of, level_in_use, override_level
 from orchestrator.core.notify import Notifier
-from orchestrator.core.rates import parse_rate
+from orchestrator.core.settings import starts_of
 from orchestrator.core.settings_reload import SettingsReloader, settings_digest
 from orchestrator.monitoring.loop_lag import measure_lag
 from orchestrator.services import ServerWait, wait_for_services
@@ -320,6 +320,7 @@ class Worker:
             whole.start_soon(self._parts.emitter.run)
             whole.start_soon(self._parts.accounts.run)
             whole.start_soon(self._parts.waiting.run)
+            whole.start_soon(self._parts.providers.run)
             whole.start_soon(self._parts.starter.run)
             whole.start_soon(self._register_when_forgotten)
             if self._watchdog is not None and self._services.settings.worker.health is not None:
@@ -460,7 +461,7 @@ class Worker:
         if signer.wanted:
             about["key"] = signer.key
             about[f"{SIGNATURE}{agent.name}"] = signer.sign_registration(self.id, agent.name, slots)
-        known_limits = {name: parse_rate(rate) for name, rate in live.current.limits.items()}
+        known_limits = {name: starts_of(entry) for name, entry in live.current.limits.items()}
         spec = agent.spec(known_limits)
         if spec.funds:
             await self._services.store.require(Feature.BUDGETS)

@@ -30,7 +30,7 @@ from orchestrator.workers.runtime.task_log import TaskLog
 from orchestrator.workers.runtime.throughput import Throughput
 from orchestrator.workers.runtime.timings import AttemptTimings
 from orchestrator.workers.skill import Skill
-from orchestrator.workers.testing.recording import WORKER, NoPausing, Recording
+from orchestrator.workers.testing.recording import WORKER, FreeProviders, NoPausing, Recording
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -294,6 +294,7 @@ class _OfflineExecutor(Executor):
         resources = super()._open_resources(attempt)
         resources.record = self._scripted
         resources.pausing = NoPausing()
+        resources.providers = FreeProviders(attempt.delivery.task_id, attempt.delivery.generation)
         return resources
 
     async def _announce(self, attempt: Attempt) -> Next:  # noqa: ARG002 - there is no record
@@ -331,6 +332,7 @@ class RecordedContext(TaskContext):
         resources = Resources(attempt, parts, lock_mode="task", lease_ms=15_000)
         resources.record = recording.record
         resources.pausing = NoPausing()
+        resources.providers = FreeProviders(delivery.task_id, delivery.generation)
         super().__init__(delivery, envelope, resources, worker=parts.worker, state=state)
         self._recording = recording
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.chat.accounts import ChatAccounts
 from orchestrator.core.payload import decode_json
+from orchestrator.limits.scripts import CallReply, CallStatus
 from orchestrator.tasks.model import EmitStatus, Progress
 from orchestrator.testing.offline import offline_services
 from orchestrator.testing.throw_away import ThrowAway
@@ -15,6 +17,7 @@ from orchestrator.workers.runtime.attempt_traces import AttemptTraces
 from orchestrator.workers.runtime.emitter import Emitter
 from orchestrator.workers.runtime.parts import ChildClient, WorkerParts
 from orchestrator.workers.runtime.process_starter import ProcessStarter
+from orchestrator.workers.runtime.provider_calls import ProviderCalls
 from orchestrator.workers.runtime.suspects import Suspects
 from orchestrator.workers.runtime.task_log import TaskLog
 from orchestrator.workers.runtime.timings import AttemptTimings
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
     from orchestrator.tasks.scripts import EmitRow
     from orchestrator.tasks.submission import Submission
+    from orchestrator.workers.provider_answers import Told
     from orchestrator.workers.runtime.completer import Completer
     from orchestrator.workers.runtime.in_flight import InFlight
     from orchestrator.workers.testing.children import Children
@@ -98,6 +102,7 @@ class Recording:
             waiting=Waiting(self._offline, worker=WORKER),
             traces=AttemptTraces(pool=self.services.keys.pool, worker=WORKER, relation="link"),
             task_log=TaskLog(),
+            providers=ProviderCalls(self.services, worker=WORKER),
         )
 
     @property
@@ -128,6 +133,35 @@ class NoPausing:
 
     async def check_limit(self, name: str) -> None:
         """Accept any name."""
+
+
+class FreeProviders:
+    """Admits each call of a provider, because nothing else calls it."""
+
+    def __init__(self, task: str, generation: str) -> None:
+        self.attempt = (task, generation)
+
+    def check(self, name: str, tokens: int) -> None:
+        """Accept any name."""
+
+    async def take(self, name: str, call: str, tokens: int) -> CallReply:  # noqa: ARG002 - all are equal
+        """Admit the call."""
+        return CallReply(CallStatus.TAKEN, 0, 0, "", b"")
+
+    async def settle(self, name: str, call: str, used: int, outcome: str, reason: str) -> None:
+        """Do nothing."""
+
+    async def block(self, name: str, told: Told) -> int:  # noqa: ARG002 - all are equal
+        """Return the end."""
+        return told.until_ms or round(time.time() * 1000) + told.for_ms if told.for_ms or told.until_ms else 0
+
+    def new_call(self) -> str:
+        """Return any id."""
+        return "call"
+
+    def holds_tasks(self, name: str) -> bool:  # noqa: ARG002 - no queue
+        """Return False."""
+        return False
 
 
 class _ScriptedChildClient(ChildClient):

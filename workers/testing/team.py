@@ -260,7 +260,7 @@ class Team:
         minutes: float = 0,
         seconds: float = 0,
     ) -> None:
-        """Move time for waiting tasks: scheduled, retried and snoozed ones, `start_by`, rate limits.
+        """Move time for waiting tasks: scheduled, retried and snoozed ones, `start_by`, rate limits, providers.
 
         When this returns, due tasks are ready or expired; `drain` runs them. It does not move times that a handler or
         a worker measures itself (timeouts, leases), nor the retention of records.

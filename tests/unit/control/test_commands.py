@@ -35,6 +35,7 @@ COMMANDS: Final[dict[str, tuple[dict[str, Any], tuple[DesiredChange, ...]]]] = {
         (DesiredChange("pause:queue:skill:sum", ""), DesiredChange("drain:queue:skill:sum", "")),
     ),
     "set-limit": ({"limit": "@ed", "rate": "10/min"}, (DesiredChange("limit:@ed", "-"),)),
+    "clear-limit": ({"limit": "model:gpt"}, (DesiredChange("hold:limit:model:gpt", ""),)),
     "reset-limit": ({"limit": "model:gpt"}, (DesiredChange("limit:model:gpt", ""),)),
     "set-budget": ({"budget": "b", "usd": "2"}, (DesiredChange("budget:b", "-"),)),
     "delete-budget": ({"budget": "b"}, (DesiredChange("budget:b", ""),)),

@@ -8,15 +8,17 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 from pydantic import SecretStr, ValidationError
 
 from orchestrator.core import settings_sources as module
 from orchestrator.core.errors import ConfigError
-from orchestrator.core.settings import RedisSettings, Settings, leaves
+from orchestrator.core.rates import ANY_STARTS, parse_rate
+from orchestrator.core.settings import ProviderSettings, RedisSettings, Settings, leaves, starts_of
 from orchestrator.core.settings_sources import LoadedSettings, load_settings, load_with_places
+from orchestrator.limits.providers import ProviderLimit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -330,6 +332,35 @@ def test_limits_are_checked(load: Load, name: str, rate: str) -> None:
     """A limit has a name that may be a key and a rate that can be read."""
     with pytest.raises(ConfigError, match=r"^limits.*(not understood|not a valid name|between 1 and)"):
         load(options={f"limits.{name}": rate})
+
+
+def test_limits_of_a_provider(load: Load) -> None:
+    """A limit may be a table, in a file or as JSON in the environment; it limits starts only if it says so."""
+    table = '[limits."model:gpt"]\nrequests="500/min"\ntokens="200k/min"\nat_once=50\n[limits.slow]\nstarts="1/s"'
+    limits = load({"ORC_LIMITS": '{"bank": {"tokens": "2M/d"}}'}, file=table).settings.limits
+    assert ProviderLimit.of(limits["model:gpt"]) == ProviderLimit(500, 60_000_000, 200_000, 60_000_000, 50)
+    assert ProviderLimit.of(limits["bank"]) == ProviderLimit(tokens=2_000_000, tokens_us=86_400_000_000)
+    assert (starts_of(limits["slow"]), starts_of(limits["bank"])) == (parse_rate("1/s"), ANY_STARTS)
+    assert ProviderLimit.of("10/s") == ProviderLimit()
+    for weaker, stronger in (('"1/s"', '{"at_once": 2}'), ("{at_once=3}", '"2/s"')):
+        merged = load({"ORC_LIMITS": f'{{"gpt": {stronger}}}'}, file=f"[limits]\ngpt={weaker}").settings.limits["gpt"]
+        assert merged == ("2/s" if stronger == '"2/s"' else ProviderSettings(at_once=2))
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"requests": "500/parsec"}, r"limits\.gpt.*not understood"),
+        ({"tokens": "0k/min"}, r"limits\.gpt.*must lie between 1 and"),
+        ({"at_once": 0}, r"limits\.gpt.*greater than or equal to 1"),
+        ({}, r"limits\.gpt.*give at least one of"),
+        ({"request": "5/s"}, r"limits\.gpt.*extra inputs are not permitted"),
+    ],
+)
+def test_limits_of_a_provider_are_checked(load: Load, entry: dict[str, Any], message: str) -> None:
+    """Unknown names, forms that cannot be read and tables that limit nothing are refused with the name."""
+    with pytest.raises(ConfigError, match=message):
+        load(options={"limits.gpt": entry})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,138 @@
+"""Reads the limits of providers: what blocks each, and how much of its windows is used."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from datetime import datetime  # noqa: TC003 - a part of public values
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.core.durations import from_instant_ms
+from orchestrator.core.rates import Rate
+from orchestrator.core.reading import read_readable, read_text, read_whole
+from orchestrator.limits.providers import BROKEN, STATES, ProviderLimit, read_blocked, read_limit
+from orchestrator.views.paging import read_together
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from orchestrator.limits.providers import BlockedState
+    from orchestrator.services import Services
+    from orchestrator.store.calls import Argument
+
+_HEAD: Final = 8
+_PART: Final = 24
+"""Bytes of the sum, and of each sub-window behind it (`lua/includes/sums.lua`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """One limit of the calls of a provider.
+
+    Attributes:
+        unit: `requests`, `tokens` or `at_once`.
+        limit: as `500/min`; of `at_once` a number.
+        used: in the window that ends now, or running.
+        left: the rest; negative if calls used more than they reserved.
+    """
+
+    unit: str
+    limit: str
+    used: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderView:
+    """A provider.
+
+    Attributes:
+        state: `open`, `throttled`, `quota`, `broken`, or `trial`: its block has ended, and one call tries it.
+        until: the end of the state; None if it has none.
+        since: when it was told.
+        told_by: who told it.
+        reason: why.
+        usage: its limits.
+    """
+
+    state: str
+    until: datetime | None
+    since: datetime | None
+    told_by: str
+    reason: str
+    usage: tuple[Usage, ...]
+
+
+async def read_providers(services: Services) -> dict[str, ProviderView]:
+    """Read the providers that workers have called, by name."""
+    keys = services.keys
+    time, reply = await read_together(services, [("TIME",), ("HGETALL", keys.providers)])
+    now_us, reply = read_whole(time[0]) * 1_000_000 + read_whole(time[1]), reply or ()
+    stored = [(read_text(name), value) for name, value in zip(reply[::2], reply[1::2], strict=True)]
+    limits = dict(read_readable(_definition, stored))
+    commands: list[Sequence[Argument]] = []
+    for name, limit in limits.items():
+        fields = [_field(unit, window_us) for unit, _, window_us in _windows(limit)]
+        commands += [
+            ("HMGET", keys.provider_usage(name), *fields),
+            ("HMGET", keys.blocked(name), *STATES),
+            ("ZCOUNT", keys.provider_leases(name), f"({now_us}", "+inf"),
+        ]
+    replies = await read_together(services, commands)
+    found: dict[str, ProviderView] = {}
+    for at, (name, limit) in enumerate(limits.items()):
+        usage, blocked, running = replies[3 * at : 3 * at + 3]
+        found[name] = _view(limit, usage or [None] * 2, blocked or [None] * len(STATES), running or 0, now_us)
+    return found
+
+
+def _definition(named: tuple[str, bytes]) -> tuple[str, ProviderLimit]:
+    name, stored = named
+    return name, read_limit(stored)
+
+
+def _windows(limit: ProviderLimit) -> tuple[tuple[str, int, int], tuple[str, int, int]]:
+    return ("requests", limit.requests, limit.requests_us), ("tokens", limit.tokens, limit.tokens_us)
+
+
+def _field(unit: str, window_us: int) -> str:
+    return f"{unit}:{window_us}"
+
+
+def _view(
+    limit: ProviderLimit,
+    sums: Sequence[bytes | None],
+    blocked: Sequence[bytes | None],
+    running: int,
+    now_us: int,
+) -> ProviderView:
+    usage = []
+    for (unit, most, window_us), stored in zip(_windows(limit), sums, strict=True):
+        if most:
+            used = _sum_of_window(stored or b"", now_us - window_us)
+            usage.append(Usage(unit, str(Rate(most, window_us)), used, most - used))
+    if limit.at_once:
+        usage.append(Usage("at_once", str(limit.at_once), running, limit.at_once - running))
+    stored_states = [(state, value) for state, value in zip(STATES, blocked, strict=True) if value is not None]
+    states: Mapping[str, BlockedState] = {one.state: one for one in read_readable(read_blocked, stored_states)}
+    now_ms = now_us // 1000
+    lasting = [one for one in states.values() if not one.until_ms or one.until_ms > now_ms]
+    if lasting:
+        last = max(lasting, key=lambda one: one.until_ms or 1 << 63)
+        state = last.state
+    elif BROKEN in states:
+        last, state = states[BROKEN], "trial"
+    else:
+        return ProviderView("open", None, None, "", "", tuple(usage))
+    until = from_instant_ms(last.until_ms) if last.until_ms and state != "trial" else None
+    return ProviderView(state, until, from_instant_ms(last.since_ms), last.by, last.reason, tuple(usage))
+
+
+def _sum_of_window(stored: bytes, outside_us: int) -> int:
+    """Return the sum of the sub-windows that end after a time."""
+    total = 0.0
+    for at in range(_HEAD, len(stored) - _PART + 1, _PART):
+        _, last, part = struct.unpack_from(">ddd", stored, at)
+        if last > outside_us:
+            total += part
+    return read_whole(total)

@@ -1,0 +1,195 @@
+"""Begins and ends the calls of providers of a worker's attempts, and renews the leases of those that run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from orchestrator.core.errors import InvalidInput, StoreError
+from orchestrator.core.formats import Feature
+from orchestrator.core.ids import new_token
+from orchestrator.core.log import get_logger
+from orchestrator.core.scrubbing import mask_known
+from orchestrator.limits import scripts
+from orchestrator.limits.providers import ProviderLimit, pack_told
+from orchestrator.workers.agent import Agent
+
+if TYPE_CHECKING:
+    from orchestrator.limits.scripts import CallReply
+    from orchestrator.services import Services
+    from orchestrator.workers.provider_answers import Told
+    from orchestrator.workers.runtime.attempt import Attempt
+
+LEASE_MS: Final = 30_000
+"""How long the place of a call stays taken after its worker died."""
+RENEWALS: Final = 3
+"""Renewals per lease, so that one lost reply does not cost it."""
+RENEWED_AT_ONCE: Final = 500
+_log = get_logger(__name__)
+
+
+class ProviderCalls:
+    """The calls of providers that run in one worker.
+
+    Args:
+        services: of its pool.
+        worker: its id.
+
+    Attributes:
+        lease_ms: how long a lease lasts.
+    """
+
+    def __init__(self, services: Services, *, worker: str) -> None:
+        self.services, self.worker, self.lease_ms = services, worker, LEASE_MS
+        self._running: dict[str, dict[str, None]] = {}
+        self._begun = anyio.Event()
+
+    def of(self, attempt: Attempt) -> AttemptProviders:
+        """Return the gate of one attempt."""
+        return AttemptProviders(self, attempt)
+
+    def add(self, name: str, call: str) -> None:
+        """Renew the lease of a call from now on."""
+        self._running.setdefault(name, {})[call] = None
+        self._begun.set()
+
+    def remove(self, name: str, call: str) -> None:
+        """Renew the lease of a call no longer."""
+        calls = self._running.get(name, {})
+        calls.pop(call, None)
+        if not calls:
+            self._running.pop(name, None)
+
+    async def run(self) -> None:
+        """Renew leases until cancelled."""
+        while True:
+            await self._begun.wait()
+            self._begun = anyio.Event()
+            while self._running:
+                await anyio.sleep(self.lease_ms / 1000 / RENEWALS)
+                for name, calls in list(self._running.items()):
+                    await self._renew(name, list(calls))
+
+    async def _renew(self, name: str, calls: list[str]) -> None:
+        for at in range(0, len(calls), RENEWED_AT_ONCE):
+            some = calls[at : at + RENEWED_AT_ONCE]
+            call = scripts.renew(self.services.keys, name=name, calls=some, lease_ms=self.lease_ms)
+            try:
+                with anyio.fail_after(self.lease_ms / 1000 / RENEWALS):
+                    await self.services.store.call(call)
+            except (StoreError, TimeoutError) as failure:
+                _log.warning("provider_leases_not_renewed", provider=name, count=len(some), error=str(failure))
+
+
+class AttemptProviders:
+    """Begins and ends calls in the name of an attempt; see `ProviderGate`."""
+
+    def __init__(self, calls: ProviderCalls, attempt: Attempt) -> None:
+        self._calls, self._attempt, self._services = calls, attempt, calls.services
+        self._begun: dict[str, ProviderLimit] = {}
+        """The definitions that calls began with, because a reload may change those of the settings."""
+
+    @property
+    def attempt(self) -> tuple[str, str]:
+        """Task and generation."""
+        return self._attempt.delivery.task_id, self._attempt.delivery.generation
+
+    def check(self, name: str, tokens: int) -> None:
+        """See `ProviderGate`."""
+        limit = self._limit(name)
+        if limit.tokens and tokens > limit.tokens:
+            raise InvalidInput(
+                f"provider {name!r} has {limit.tokens} tokens in a window, and the call reserves {tokens}; "
+                "reserve fewer, or raise `tokens` of the limit in the settings"
+            )
+
+    def _limit(self, name: str) -> ProviderLimit:
+        entry = self._services.settings.limits.get(name)
+        if entry is None:
+            raise InvalidInput(
+                f"provider {name!r} is not defined; add it to the settings of the workers, for example "
+                f'[limits."{name}"] requests = "500/min"'
+            )
+        return ProviderLimit.of(entry)
+
+    @property
+    def _who(self) -> str:
+        delivery = self._attempt.delivery
+        return f"agent {delivery.agent}, task {delivery.task_id}, worker {self._calls.worker}"
+
+    async def take(self, name: str, call: str, tokens: int) -> CallReply:
+        """See `ProviderGate`."""
+        store = self._services.store
+        await store.require(Feature.PROVIDER_LIMITS)
+        limit = self._begun[call] = self._limit(name)
+        taken = await store.call(
+            scripts.take(
+                self._services.keys,
+                name=name,
+                call=call,
+                tokens=tokens,
+                definition=limit,
+                lease_ms=self._calls.lease_ms,
+                by=self._who,
+            ),
+            retry_for_s=self._services.settings.redis.command_timeout_s,
+        )
+        if taken.status is scripts.CallStatus.TAKEN:
+            self._calls.add(name, call)
+        return taken
+
+    async def settle(self, name: str, call: str, used: int, outcome: str, reason: str) -> None:
+        """See `ProviderGate`."""
+        self._calls.remove(name, call)
+        limit = self._begun.pop(call, None)
+        if limit is None:
+            return  # nothing was sent
+        settled = await self._services.store.call(
+            scripts.settle(
+                self._services.keys,
+                name=name,
+                call=call,
+                used=used,
+                tokens_us=limit.tokens_us,
+                outcome=outcome,
+                told=pack_told(self._who, reason),
+            ),
+            retry_for_s=self._services.settings.redis.command_timeout_s,
+        )
+        if settled.broken_ms:
+            self._log_block(name, "broken", settled.broken_ms, reason)
+
+    async def block(self, name: str, told: Told) -> int:
+        """See `ProviderGate`."""
+        reason = mask_known(told.reason)
+        call = scripts.block(
+            self._services.keys,
+            name=name,
+            state=told.state,
+            told=pack_told(self._who, reason),
+            for_ms=told.for_ms,
+            until_ms=told.until_ms,
+        )
+        until_ms = await self._services.store.call(call, retry_for_s=self._services.settings.redis.command_timeout_s)
+        self._log_block(name, told.state, until_ms, reason)
+        return until_ms
+
+    def _log_block(self, name: str, state: str, until_ms: int, reason: str) -> None:
+        _log.warning(
+            "provider_blocked",
+            provider=name,
+            state=state,
+            until_ms=until_ms,
+            reason=reason,
+            task=self._attempt.delivery.task_id,
+        )
+
+    def new_call(self) -> str:
+        """See `ProviderGate`."""
+        return new_token()
+
+    def holds_tasks(self, name: str) -> bool:
+        """See `ProviderGate`."""
+        owner = self._attempt.skill.owner if self._attempt.skill is not None else None
+        return isinstance(owner, Agent) and name in owner.limits
