@@ -13,6 +13,7 @@ import inspect
 import os
 import re
 import shlex
+import tomllib
 from contextlib import redirect_stdout
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
@@ -78,6 +79,12 @@ async def run_block(block: Block, namespace: dict[str, Any]) -> str:
     return printed.getvalue()
 
 
+def limits_of(page: str) -> dict[str, Any]:
+    """The limits that the settings on a page have, for the workers of its agents."""
+    settings = [tomllib.loads(block.text) for block in blocks(page) if block.language == "toml"]
+    return {name: entry for one in settings for name, entry in one.get("limits", {}).items()}
+
+
 def fits(printed: str, shown: str) -> bool:
     """Whether `printed` is what the page shows, with `…` for anything on a line."""
     pattern = ".*".join(re.escape(part) for part in shown.split("…"))
@@ -97,7 +104,7 @@ async def test_python_runs(
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
     monkeypatch.setattr(trace, "_TRACER_PROVIDER_SET_ONCE", Once())
     namespace: dict[str, Any] = {"__name__": "manual"}
-    async with run_local_team(local_settings(redis_server.url, prefix)) as team:
+    async with run_local_team(local_settings(redis_server.url, prefix, limits=limits_of(page))) as team:
         page_agents, printed = PageAgents(team), ""
         for block in blocks(page):
             if block.language == "python" and block.runs and not block.file:
