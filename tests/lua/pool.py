@@ -17,8 +17,8 @@ from orchestrator.core.amounts import Amounts, parse_amounts
 from orchestrator.core.command_record import VERSION, Issued, pack_issued
 from orchestrator.core.ids import encode_foreign, new_task_id
 from orchestrator.core.rates import parse_rate
-from orchestrator.limits import scripts as limit_scripts
 from orchestrator.core.reading import read_text
+from orchestrator.limits import scripts as limit_scripts
 from orchestrator.store.calls import opaque
 from orchestrator.store.keys import PoolKeys
 from orchestrator.store.store import Endpoint, SyncStore

@@ -15,11 +15,11 @@ from orchestrator.workers.joining import StoredJoin
 from orchestrator.workers.once import RESULT_BYTES, RESULT_DEPTH
 
 if TYPE_CHECKING:
+    from orchestrator.budgets.model import BudgetState
     from orchestrator.client.handle import TaskHandle
+    from orchestrator.core.amounts import Amounts
     from orchestrator.tasks.queries import TaskOutcome
     from orchestrator.tasks.scripts import JoinTerms
-    from orchestrator.budgets.model import BudgetState
-    from orchestrator.core.amounts import Amounts
 
 ScriptedAnswers: TypeAlias = Mapping[str, Any] | Sequence[Any] | Callable[[str], Any]
 """Answers to questions: a mapping by text, a list in order, or a function of the text. A `TimeoutError` in place of an
@@ -114,6 +114,7 @@ class ScriptedRecord:
 
     async def cancel_tasks(self, ids: Sequence[str], reason: str) -> None:
         """Do nothing: the children are not there."""
+
     async def reserve(self, number: int, amounts: Amounts, *, last: bool) -> Reserved:  # noqa: ARG002
         """Grant every call: the task has no budget."""
         return Reserved("none")
