@@ -92,9 +92,9 @@ end
 local known = start_budgets(now)
 for i = 1, status == 'accepted' and #changes or 0 do
   local name, definition = string.match(changes[i].slot, '^budget:(.*)$'), changes[i].budget
-  if name and changes[i].mark == '' then
+  if name and not definition then
     if in_use(pool, name) then status = 'used' end
-  elseif name and definition then
+  elseif name then
     local refusal, detail = refuses_budget(pool, known, name, definition)
     if refusal then status, entry = refusal, detail end
   end
@@ -132,10 +132,11 @@ for i = 1, #changes do
   end
   wake_share(pool, slot)
   local name = string.match(slot, '^budget:(.*)$')
-  if name and mark == '' then
-    delete_budget(pool, name)
-  elseif name and changes[i].budget then
+  -- The desired state keeps no budgets, of which there may be many: `budget:B` has the limits.
+  if name and changes[i].budget then
     set_budget(pool, known, name, changes[i].budget)
+  elseif name then
+    delete_budget(pool, name)
   end
 end
 if job == '1' then redis.call('HSET', desired_key, 'do:' .. id, '1-' .. stored) end

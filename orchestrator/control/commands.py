@@ -482,7 +482,7 @@ class SetBudget(Command):
     A higher limit lets tasks start that wait for the budget. A limit below what is spent is refused.
     """
 
-    slots = {"budget:{.budget}": "-"}
+    slots = {"budget:{.budget}": ""}
     verb = "budgets set"
     examples = ("run-7 --usd 2 --tokens 2M --soft 0.8", 'team --usd 50 --per day --at-hard ask --reason "pilot"')
 

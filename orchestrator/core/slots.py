@@ -76,11 +76,6 @@ def share_slot(encoded_key: str) -> str:
     return f"share:{encoded_key}"
 
 
-def budget_slot(name: str) -> str:
-    """Return the slot of a budget."""
-    return f"budget:{name}"
-
-
 def config_slot(key: str) -> str:
     """Return the slot of a published configuration value."""
     return f"config:{key}"

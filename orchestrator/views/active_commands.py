@@ -29,13 +29,13 @@ class ActiveCommandView:
 
     Attributes:
         slot: its slot, as `stop:agent:editor`.
-        verb: `stop`, `pause`, `hold` (a pause with an end), `drain`, `limit`, `share`, `budget` or `log`.
+        verb: `stop`, `pause`, `hold` (a pause with an end), `drain`, `limit`, `share` or `log`.
         kind: of a stop, pause, hold or drain: `all`, `agent`, `session`, `family`, `skill`, `queue`, `limit` or
             `worker`.
         name: of the agent, session, skill, queue, worker or limit, or the encoded key of a share.
         refuses: of a stop: new tasks are refused.
         ends_process: of the drain of a worker: it exits when it has drained.
-        value: the rate of a limit, the log level, weight and cap of a share, or what was set of a budget.
+        value: the rate of a limit, the log level, or weight and cap of a share.
         until: the end of a pause that has one.
         actor: who gave it.
         reason: of the command.
@@ -102,14 +102,13 @@ def of_slots(found: Desired, *slots: str) -> tuple[ActiveCommandView, ...]:
 
 def view(one: ActiveCommand) -> ActiveCommandView:
     """Return the view of an active command."""
-    from orchestrator.control.commands import SetBudget, SetLimit, SetLogLevel, SetShare
+    from orchestrator.control.commands import SetLimit, SetLogLevel, SetShare
 
     slot = parse_slot(one.slot)
-    command = one.command if slot.verb in {"limit", "log", "share", "budget"} else None
+    command = one.command if slot.verb in {"limit", "log", "share"} else None
     rate = command.rate if isinstance(command, SetLimit) else None
     level = command.level if isinstance(command, SetLogLevel) else None
     share = _share(command) if isinstance(command, SetShare) else None
-    budget = command.words.partition(" ")[2] if isinstance(command, SetBudget) else None
     return ActiveCommandView(
         slot=one.slot,
         verb=slot.verb,
@@ -117,7 +116,7 @@ def view(one: ActiveCommand) -> ActiveCommandView:
         name=slot.name,
         refuses=one.mark in {"r", "b"},
         ends_process=one.ends_process,
-        value=rate or level or share or budget,
+        value=rate or level or share,
         actor=one.issued.actor,
         reason=one.issued.reason,
         since=from_instant_ms(one.issued.issued_ms),

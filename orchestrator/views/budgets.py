@@ -9,8 +9,6 @@ from orchestrator.budgets.queries import read_budgets
 from orchestrator.core.amounts import MICRO, UNITS
 from orchestrator.core.errors import NotFound, StoreError
 from orchestrator.core.reading import read_text
-from orchestrator.core.slots import budget_slot
-from orchestrator.views.active_commands import of_slots, read_desired
 from orchestrator.views.paging import LIMIT
 
 if TYPE_CHECKING:
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
 
     from orchestrator.budgets.model import BudgetState
     from orchestrator.services import Services
-    from orchestrator.views.active_commands import ActiveCommandView
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,6 @@ class BudgetView:
     lost: str = "spent"
     attempts: int = 0
     waiting: int = 0
-    active_commands: tuple[ActiveCommandView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +96,6 @@ async def show_budget(services: Services, name: str) -> BudgetView:
 
 async def _views(services: Services, names: Sequence[str]) -> list[BudgetView]:
     store, keys = services.store, services.keys
-    now = await read_desired(services)
     states = await read_budgets(store, names)
     commands = [
         command
@@ -109,16 +104,14 @@ async def _views(services: Services, names: Sequence[str]) -> list[BudgetView]:
     ]
     counts = [0 if isinstance(one, StoreError) else one for one in await store.pipeline(commands)] if commands else []
     return [
-        _view(name, states[name], attempts, waiting, of_slots(now, budget_slot(name)))
+        _view(name, states[name], attempts, waiting)
         for name, attempts, waiting in zip(names, counts[::2], counts[1::2], strict=True)
     ]
 
 
-def _view(
-    name: str, state: BudgetState | str, attempts: int, waiting: int, commands: tuple[ActiveCommandView, ...]
-) -> BudgetView:
+def _view(name: str, state: BudgetState | str, attempts: int, waiting: int) -> BudgetView:
     if isinstance(state, str):
-        return BudgetView(name, state, attempts=attempts, waiting=waiting, active_commands=commands)
+        return BudgetView(name, state, attempts=attempts, waiting=waiting)
     left = state.left
     units = tuple(
         BudgetUnit(unit, None if limit is None else limit / MICRO, spent / MICRO, held / MICRO, left.get(unit))
@@ -135,7 +128,6 @@ def _view(
         lost=state.lost,
         attempts=attempts,
         waiting=waiting,
-        active_commands=commands,
     )
 
 

@@ -106,3 +106,31 @@ def test_commands_of_an_agent_with_a_limit(pool: Pool) -> None:
     none, rated, open_ = costs
     # Definition, pause, block and window; then definition, last start, start, trim and lifetime.
     assert (rated - none, open_ - none) == (9, 4)
+
+
+def test_commands_of_a_task_with_a_budget(pool: Pool) -> None:
+    """A call reads each budget once, for any number of tasks; the end of an attempt looks for what it holds."""
+    pool.set_budget(usd=1)
+    # A pool that has had a command looks for stops, for tasks with and without a budget.
+    pool.execute("DEL", pool.keys.desired)
+    pool.register(slots=100)
+    life(pool, 10, budget="b")
+    few, many = life(pool, 10, budget="b"), life(pool, 60, budget="b")
+    assert {name: (many[name] - few[name]) / 50 for name in few} == {"submit": 2, "assign": 4, "finish": 5}
+
+
+def test_commands_of_suspects_with_a_budget(pool: Pool) -> None:
+    """Suspects that find no room cost two commands each: their budget is read once per call."""
+    pool.set_budget(usd=0)
+    pool.register(slots=100)
+    costs: list[int] = []
+    for count in (2, 12):
+        ids = pool.put(*[row(budget="b") for _ in range(count)])
+        for id_ in ids:
+            pool.execute("HSET", pool.keys.task(id_), "group", "1")
+        pool.assign()
+        before = pool.commands()
+        assert pool.take_suspects() == []
+        costs.append(pool.commands() - before)
+        pool.cancel(*ids)
+    assert (costs[1] - costs[0]) / 10 == 2

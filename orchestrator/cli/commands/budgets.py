@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-from orchestrator.cli.terminal.active_commands import active_commands, show_affected, show_affected_record
 from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.inputs import check_limit
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
-from orchestrator.cli.terminal.output import say_rest
+from orchestrator.cli.terminal.output import say_rest, show_list, show_record
 from orchestrator.cli.terminal.parsing import option, positional
 from orchestrator.cli.terminal.source import viewed
 
@@ -41,7 +40,7 @@ async def list_(*, limit: Annotated[int, option("--limit", metavar="N")] = 1000,
         found = await list_budgets(services, limit=limit)
     rows = [_row(view, table=common.output == "table") for view in found.budgets]
     columns = ("budget", "state", "units", "per", "at_hard", "attempts", "waiting")
-    show_affected(common.output, rows, columns, key="budget", empty="no budgets")
+    show_list(common.output, rows, columns, key="budget", empty="no budgets")
     say_rest(len(rows), found.total)
 
 
@@ -54,11 +53,11 @@ async def show(name: Name, /, *, common: Globals = DEFAULTS) -> None:
     check_name("budget", name)
     async with viewed(common) as services:
         found = await show_budget(services, name)
-    show_affected_record(common.output, _row(found, table=common.output == "table"), key="budget")
+    show_record(common.output, _row(found, table=common.output == "table"), key="budget")
 
 
 def _row(view: BudgetView, *, table: bool) -> dict[str, Any]:
-    row = {**asdict(view), "active_commands": active_commands(view.active_commands)}
+    row = asdict(view)
     if table:
         row["units"] = ", ".join(map(_words, view.units)) or "nothing spent, no limit"
     return row

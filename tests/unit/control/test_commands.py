@@ -37,7 +37,7 @@ COMMANDS: Final[dict[str, tuple[dict[str, Any], tuple[DesiredChange, ...]]]] = {
     "set-limit": ({"limit": "@ed", "rate": "10/min"}, (DesiredChange("limit:@ed", "-"),)),
     "clear-limit": ({"limit": "model:gpt"}, (DesiredChange("hold:limit:model:gpt", ""),)),
     "reset-limit": ({"limit": "model:gpt"}, (DesiredChange("limit:model:gpt", ""),)),
-    "set-budget": ({"budget": "b", "usd": "2"}, (DesiredChange("budget:b", "-"),)),
+    "set-budget": ({"budget": "b", "usd": "2"}, (DesiredChange("budget:b", ""),)),
     "delete-budget": ({"budget": "b"}, (DesiredChange("budget:b", ""),)),
     "set-share": ({"key": "a b", "weight": 2.5}, (DesiredChange("share:a%20b", "-"),)),
     "delete-share": ({"key": "a b"}, (DesiredChange("share:a%20b", ""),)),
