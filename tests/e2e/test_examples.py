@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-AGENTS = ("my_agents:agent", "rate_limited:agent", "parent_children:team", "outbox:agent", "support_agent:agent")
+AGENTS = (
+    "my_agents:agent",
+    "rate_limited:agent",
+    "parent_children:team",
+    "outbox:agent",
+    "support_agent:agent",
+    "one_dollar:team",
+)
 ORC = str(Path(sys.executable).with_name("orc"))
 
 
@@ -27,7 +34,7 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
     environ = {name: value for name, value in os.environ.items() if not name.startswith("ORC_")}
     environ["ORC_DATA_DIR"] = str(tmp_path_factory.mktemp("examples") / "data")
     with ActorProcess([ORC, "up", *AGENTS], name="orc-up", env=environ, cwd=EXAMPLES) as up:
-        for agent in ("greeter", "oracle", "planner", "counter", "warehouse", "support"):
+        for agent in ("greeter", "oracle", "planner", "counter", "warehouse", "support", "lead", "reader"):
             up.wait_output(agent, timeout_s=20)
         yield environ
         up.terminate()
@@ -54,6 +61,13 @@ def test_rate_limited(terminal: dict[str, str]) -> None:
     found = re.fullmatch(r"15 answers in (\d+\.\d) s; the last one: question 14: yes\n", printed)
     assert found, printed
     assert float(found[1]) >= 2.0
+
+
+def test_one_dollar(terminal: dict[str, str]) -> None:
+    """Three pages of five fit the budget; the other two wait until a person has granted more."""
+    printed = run(terminal, sys.executable, "one_dollar.py")
+    line = "budget 'research' has no room: 0.1 of 1 usd is left, and 0.3 is needed\n"
+    assert printed == f"{line}{line}5 answers\n"
 
 
 def test_support_agent(terminal: dict[str, str]) -> None:
