@@ -729,6 +729,14 @@ SECTIONS: Final = (
                 "their places. Check that Redis is reachable: `orc doctor`.",
             ),
             LogEvent(
+                "provider_places_lost",
+                "warning",
+                ("count", "provider"),
+                "The leases of so many running calls of a provider expired, because they were not renewed in time, and other "
+                "calls took their places, so that more calls run than `at_once`. The calls go on, and get places back when "
+                "some are free.",
+            ),
+            LogEvent(
                 "task_awaits_lock",
                 "debug",
                 ("agent", "attempt", "reason", "retry_in_ms", "skill", "task"),

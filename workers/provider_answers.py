@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.core.durations import instant_ms, to_seconds
 from orchestrator.core.errors import InvalidInput
+from orchestrator.core.redaction import name_of
+from orchestrator.core.scrubbing import mask_known
 from orchestrator.limits.providers import QUOTA, THROTTLED
 
 if TYPE_CHECKING:
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
 MAX_PAUSE_S: Final = 31 * 86_400.0
 """Longest pause that is kept."""
 _REASON_CHARS: Final = 200
+_READ_CHARS: Final = 128 * 1024
+"""Characters of a text that are searched for secrets before it is cut."""
+SHORT_MS: Final = 1000
+"""Pause of an answer that tells to wait and names no time, or one that has passed."""
+_TOO_MANY: Final = 429
 _NO_QUOTA: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 _PAYMENT_REQUIRED: Final = 402
 _SERVER_ERRORS: Final = range(500, 600)
@@ -82,29 +89,35 @@ class Told:
         state: `throttled` or `quota`.
         for_ms: its length from now; 0: `until_ms` has the end.
         until_ms: the end; 0 without `for_ms`: an operator ends it.
-        reason: one line.
+        reason: one line, without known secrets.
     """
 
     state: str
     for_ms: int
     until_ms: int
-    reason: str
+    reason: str = ""
 
 
-def read_told(failure: BaseException) -> Told | None:
-    """Return what an exception says; None if it tells no pause. Of several in a group, the first that does decides."""
-    return next(filter(None, map(_told, _single(failure))), None)
+def read_told(failure: BaseException, *, redact: bool = False) -> Told | None:
+    """Return what an exception says; None if it tells no pause; `redact` leaves its text out."""
+    told = _told(failure)
+    return None if told is None else replace(told, reason=_line(failure, redact=redact))
 
 
 def is_failure(failure: BaseException) -> bool:
     """Return whether an exception means that the provider failed: no answer came, or one with a status from 500 on."""
-    return any(map(_failed, _single(failure)))
+    if isinstance(failure, ProviderFailed | ConnectionError | TimeoutError):
+        return True
+    if any(kind.__name__ in _UNREACHABLE for kind in type(failure).__mro__):
+        return True
+    return isinstance(failure, Exception) and _status(failure) in _SERVER_ERRORS
 
 
-def _single(failure: BaseException) -> Iterator[BaseException]:
+def single(failure: BaseException) -> Iterator[BaseException]:
+    """Return the exceptions of a group and of the groups in it; an exception that is no group alone."""
     if isinstance(failure, BaseExceptionGroup):
         for one in failure.exceptions:
-            yield from _single(one)
+            yield from single(one)
     else:
         yield failure
 
@@ -114,25 +127,26 @@ def _told(failure: BaseException) -> Told | None:
         return None
     if isinstance(failure, QuotaExhausted):
         if failure.reset is None:
-            return Told(QUOTA, 0, 0, _line(failure))
-        return _pause(QUOTA, failure.reset, None, failure)
+            return Told(QUOTA, 0, 0)
+        return _pause(QUOTA, failure.reset, None)
     code = _get(failure, "code")
     if (isinstance(code, str) and code in _NO_QUOTA) or _status(failure) == _PAYMENT_REQUIRED:
-        return Told(QUOTA, 0, 0, _line(failure))
+        return Told(QUOTA, 0, 0)
     given = _get(failure, "retry_after")
-    if given is not None and (told := _pause(THROTTLED, given, None, failure)):
+    if given is not None and (told := _pause(THROTTLED, given, None)):
         return told
     response = _get(failure, "response")
     for headers in (_get(response, "headers"), _get(failure, "headers")):
         milliseconds, after = _header(headers, "retry-after-ms"), _header(headers, "retry-after")
-        if milliseconds is not None and (number := _number(milliseconds)):
-            return _pause(THROTTLED, number / 1000, None, failure)
-        if after is not None and (told := _pause(THROTTLED, after, _header(headers, "date"), failure)):
+        number = None if milliseconds is None else _number(milliseconds)
+        if number is not None and (told := _pause(THROTTLED, number / 1000, None)):
             return told
-    return None
+        if after is not None and (told := _pause(THROTTLED, after, _header(headers, "date"))):
+            return told
+    return Told(THROTTLED, SHORT_MS, 0) if _status(failure) == _TOO_MANY else None
 
 
-def _pause(state: str, given: object, sent: str | None, failure: BaseException) -> Told | None:
+def _pause(state: str, given: object, sent: str | None) -> Told | None:
     """Return a pause of a number, a duration, an instant or the text of a header; None if it is none of these."""
     if isinstance(given, timedelta):
         given = given.total_seconds()
@@ -142,23 +156,15 @@ def _pause(state: str, given: object, sent: str | None, failure: BaseException) 
         told_at = None if sent is None else _date(sent)
         if isinstance(given, datetime) and told_at is not None:
             # Both are by the clock of the provider, which may differ from that of Redis.
-            given = (given - told_at).total_seconds()
+            given = max(0.0, (given - told_at).total_seconds())
     if isinstance(given, datetime):
         try:
-            return Told(state, 0, instant_ms("retry_after", given), _line(failure))
+            return Told(state, 0, instant_ms("retry_after", given))
         except InvalidInput:
             return None
-    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given) or given <= 0:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given) or given < 0:
         return None
-    return Told(state, math.ceil(min(given, MAX_PAUSE_S) * 1000), 0, _line(failure))
-
-
-def _failed(failure: BaseException) -> bool:
-    if isinstance(failure, ProviderFailed | ConnectionError | TimeoutError):
-        return True
-    if any(kind.__name__ in _UNREACHABLE for kind in type(failure).__mro__):
-        return True
-    return isinstance(failure, Exception) and _status(failure) in _SERVER_ERRORS
+    return Told(state, math.ceil(min(given, MAX_PAUSE_S) * 1000) or SHORT_MS, 0)
 
 
 def _status(failure: BaseException) -> int:
@@ -207,10 +213,14 @@ def _date(text: str) -> datetime | None:
     return None
 
 
-def _line(failure: BaseException) -> str:
+def _line(failure: BaseException, *, redact: bool) -> str:
+    if redact:
+        return name_of(failure)
     try:
         text = str(failure)
     except Exception:  # noqa: BLE001 - handlers may raise anything
         text = ""
     name = type(failure).__name__
-    return " ".join((f"{name}: {text}" if text else name).split())[:_REASON_CHARS]
+    # A secret that a cut divides would not be found.
+    masked = mask_known((f"{name}: {text}" if text else name)[:_READ_CHARS])
+    return " ".join(masked.split())[:_REASON_CHARS]

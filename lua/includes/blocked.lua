@@ -56,8 +56,12 @@ local function put_blocked(pool, name, kind, until_ms, now_ms, told)
   if present >= until_ms and present > now_ms then return present end
   local shown = until_ms < math.huge and integer(until_ms) or '0'
   redis.call('HSET', blocked_key, kind, shown .. ' ' .. integer(now_ms) .. ' ' .. told)
-  local endless = parse_end(redis.call('HGET', blocked_key, 'quota')) == math.huge
-  redis.call('PEXPIRE', blocked_key, integer(endless and endless_ms or longest_block_ms + 60000))
+  local states = redis.call('HMGET', blocked_key, 'throttled', 'quota', 'broken')
+  local latest = math.max(parse_end(states.throttled) or 0, parse_end(states.quota) or 0)
+  local left_ms = math.max(0, latest - now_ms)
+  -- A broken provider stays so after its end.
+  if states.broken then left_ms = math.max(left_ms, longest_block_ms) end
+  redis.call('PEXPIRE', blocked_key, integer(left_ms < math.huge and left_ms + 60000 or endless_ms))
   return until_ms
 end
 

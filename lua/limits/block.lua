@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- Keeps all calls from a provider, and all starts of agents that have the limit, until a time, which a shorter one does not
 -- shorten.
--- returns: the end of the state in ms, 0: until it is cleared; -1: that time has passed, nothing changed
+-- returns: the end of the state in ms, 0: until it is cleared; -1: that time has passed, nothing changed; then the ms until the
+-- end, 0: none
 -- repeat: returns the same end; of a time from now, moves it on by the time between the calls
 local pool     = KEYS[1]            -- key: root of the pool's slot
 local name     = ARGV[1]            -- str: limit
@@ -16,7 +17,8 @@ local now_arg  = ARGV[6]            -- time: test override, microseconds
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local ends = math.huge
 if for_ms > 0 then ends = now_ms + for_ms elseif until_ms > 0 then ends = until_ms end
-if ends <= now_ms then return -1 end
+if ends <= now_ms then return {-1, 0} end
 if ends < math.huge then ends = math.min(ends, now_ms + longest_block_ms) end
 ends = put_blocked(pool, name, state, ends, now_ms, told)
-return ends < math.huge and ends or 0
+if ends == math.huge then return {0, 0} end
+return {ends, ends - now_ms}

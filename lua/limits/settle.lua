@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Ends a call of a provider: returns the reserved tokens that it did not use, counts those that it used beyond, and frees its
 -- place. A failure counts towards the breaker, a success resets it.
--- status: settled | gone (the call had ended, or its lease; nothing changed)
+-- status: settled | gone (the call had ended, or its lease long ago; nothing changed)
 -- returns: status, then the end of the block in ms if this failure broke the provider, else 0
 -- repeat: returns gone
 local pool      = KEYS[1]            -- key: root of the pool's slot

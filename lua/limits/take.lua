@@ -3,7 +3,7 @@
 -- request and the reserved tokens, and a lease, which `limits/renew` extends and `limits/settle` ends.
 -- status: taken | full (a limit has no room) | blocked (nothing was taken)
 -- returns: status, then us until it may fit (0: unknown) and the limit that has no room (requests, tokens, at_once);
---          or the end of the block in ms (0: until it is cleared), its state, and its stored value
+--          or the end of the block in ms (0: until it is cleared), its state, its stored value, and the ms that it lasts
 -- repeat: returns taken while the call runs; if the provider has been blocked since, ends the call and returns blocked
 local pool       = KEYS[1]                      -- key: root of the pool's slot
 local name       = ARGV[1]                      -- str: limit
@@ -16,7 +16,7 @@ local now_arg    = ARGV[7]                      -- time: test override, microsec
 --@include time: now_us, integer
 --@include blocked: read_blocked, await_trial, end_trial
 --@include sums: sums_clock, sum_window, last_to_leave, add_cost
---@include provider: read_window, drop_expired, end_call, usage_ms
+--@include provider: read_window, drop_expired, list_provider, end_call, usage_ms, kept_ms
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -31,7 +31,7 @@ if kind and kind ~= 'trial' and not (runs and kind == 'trying') then
     end_trial(pool, name, call)
     end_call(pool, name, call, 0, definition.tokens_us, now)
   end
-  return {'blocked', until_ms, kind, told}
+  return {'blocked', until_ms, kind, told, math.max(0, until_ms - now_ms)}
 end
 if runs then return {'taken', 0, '', ''} end
 
@@ -51,7 +51,7 @@ local wait_us, request_field, requests = with_cost('requests', definition.reques
 local wait_tokens_us, token_field, sums, at = with_cost('tokens', definition.tokens, definition.tokens_us, tokens)
 local shown = table.concat(definition, ' ')
 local known = redis.call('HGET', pool .. ':providers', name) == shown
-drop_expired(pool, name, now)
+drop_expired(pool, name, now, lease_ms)
 if wait_us > 0 or wait_tokens_us > 0 then
   return {'full', math.max(wait_us, wait_tokens_us), wait_us >= wait_tokens_us and 'requests' or 'tokens', ''}
 end
@@ -63,11 +63,11 @@ end
 -- The only key that was not read is written first, because it may be of another type.
 redis.call('HSET', calls_key, call, tokens .. ' ' .. integer(at or now) .. ' ' .. by)
 redis.call('ZADD', leases_key, integer(now + lease_ms * 1000), call)
-redis.call('PEXPIRE', calls_key, integer(lease_ms + 60000))
-redis.call('PEXPIRE', leases_key, integer(lease_ms + 60000))
+redis.call('PEXPIRE', calls_key, integer(lease_ms + kept_ms))
+redis.call('PEXPIRE', leases_key, integer(lease_ms + kept_ms))
 if request_field then redis.call('HSET', usage_key, request_field, requests) end
 if token_field then redis.call('HSET', usage_key, token_field, sums) end
 if request_field or token_field then redis.call('PEXPIRE', usage_key, integer(usage_ms)) end
 if kind == 'trial' then await_trial(pool, name, now_ms, call, now_ms + lease_ms) end
-if not known then redis.call('HSET', pool .. ':providers', name, shown) end
+if not known then list_provider(pool, name, shown) end
 return {'taken', 0, '', ''}

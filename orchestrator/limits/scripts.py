@@ -57,6 +57,7 @@ class CallReply(NamedTuple):
     Attributes:
         wait_us: of `full`: until it may fit; 0: unknown.
         until_ms: of `blocked`: its end by the server's clock; 0: until an operator clears it.
+        left_ms: of `blocked`: time until then; 0: until an operator clears it.
         what: the limit without room, or the state of the provider.
         told: stored value of the state.
     """
@@ -66,6 +67,7 @@ class CallReply(NamedTuple):
     until_ms: int
     what: str
     told: bytes
+    left_ms: int = 0
 
 
 def take(
@@ -84,7 +86,8 @@ def take(
     def parse(reply: list[Any]) -> CallReply:
         status, number, what, told = read_word(CallStatus, reply[0]), reply[1], read_text(reply[2]), reply[3]
         blocked = status is CallStatus.BLOCKED
-        return CallReply(status, 0 if blocked else number, number if blocked else 0, what, told)
+        left_ms = reply[4] if blocked else 0
+        return CallReply(status, 0 if blocked else number, number if blocked else 0, what, told, left_ms)
 
     args: Arguments = {
         "pool": keys.root,
@@ -138,22 +141,39 @@ def settle(
     return Call("limits/settle", args, lambda reply: Settled(read_word(SettleStatus, reply[0]), reply[1]))
 
 
-def renew(keys: PoolKeys, *, name: str, calls: Sequence[str], lease_ms: int, now_us: str = "") -> Call[int]:
-    """Extend the leases of up to 500 calls of a provider, and return how many still had one."""
+def renew(keys: PoolKeys, *, name: str, calls: Sequence[tuple[str, int]], lease_ms: int, now_us: str = "") -> Call[int]:
+    """Extend the leases of up to 500 calls of a provider, each with the calls at once; return how many have one then."""
     args: Arguments = {
         "pool": keys.root,
         "name": name,
-        "rows": pack_rows([(call,) for call in calls]),
+        "rows": pack_rows(calls),
         "lease_ms": lease_ms,
         "now_arg": now_us,
     }
     return Call("limits/renew", args, read_whole)
 
 
+class BlockReply(NamedTuple):
+    """Reply of `block`.
+
+    Attributes:
+        until_ms: the end of the state; 0: until an operator clears it; -1: the told end has passed, nothing changed.
+        left_ms: time until the end; 0: until an operator clears it.
+    """
+
+    until_ms: int
+    left_ms: int = 0
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether the told end has passed."""
+        return self.until_ms < 0
+
+
 def block(
     keys: PoolKeys, *, name: str, state: str, told: bytes, for_ms: int = 0, until_ms: int = 0, now_us: str = ""
-) -> Call[int]:
-    """Keep all calls from a provider; return the end in ms, 0 for none, -1 if it has passed."""
+) -> Call[BlockReply]:
+    """Keep all calls from a provider."""
     args: Arguments = {
         "pool": keys.root,
         "name": name,
@@ -163,4 +183,4 @@ def block(
         "told": told,
         "now_arg": now_us,
     }
-    return Call("limits/block", args, read_whole)
+    return Call("limits/block", args, lambda reply: BlockReply(*reply))

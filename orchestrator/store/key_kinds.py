@@ -312,7 +312,7 @@ POOL_KEYS: Final = (
         "hash",
         "what keeps calls from a provider: throttled, quota and broken, each the end in ms (0: none), the ms of the "
         "beginning, who told it and why; trial: the ms until which a call tries it, and the call",
-        "31 days after the last change; a century while the quota has no end",
+        "a minute after the latest end; 31 days after the last change if broken; a century while the quota has no end",
         backup=Backup.KEPT,
         loss=Loss.CRITICAL,
         writers=Writers.WORKERS,
@@ -329,8 +329,8 @@ POOL_KEYS: Final = (
     KeyKind(
         "provider:leases:NAME",
         "zset",
-        "calls of a provider that run, by the us at which their lease ends",
-        "a minute after the last lease",
+        "calls of a provider, by the us at which their lease ends",
+        "an hour after the last lease",
         loss=Loss.CRITICAL,
         writers=Writers.WORKERS,
     ),
@@ -338,7 +338,7 @@ POOL_KEYS: Final = (
         "provider:calls:NAME",
         "hash",
         "call of a provider that runs -> reserved tokens, the us at which they count, who calls",
-        "a minute after the last lease",
+        "an hour after the last lease",
         loss=Loss.CRITICAL,
         writers=Writers.WORKERS,
     ),

@@ -29,6 +29,7 @@ from orchestrator.core.formats import Feature, Floor
 from orchestrator.limits import scripts
 from orchestrator.limits.providers import pack_told
 from orchestrator.views.limits import list_limits
+from orchestrator.views.providers import read_providers
 from orchestrator.workers.runtime.provider_calls import AttemptProviders
 from tests.helpers.http_provider import HttpFailure, HttpProvider
 from tests.helpers.local_team import TIMEOUT_S, run_local_team
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from orchestrator.views.providers import ProviderView
     from tests.helpers.local_team import LocalTeam
 
-GPT = "model:gpt"
+GPT, OTHER = "model:gpt", "search"
 
 
 @pytest.fixture
@@ -166,7 +167,7 @@ async def test_the_list_of_limits(team: LocalTeam, tmp_path: Path) -> None:
     await (await team.orc.submit("write")).result(TIMEOUT_S)
     told = pack_told("agent writer, task t", "429")
     call = scripts.block(team.services.keys, name=GPT, state="throttled", told=told, for_ms=60_000)
-    until_ms = await team.services.store.call(call)
+    until_ms = (await team.services.store.call(call)).until_ms
     url = team.settings.redis.url
     assert url is not None
     terminal = Terminal(tmp_path, ORC_REDIS__URL=url.get_secret_value(), ORC_PREFIX=team.settings.prefix)
@@ -480,3 +481,138 @@ async def test_a_key_of_another_type(team: LocalTeam) -> None:
     await team.services.store.execute("SET", team.services.keys.blocked(GPT), "x", "EX", 1000)
     await team.work(writer(service))
     assert await (await team.orc.submit("write")).result(TIMEOUT_S) == "answer"
+
+
+class TestNested:
+    """A block inside a block of another provider."""
+
+    @pytest.mark.parametrize(
+        "failure",
+        [Throttled(60), QuotaExhausted(), ProviderFailed("503"), ExceptionGroup("g", [Throttled(60)])],
+        ids=repr,
+    )
+    async def test_the_outer_provider_is_open(self, team: LocalTeam, failure: Exception) -> None:
+        """An exception that the inner block judged says nothing about the outer provider, which keeps its reservation."""
+        agent, keys, store = Agent("writer"), team.services.keys, team.services.store
+
+        @agent.skill
+        async def write(ctx: TaskContext) -> None:
+            with suppress(Exception):
+                async with ctx.provider(GPT, tokens=100), ctx.provider(OTHER):
+                    raise failure
+
+        await store.execute("HSET", keys.provider_usage(GPT), "fails", 2)
+        await team.work(agent, limits={**USUAL["limits"], OTHER: {"at_once": 9}})
+        await (await team.orc.submit("write")).result(TIMEOUT_S)
+        assert await store.execute("EXISTS", keys.blocked(GPT)) == 0
+        assert await store.execute("HGET", keys.provider_usage(GPT), "fails") == b"2"
+        used = {usage.unit: usage.used for usage in (await read_providers(team.services))[GPT].usage}
+        assert used["tokens"] in {0, 100}  # a second later the window is empty
+
+    async def test_the_same_exception_again(self, team: LocalTeam) -> None:
+        """A block that begins later judges it anew."""
+        agent, failure = Agent("writer"), ProviderFailed("503")
+
+        @agent.skill
+        async def write(ctx: TaskContext) -> None:
+            for _ in range(2):
+                with suppress(ProviderFailed):
+                    async with ctx.provider(GPT):
+                        raise failure
+
+        await team.work(agent)
+        await (await team.orc.submit("write")).result(TIMEOUT_S)
+        usage = team.services.keys.provider_usage(GPT)
+        assert await team.services.store.execute("HGET", usage, "fails") == b"2"
+
+
+async def test_a_redacted_skill(team: LocalTeam, caplog: pytest.LogCaptureFixture) -> None:
+    """No text of its exceptions is stored, shown, or logged."""
+    service = Service(team, [Throttled(60, "iban 12345678")])
+    await team.work(writer(service, redact=True))
+    first = await team.orc.submit("write")
+    await waits_for(first, Cause.PROVIDER)
+    assert (await first.status()).detail.reason == "Throttled: (redacted)"
+    stored = await team.services.store.execute("HGET", team.services.keys.blocked(GPT), "throttled")
+    assert b"12345678" not in stored
+    assert "12345678" not in caplog.text
+
+
+async def test_clear_brings_the_tasks_back(team: LocalTeam) -> None:
+    """A task of an agent with the limit waits in the queue for a long pause, and starts once it is cleared."""
+    service = Service(team, [Throttled(600)])
+    await team.work(writer(service))
+    handle = await team.orc.submit("write")
+    await waits_for(handle, Cause.PROVIDER)
+    await team.orc.admin.clear_limit(limit=GPT, reason="it works again")
+    assert await handle.result(TIMEOUT_S) == "answer"
+    assert service.attempts == [1, 1]
+
+
+async def test_why_of_a_task_without_the_limit(team: LocalTeam) -> None:
+    """The task that met the pause says which provider, until when and who told it, and looks again within about a minute."""
+    service = Service(team, [Throttled(600, "429")])
+    await team.work(writer(service, limits=()))
+    handle = await team.orc.submit("write")
+    await waits_for(handle, Cause.SNOOZED)
+    why = (await handle.status()).detail
+    until = (await provider_of(team)).until
+    assert until is not None
+    assert (
+        f"provider '{GPT}' is throttled until {until.isoformat(timespec='seconds')}, told by agent writer" in why.text
+    )
+    assert why.until is not None
+    assert why.until.timestamp() * 1000 <= service.requests[0] + 80_000
+
+
+async def test_a_task_that_is_told_to_wait_each_time(team: LocalTeam) -> None:
+    """It ends as `max_snoozes` says, so that it does not hold the pool back for ever."""
+    service = Service(team, [Throttled(0.02, "too large") for _ in range(9)])
+    await team.work(writer(service, max_snoozes=2))
+    handle = await team.orc.submit("write")
+    with pytest.raises(TaskFailed, match="max_snoozes"):
+        await handle.result(TIMEOUT_S)
+    assert len(service.requests) == 3
+
+
+async def test_a_time_that_has_passed(team: LocalTeam, caplog: pytest.LogCaptureFixture) -> None:
+    """The task runs again in about a second, and no pause is logged."""
+    service = Service(team, [Throttled(datetime.now(UTC) - timedelta(seconds=1))])
+    await team.work(writer(service, limits=()))
+    assert await (await team.orc.submit("write")).result(TIMEOUT_S) == "answer"
+    assert service.requests[1] < service.requests[0] + 10_000
+    assert "provider_blocked" not in caplog.text
+
+
+async def test_settled_after_the_block(team: LocalTeam) -> None:
+    """It is refused, because it would change nothing."""
+    agent = Agent("writer")
+
+    @agent.skill
+    async def write(ctx: TaskContext) -> None:
+        async with ctx.provider(GPT, tokens=10) as call:
+            pass
+        with pytest.raises(InvalidInput, match="has ended"):
+            call.settle(tokens=1)
+
+    await team.work(agent)
+    await (await team.orc.submit("write")).result(TIMEOUT_S)
+
+
+async def test_a_grant_that_came_late(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that stood still for most of a lease begins no call with the place that it got before."""
+    take, taken = AttemptProviders.take, list[str]()
+
+    async def slow(gate: AttemptProviders, name: str, call: str, tokens: int) -> scripts.CallReply:
+        reply = await take(gate, name, call, tokens)
+        taken.append(call)
+        if len(taken) == 1:
+            await anyio.sleep(0.3)
+        return reply
+
+    monkeypatch.setattr(AttemptProviders, "take", slow)
+    monkeypatch.setattr(AttemptProviders, "lease_s", 0.5)
+    await team.work(writer(Service(team)))
+    assert await (await team.orc.submit("write")).result(TIMEOUT_S) == "answer"
+    assert len(set(taken)) == 2
+    assert await running_calls(team) == 0

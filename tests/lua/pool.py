@@ -453,7 +453,7 @@ class Pool:
     def block(self, limit: str, for_ms: int) -> int:
         """Run limits/block: the provider is throttled."""
         call = limit_scripts.block(self.keys, name=limit, state="throttled", told=b"x", for_ms=for_ms)
-        return self.call(call)
+        return self.call(call).until_ms
 
     def once(self, delivery: Delivery, name: str = "pay", value: bytes = b"1") -> tuple[str, bytes]:
         """Run once."""

@@ -381,7 +381,7 @@ def play_provider(pool: Pool) -> None:
         return pool.call(settled).broken_ms
 
     assert take("c0") == "taken"
-    assert pool.call(limit_scripts.renew(keys, name="x", calls=["c0"], lease_ms=1000)) == 1
+    assert pool.call(limit_scripts.renew(keys, name="x", calls=[("c0", 3)], lease_ms=1000)) == 1
     pool.block("x", 5)
     assert take("c1") == "blocked"
     settle("c0", "ok")

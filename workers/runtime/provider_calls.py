@@ -10,13 +10,12 @@ from orchestrator.core.errors import InvalidInput, StoreError
 from orchestrator.core.formats import Feature
 from orchestrator.core.ids import new_token
 from orchestrator.core.log import get_logger
-from orchestrator.core.scrubbing import mask_known
 from orchestrator.limits import scripts
 from orchestrator.limits.providers import ProviderLimit, pack_told
 from orchestrator.workers.agent import Agent
 
 if TYPE_CHECKING:
-    from orchestrator.limits.scripts import CallReply
+    from orchestrator.limits.scripts import BlockReply, CallReply
     from orchestrator.services import Services
     from orchestrator.workers.provider_answers import Told
     from orchestrator.workers.runtime.attempt import Attempt
@@ -42,16 +41,16 @@ class ProviderCalls:
 
     def __init__(self, services: Services, *, worker: str) -> None:
         self.services, self.worker, self.lease_ms = services, worker, LEASE_MS
-        self._running: dict[str, dict[str, None]] = {}
+        self._running: dict[str, dict[str, int]] = {}
         self._begun = anyio.Event()
 
     def of(self, attempt: Attempt) -> AttemptProviders:
         """Return the gate of one attempt."""
         return AttemptProviders(self, attempt)
 
-    def add(self, name: str, call: str) -> None:
-        """Renew the lease of a call from now on."""
-        self._running.setdefault(name, {})[call] = None
+    def add(self, name: str, call: str, at_once: int) -> None:
+        """Renew the lease of a call from now on; `at_once`: calls that may run at a time, 0 for any number."""
+        self._running.setdefault(name, {})[call] = at_once
         self._begun.set()
 
     def remove(self, name: str, call: str) -> None:
@@ -69,17 +68,21 @@ class ProviderCalls:
             while self._running:
                 await anyio.sleep(self.lease_ms / 1000 / RENEWALS)
                 for name, calls in list(self._running.items()):
-                    await self._renew(name, list(calls))
+                    await self._renew(name, list(calls.items()))
 
-    async def _renew(self, name: str, calls: list[str]) -> None:
+    async def _renew(self, name: str, calls: list[tuple[str, int]]) -> None:
         for at in range(0, len(calls), RENEWED_AT_ONCE):
             some = calls[at : at + RENEWED_AT_ONCE]
             call = scripts.renew(self.services.keys, name=name, calls=some, lease_ms=self.lease_ms)
             try:
                 with anyio.fail_after(self.lease_ms / 1000 / RENEWALS):
-                    await self.services.store.call(call)
+                    renewed = await self.services.store.call(call)
             except (StoreError, TimeoutError) as failure:
                 _log.warning("provider_leases_not_renewed", provider=name, count=len(some), error=str(failure))
+                continue
+            running = self._running.get(name, {})
+            if lapsed := max(0, sum(one in running for one, _ in some) - renewed):
+                _log.warning("provider_places_lost", provider=name, count=lapsed)
 
 
 class AttemptProviders:
@@ -114,9 +117,20 @@ class AttemptProviders:
         return ProviderLimit.of(entry)
 
     @property
-    def _who(self) -> str:
+    def who(self) -> str:
+        """See `ProviderGate`."""
         delivery = self._attempt.delivery
         return f"agent {delivery.agent}, task {delivery.task_id}, worker {self._calls.worker}"
+
+    @property
+    def hides_texts(self) -> bool:
+        """See `ProviderGate`."""
+        return self._attempt.skill is None or self._attempt.skill.options.redact
+
+    @property
+    def lease_s(self) -> float:
+        """See `ProviderGate`."""
+        return self._calls.lease_ms / 1000
 
     async def take(self, name: str, call: str, tokens: int) -> CallReply:
         """See `ProviderGate`."""
@@ -131,12 +145,12 @@ class AttemptProviders:
                 tokens=tokens,
                 definition=limit,
                 lease_ms=self._calls.lease_ms,
-                by=self._who,
+                by=self.who,
             ),
             retry_for_s=self._services.settings.redis.command_timeout_s,
         )
         if taken.status is scripts.CallStatus.TAKEN:
-            self._calls.add(name, call)
+            self._calls.add(name, call, limit.at_once)
         return taken
 
     async def settle(self, name: str, call: str, used: int, outcome: str, reason: str) -> None:
@@ -153,27 +167,27 @@ class AttemptProviders:
                 used=used,
                 tokens_us=limit.tokens_us,
                 outcome=outcome,
-                told=pack_told(self._who, reason),
+                told=pack_told(self.who, reason),
             ),
             retry_for_s=self._services.settings.redis.command_timeout_s,
         )
         if settled.broken_ms:
             self._log_block(name, "broken", settled.broken_ms, reason)
 
-    async def block(self, name: str, told: Told) -> int:
+    async def block(self, name: str, told: Told) -> BlockReply:
         """See `ProviderGate`."""
-        reason = mask_known(told.reason)
         call = scripts.block(
             self._services.keys,
             name=name,
             state=told.state,
-            told=pack_told(self._who, reason),
+            told=pack_told(self.who, told.reason),
             for_ms=told.for_ms,
             until_ms=told.until_ms,
         )
-        until_ms = await self._services.store.call(call, retry_for_s=self._services.settings.redis.command_timeout_s)
-        self._log_block(name, told.state, until_ms, reason)
-        return until_ms
+        blocked = await self._services.store.call(call, retry_for_s=self._services.settings.redis.command_timeout_s)
+        if not blocked.has_passed:
+            self._log_block(name, told.state, blocked.until_ms, told.reason)
+        return blocked
 
     def _log_block(self, name: str, state: str, until_ms: int, reason: str) -> None:
         _log.warning(

@@ -171,8 +171,10 @@ def failed(
             return rejected(str(failure))
         return Verdict(VerdictKind.SNOOZE, delay_ms=randint(*OCCUPIED_DELAY_MS), reason=one_line(str(failure)))
     if told := told_pause(raised, (delivery.task_id, delivery.generation)):
-        delay_ms = 0 if told.at_ms else told.delay_ms
-        return Verdict(VerdictKind.SNOOZE, delay_ms=delay_ms, at_ms=told.at_ms, reason=reason)
+        # A task whose own calls are told to wait each time would hold the pool back for ever.
+        most = (skill.options.max_snoozes or UNLIMITED) if told.own else 0
+        reason = one_line(told.text) or reason
+        return Verdict(VerdictKind.SNOOZE, delay_ms=told.delay_ms, reason=reason, number=most)
     if isinstance(failure, BudgetExhausted):
         # Another attempt would not find more room; the operator retries the task when there is.
         return Verdict(VerdictKind.DEAD, traceback_of(raised, redact=redact), reason=one_line(f"budget: {failure}"))

@@ -75,7 +75,8 @@ class Provider:
 
     def renew(self, *calls: str) -> int:
         """Renew leases."""
-        return self.pool.call(scripts.renew(self.pool.keys, name=GPT, calls=calls, lease_ms=LEASE_MS))
+        rows = [(call, self.limit.at_once) for call in calls]
+        return self.pool.call(scripts.renew(self.pool.keys, name=GPT, calls=rows, lease_ms=LEASE_MS))
 
     def block(self, state: str = "throttled", for_ms: int = 0, until_ms: int = 0, by: str = "agent ed") -> int:
         """Tell a pause."""
@@ -87,13 +88,18 @@ class Provider:
             for_ms=for_ms,
             until_ms=until_ms,
         )
-        return self.pool.call(call)
+        return self.pool.call(call).until_ms
 
-    def running(self) -> int:
-        """Calls with a lease, expired or not."""
+    def kept(self) -> int:
+        """Calls that are kept, with a lease that has expired or not."""
         leases = self.pool.execute("ZCARD", self.pool.keys.provider_leases(GPT))
         assert leases == self.pool.execute("HLEN", self.pool.keys.provider_calls(GPT))
         return int(leases)
+
+    def running(self) -> int:
+        """Calls whose lease lasts."""
+        after = f"({self.pool.now_us}"
+        return int(self.pool.execute("ZCOUNT", self.pool.keys.provider_leases(GPT), after, "+inf"))
 
 
 @pytest.fixture
@@ -161,24 +167,61 @@ class TestTake:
         assert provider.take("d") == full("at_once")
         provider.pool.sleep(1)
         assert provider.take("d") == TAKEN
-        assert provider.running() == 2
-        assert provider.settle("b") == GONE
-        assert provider.renew("b", "c") == 0
+        assert (provider.running(), provider.kept()) == (2, 4)
         assert provider.take("e", 701).what == "tokens"
         assert provider.take("e", 700) == TAKEN
+        provider.pool.sleep(3_600_000)
+        assert provider.take("f") == TAKEN
+        assert provider.settle("b") == GONE
+        assert provider.renew("b", "c") == 0
+
+    def test_a_lease_that_lapsed(self, provider: Provider) -> None:
+        """A call that runs on gets its lease back while there is room for it, and none once it has ended."""
+        for call in "abc":
+            provider.take(call)
+        provider.pool.sleep(LEASE_MS)
+        assert provider.take("d") == TAKEN
+        assert provider.take("e") == TAKEN
+        assert provider.renew("a", "b") == 1
+        assert provider.take("f") == full("at_once")
+        provider.settle("c")
+        assert provider.renew("c") == 0
+        assert provider.running() == 3
+
+    def test_a_late_end_is_counted_once(self, provider: Provider) -> None:
+        """What a call used beyond its reservation counts also if its lease had lapsed, and other calls began."""
+        assert provider.take("a", 100) == TAKEN
+        provider.pool.sleep(LEASE_MS)
+        assert provider.take("b", 100) == TAKEN
+        assert [provider.settle("a", used=900) for _ in range(2)] == [SETTLED, GONE]
+        assert provider.take("c", 1) == full("tokens", 30_000_000)
+
+    def test_places_after_a_step_back(self, provider: Provider) -> None:
+        """Places of dead calls are free a lease later, also if the clock stepped back by an hour."""
+        provider = Provider(provider.pool, ProviderLimit(at_once=3))
+        for call in "abc":
+            provider.take(call)
+        provider.pool.sleep(-3_600_000)
+        assert provider.take("d") == full("at_once")
+        provider.pool.sleep(LEASE_MS)
+        assert provider.take("d") == TAKEN
+        assert provider.running() == 1
 
     def test_many_dead_calls(self, pool: Pool) -> None:
-        """Dead calls count for nothing, also those that one call does not remove; each call removes at most 100."""
+        """Dead calls count for nothing; after an hour each call removes at most 100 of them."""
         provider = Provider(pool, ProviderLimit(at_once=350))
         for _ in range(350):
             assert provider.take() == TAKEN
         assert provider.take() == full("at_once")
         pool.sleep(LEASE_MS)
         assert provider.take() == TAKEN
-        assert provider.running() == 251
+        assert (provider.running(), provider.kept()) == (1, 351)
+        pool.sleep(3_600_000)
+        assert provider.take() == TAKEN
+        assert provider.kept() == 252
         for _ in range(3):
             provider.take()
-        assert provider.running() == 4
+        assert (provider.running(), provider.kept()) == (4, 5)
 
     def test_repeat(self, provider: Provider) -> None:
         """A call whose reply was lost begins once, and ends if the provider was blocked meanwhile."""
@@ -209,6 +252,14 @@ class TestTake:
         assert provider.pool.execute("HGET", provider.pool.keys.providers, GPT) == b"10 60000000 1000 60000000 3"
         provider.take(requests=20)
         assert provider.pool.execute("HGET", provider.pool.keys.providers, GPT) == b"20 60000000 1000 60000000 3"
+
+    def test_the_list_is_bounded(self, provider: Provider) -> None:
+        """A full list loses a provider that nothing blocks."""
+        keys, execute = provider.pool.keys, provider.pool.execute
+        execute("HSET", keys.providers, *[word for number in range(1000) for word in (f"p{number}", "0 0 0 0 0")])
+        provider.take()
+        assert execute("HLEN", keys.providers) == 1000
+        assert execute("HEXISTS", keys.providers, GPT) == 1
 
     @pytest.mark.parametrize("kind", ["providers", "provider_usage", "provider_leases", "provider_calls", "blocked"])
     def test_a_key_of_another_type(self, provider: Provider, kind: str) -> None:
@@ -285,9 +336,9 @@ class TestBlock:
         provider.block("quota", for_ms=1000)
         provider.block(for_ms=2000)
         assert provider.take().what == "throttled"
+        assert 0 < provider.pool.execute("TTL", provider.pool.keys.blocked(GPT)) <= 62
         provider.pool.sleep(2000)
         assert provider.take() == TAKEN
-        assert 0 < provider.pool.execute("TTL", provider.pool.keys.blocked(GPT)) < 32 * 86_400
 
     def test_start_clears_it_too(self, provider: Provider) -> None:
         """`orc start --limit` ends what a provider told, as the pause of an operator."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator import InvalidInput, ProviderFailed, QuotaExhausted, Throttled
+from orchestrator.workers import provider_answers
 from orchestrator.workers.provider_answers import MAX_PAUSE_S, Told, is_failure, read_told
 from tests.helpers.http_provider import HttpFailure
 
@@ -44,12 +45,20 @@ def throttled(for_ms: int = 0, until_ms: int = 0) -> tuple[str, int, int]:
         (HttpFailure(429, {"RETRY-AFTER": DATE, "Date": "Wed, 02 Jan 2030 03:04:00 GMT"}), throttled(5000)),
         (HttpFailure(429, {"retry-after-ms": "250", "retry-after": "1"}), throttled(250)),
         (ForeignError(headers={b"Retry-After": b"4"}), throttled(4000)),
-        (ExceptionGroup("g", [ValueError(), ExceptionGroup("h", [Throttled(1)])]), throttled(1000)),
         (QuotaExhausted(), ("quota", 0, 0)),
         (QuotaExhausted(60), ("quota", 60_000, 0)),
         (QuotaExhausted(AT), ("quota", 0, AT_MS)),
         (ForeignError(code="insufficient_quota", response=None), ("quota", 0, 0)),
         (HttpFailure(402, {}), ("quota", 0, 0)),
+        (Throttled(0), throttled(1000)),
+        (QuotaExhausted(0), ("quota", 1000, 0)),
+        (ForeignError(retry_after=0), throttled(1000)),
+        (HttpFailure(429, {}), throttled(1000)),
+        (HttpFailure(429, {"retry-after": "0"}), throttled(1000)),
+        (HttpFailure(429, {"retry-after": DATE, "date": DATE}), throttled(1000)),
+        (HttpFailure(429, {"retry-after": DATE, "date": "Thu, 03 Jan 2030 03:04:00 GMT"}), throttled(1000)),
+        (HttpFailure(429, {"retry-after": "x" * 10_000}), throttled(1000)),
+        (HttpFailure(429, {"retry-after": "Wed, 99 Jan 2030 03:04:05 GMT"}), throttled(1000)),
     ],
     ids=repr,
 )
@@ -65,7 +74,6 @@ def test_pauses(failure: Exception, expected: tuple[str, int, int]) -> None:
     [
         ValueError(),
         ForeignError(retry_after=None),
-        ForeignError(retry_after=0),
         ForeignError(retry_after=-1),
         ForeignError(retry_after=float("nan")),
         ForeignError(retry_after=True),
@@ -73,9 +81,8 @@ def test_pauses(failure: Exception, expected: tuple[str, int, int]) -> None:
         ForeignError(retry_after=datetime(2030, 1, 1)),  # noqa: DTZ001 - a time without a zone tells nothing
         ForeignError(code=[]),
         ForeignError(headers=3, response=4),
-        HttpFailure(429, {}),
-        HttpFailure(429, {"retry-after": "x" * 10_000}),
-        HttpFailure(429, {"retry-after": "Wed, 99 Jan 2030 03:04:05 GMT"}),
+        HttpFailure(404, {"retry-after": "x" * 10_000}),
+        HttpFailure(404, {"retry-after": "Wed, 99 Jan 2030 03:04:05 GMT"}),
         KeyboardInterrupt(),
     ],
     ids=lambda failure: repr(failure)[:60],
@@ -94,7 +101,6 @@ def test_nothing_is_told(failure: BaseException) -> None:
         (HttpFailure(500, {}), True),
         (HttpFailure(529, {}), True),
         (type("APITimeoutError", (Exception,), {})(), True),
-        (ExceptionGroup("g", [ValueError(), ConnectionError()]), True),
         (HttpFailure(404, {}), False),
         (HttpFailure(429, {}), False),
         (ValueError(), False),
@@ -122,3 +128,17 @@ def test_reasons() -> None:
     told = read_told(Throttled(1, "x" * 900))
     assert told is not None
     assert len(told.reason) == 200
+
+
+def test_redacted_reasons() -> None:
+    """The text of an exception of a redacted skill is not in the reason."""
+    told = read_told(Throttled(1, "iban 123"), redact=True)
+    assert told == Told("throttled", 1000, 0, "Throttled: (redacted)")
+
+
+def test_a_secret_at_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A known secret that the cut would divide is masked before."""
+    monkeypatch.setattr(provider_answers, "mask_known", lambda text: text.replace("SECRET-123", "********"))
+    told = read_told(Throttled(1, "x" * 184 + "SECRET-123"))
+    assert told is not None
+    assert "SEC" not in told.reason
