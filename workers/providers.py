@@ -36,7 +36,7 @@ _POLL_S: Final = (0.05, 0.5)
 _TRYING_S: Final = (1.0, 3.0)
 """Range of the random delay of a task while another call tries a broken provider."""
 _LOOK_S: Final = (45.0, 75.0)
-"""Range of the longest delay of a task whose agent has not the limit: it looks again, because an operator may clear it."""
+"""Range of the longest delay of a task whose agent has not the limit, because an operator may end the pause."""
 _MARK: Final = "_orc_told_pause"
 _JUDGED: Final = "_orc_judged"
 """Attribute of an exception that a block has judged: the attempt, and a number that grows with each judgement."""
@@ -209,7 +209,7 @@ class ProviderCall:
             await self._end(self._used, "failed" if failed else "unknown", type(failure).__name__ if failed else "")
 
     def _is_judged(self, failure: BaseException) -> bool:
-        """Return whether a block inside this one has judged an exception, which tells about the provider of that one."""
+        """Return whether a block inside this one has judged an exception, so that it is about that provider."""
         judged: tuple[tuple[str, str], int] | None = failure.__dict__.get(_JUDGED)
         return judged is not None and judged[0] == self._gate.attempt and judged[1] > self._entered_at
 

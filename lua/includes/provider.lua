@@ -13,7 +13,7 @@ local function read_window(usage_key, unit, window_us)
 end
 
 -- How long a call is kept after its lease has expired, ms: it may still run, and `settle` counts what it used.
-local kept_ms = 3600000
+local call_kept_ms = 3600000
 
 -- Most providers that are listed.
 local most_listed = 1000
@@ -22,7 +22,7 @@ local most_listed = 1000
 -- they may have used it. Up to 100 leases that end later than any can, because the clock stepped back, end as if begun now.
 local function drop_expired(pool, name, now, lease_ms)
   local leases_key = pool .. ':provider:leases:' .. name
-  local expired = redis.call('ZRANGE', leases_key, '-inf', integer(now - kept_ms * 1000), 'BYSCORE', 'LIMIT', 0, 100)
+  local expired = redis.call('ZRANGE', leases_key, '-inf', integer(now - call_kept_ms * 1000), 'BYSCORE', 'LIMIT', 0, 100)
   if #expired > 0 then
     redis.call('HDEL', pool .. ':provider:calls:' .. name, unpack(expired))
     redis.call('ZREM', leases_key, unpack(expired))

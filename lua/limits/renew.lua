@@ -10,7 +10,7 @@ local lease_ms = tonumber(ARGV[3])         -- int: how long the leases last from
 local now_arg  = ARGV[4]                   -- time: test override, microseconds
 --@include time: now_us, integer
 --@include blocked: await_trial
---@include provider: kept_ms
+--@include provider: call_kept_ms
 
 local now = now_us(now_arg)
 local leases_key, calls_key = pool .. ':provider:leases:' .. name, pool .. ':provider:calls:' .. name
@@ -35,7 +35,7 @@ for i = 1, #kept do
   end
 end
 if #kept > 0 then
-  redis.call('PEXPIRE', leases_key, integer(lease_ms + kept_ms))
-  redis.call('PEXPIRE', calls_key, integer(lease_ms + kept_ms))
+  redis.call('PEXPIRE', leases_key, integer(lease_ms + call_kept_ms))
+  redis.call('PEXPIRE', calls_key, integer(lease_ms + call_kept_ms))
 end
 return #kept

@@ -16,7 +16,7 @@ local now_arg    = ARGV[7]                      -- time: test override, microsec
 --@include time: now_us, integer
 --@include blocked: read_blocked, await_trial, end_trial
 --@include sums: sums_clock, sum_window, last_to_leave, add_cost
---@include provider: read_window, drop_expired, list_provider, end_call, usage_ms, kept_ms
+--@include provider: read_window, drop_expired, list_provider, end_call, usage_ms, call_kept_ms
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -63,8 +63,8 @@ end
 -- The only key that was not read is written first, because it may be of another type.
 redis.call('HSET', calls_key, call, tokens .. ' ' .. integer(at or now) .. ' ' .. by)
 redis.call('ZADD', leases_key, integer(now + lease_ms * 1000), call)
-redis.call('PEXPIRE', calls_key, integer(lease_ms + kept_ms))
-redis.call('PEXPIRE', leases_key, integer(lease_ms + kept_ms))
+redis.call('PEXPIRE', calls_key, integer(lease_ms + call_kept_ms))
+redis.call('PEXPIRE', leases_key, integer(lease_ms + call_kept_ms))
 if request_field then redis.call('HSET', usage_key, request_field, requests) end
 if token_field then redis.call('HSET', usage_key, token_field, sums) end
 if request_field or token_field then redis.call('PEXPIRE', usage_key, integer(usage_ms)) end

@@ -109,7 +109,7 @@ class SettleStatus(StrEnum):
     GONE = "gone"
 
 
-class Settled(NamedTuple):
+class CallSettled(NamedTuple):
     """Reply of `settle`: the end in ms of the block that the failure caused, or 0."""
 
     status: SettleStatus
@@ -126,7 +126,7 @@ def settle(
     outcome: str,
     told: bytes = b"",
     now_us: str = "",
-) -> Call[Settled]:
+) -> Call[CallSettled]:
     """End a call of a provider; `used`: its tokens, -1 for those that it reserved."""
     args: Arguments = {
         "pool": keys.root,
@@ -138,11 +138,11 @@ def settle(
         "told": told,
         "now_arg": now_us,
     }
-    return Call("limits/settle", args, lambda reply: Settled(read_word(SettleStatus, reply[0]), reply[1]))
+    return Call("limits/settle", args, lambda reply: CallSettled(read_word(SettleStatus, reply[0]), reply[1]))
 
 
 def renew(keys: PoolKeys, *, name: str, calls: Sequence[tuple[str, int]], lease_ms: int, now_us: str = "") -> Call[int]:
-    """Extend the leases of up to 500 calls of a provider, each with the calls at once; return how many have one then."""
+    """Extend the leases of up to 500 calls of a provider, each with its `at_once`; return how many have one then."""
     args: Arguments = {
         "pool": keys.root,
         "name": name,

@@ -492,7 +492,7 @@ class TestNested:
         ids=repr,
     )
     async def test_the_outer_provider_is_open(self, team: LocalTeam, failure: Exception) -> None:
-        """An exception that the inner block judged says nothing about the outer provider, which keeps its reservation."""
+        """The inner block judges the exception; the outer provider is not blocked, and keeps its reservation."""
         agent, keys, store = Agent("writer"), team.services.keys, team.services.store
 
         @agent.skill
@@ -550,7 +550,7 @@ async def test_clear_brings_the_tasks_back(team: LocalTeam) -> None:
 
 
 async def test_why_of_a_task_without_the_limit(team: LocalTeam) -> None:
-    """The task that met the pause says which provider, until when and who told it, and looks again within about a minute."""
+    """It says which provider it met, until when and who told it, and looks again within about a minute."""
     service = Service(team, [Throttled(600, "429")])
     await team.work(writer(service, limits=()))
     handle = await team.orc.submit("write")

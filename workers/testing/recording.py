@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.chat.accounts import ChatAccounts
 from orchestrator.core.payload import decode_json
-from orchestrator.limits.scripts import CallReply, CallStatus
+from orchestrator.limits.scripts import BlockReply, CallReply, CallStatus
 from orchestrator.tasks.model import EmitStatus, Progress
 from orchestrator.testing.offline import offline_services
 from orchestrator.testing.throw_away import ThrowAway
@@ -140,6 +140,7 @@ class FreeProviders:
 
     def __init__(self, task: str, generation: str) -> None:
         self.attempt = (task, generation)
+        self.who, self.hides_texts, self.lease_s = f"task {task}", False, math.inf
 
     def check(self, name: str, tokens: int) -> None:
         """Accept any name."""
@@ -151,9 +152,13 @@ class FreeProviders:
     async def settle(self, name: str, call: str, used: int, outcome: str, reason: str) -> None:
         """Do nothing."""
 
-    async def block(self, name: str, told: Told) -> int:  # noqa: ARG002 - all are equal
+    async def block(self, name: str, told: Told) -> BlockReply:  # noqa: ARG002 - all are equal
         """Return the end."""
-        return told.until_ms or round(time.time() * 1000) + told.for_ms if told.for_ms or told.until_ms else 0
+        now_ms = round(time.time() * 1000)
+        if not told.for_ms and not told.until_ms:
+            return BlockReply(0)
+        until_ms = told.until_ms or now_ms + told.for_ms
+        return BlockReply(until_ms, until_ms - now_ms) if until_ms > now_ms else BlockReply(-1)
 
     def new_call(self) -> str:
         """Return any id."""

@@ -16,7 +16,7 @@ from orchestrator.core.errors import ServerRefused
 from orchestrator.core.rates import ANY_STARTS
 from orchestrator.limits import scripts
 from orchestrator.limits.providers import ProviderLimit, pack_told, read_blocked
-from orchestrator.limits.scripts import CallReply, CallStatus, Settled, SettleStatus
+from orchestrator.limits.scripts import CallReply, CallSettled, CallStatus, SettleStatus
 from orchestrator.store.keys import PoolKeys
 from tests.lua.keyspace import snapshot
 from tests.lua.pool import Pool, Team, row
@@ -27,7 +27,7 @@ GPT = "model:gpt"
 MIN_US = 60_000_000
 LEASE_MS = 30_000
 TAKEN = CallReply(CallStatus.TAKEN, 0, 0, "", b"")
-SETTLED, GONE = Settled(SettleStatus.SETTLED, 0), Settled(SettleStatus.GONE, 0)
+SETTLED, GONE = CallSettled(SettleStatus.SETTLED, 0), CallSettled(SettleStatus.GONE, 0)
 LIMIT = ProviderLimit(10, MIN_US, 1000, MIN_US, 3)
 
 
@@ -59,7 +59,7 @@ class Provider:
             )
         )
 
-    def settle(self, call: str | None = None, used: int = -1, outcome: str = "ok") -> Settled:
+    def settle(self, call: str | None = None, used: int = -1, outcome: str = "ok") -> CallSettled:
         """End a call, the last one by default."""
         return self.pool.call(
             scripts.settle(
