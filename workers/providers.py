@@ -57,11 +57,11 @@ class ProviderGate(Protocol):
 
     @property
     def hides_texts(self) -> bool:
-        """Whether the skill is redacted, so that no text of its exceptions is stored."""
+        """Return whether the skill is redacted, so that no text of its exceptions is stored."""
 
     @property
     def lease_s(self) -> float:
-        """How long the place of a call stays taken without a renewal."""
+        """Time for which the place of a call stays taken without a renewal."""
 
     def check(self, name: str, tokens: int) -> None:
         """Refuse an unknown provider, or more tokens than a window has.

@@ -166,7 +166,7 @@ class BlockReply(NamedTuple):
 
     @property
     def has_passed(self) -> bool:
-        """Whether the told end has passed."""
+        """Return whether the told end has passed."""
         return self.until_ms < 0
 
 

@@ -171,7 +171,7 @@ def failed(
             return rejected(str(failure))
         return Verdict(VerdictKind.SNOOZE, delay_ms=randint(*OCCUPIED_DELAY_MS), reason=one_line(str(failure)))
     if told := told_pause(raised, (delivery.task_id, delivery.generation)):
-        # A task whose own calls are told to wait each time would hold the pool back for ever.
+        # A task whose own calls are told to wait each time would hold the pool back without limit.
         most = (skill.options.max_snoozes or UNLIMITED) if told.own else 0
         reason = one_line(told.text) or reason
         return Verdict(VerdictKind.SNOOZE, delay_ms=told.delay_ms, reason=reason, number=most)
