@@ -2,7 +2,7 @@
 -- not ended, and each of them names its parents in `joined`.
 --@include time: day_s, integer
 --@include envelope: skill_queue
---@include record: read_task, rank_of, attempt_number
+--@include record: read_task, has_ended, rank_of, attempt_number
 --@include notify: notify_supervisor
 --@include output: append_event
 --@include share: ready_place
@@ -22,6 +22,22 @@ local function is_met(pool, parent, left)
   return redis.call('TYPE', joins_key)['ok'] ~= 'zset' or redis.call('ZCARD', joins_key) <= tonumber(left)
 end
 
+-- Returns whether a task has not ended, and is in the join of this parent.
+local function is_in_join(pool, parent, id)
+  local joins_key = pool .. ':joins:' .. parent
+  return redis.call('TYPE', joins_key)['ok'] == 'zset' and redis.call('ZSCORE', joins_key, id)
+end
+
+-- Returns for how long ended tasks must be kept for a parent whose next attempt may look for them; nil if it has none.
+local function kept_for(pool, parent)
+  local parent_key = pool .. ':task:' .. parent
+  if redis.call('TYPE', parent_key)['ok'] ~= 'hash' then return nil end
+  local task = read_task(parent_key, 'state', 'join')
+  if not task.state or has_ended(task.state) then return nil end
+  local _, _, _, _, keep_s = parse_join(task.join)
+  return tonumber(keep_s or 0) + day_s
+end
+
 -- Returns the place of a task whose join is over, and its score there, which is its original one. The caller stores that
 -- the task is ready.
 local function joined_place(parent, task, now_ms)
@@ -30,18 +46,19 @@ local function joined_place(parent, task, now_ms)
   return ready_place(task.queue or skill_queue(task.env or ''), task.fair, task.rank), score
 end
 
--- Collects an ended task for its parents: `joined` names them. Returns the lifetime of its record, so that a parent finds it.
+-- Collects an ended task for its parents: `joined` names them. Returns the lifetime of its record, so that a parent that has not
+-- ended finds it.
 local function leave_joins(pool, ending, id, joined, failed, ttl_s)
   ending.joins = ending.joins or {}
   for parent in string.gmatch(joined, '%S+') do
     local ends = ending.joins[parent]
     if not ends then
-      ends = {succeeded = {}, failed = {}, ttl_s = redis.call('TTL', pool .. ':task:' .. parent)}
+      ends = {succeeded = {}, failed = {}, keep_s = kept_for(pool, parent) or 0}
       ending.joins[parent] = ends
     end
     local ids = failed and ends.failed or ends.succeeded
     ids[#ids + 1] = id
-    if ends.ttl_s + day_s > ttl_s and ends.ttl_s > 0 then ttl_s = ends.ttl_s + day_s end
+    ttl_s = math.max(ttl_s, ends.keep_s)
   end
   return ttl_s
 end

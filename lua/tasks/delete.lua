@@ -1,29 +1,28 @@
 #!lua flags=allow-oom
 -- Deletes ended tasks: dead letter, output, idempotency key, list of children, places in the lists of their session and
 -- tags, record. A stub stays for 5 minutes, so that a late repeat of their submit creates no new task (protocol rule 22);
--- with the key for a day if a task joins it (protocol rule 37).
+-- with the key for as long as a parent that joins it may wait (protocol rule 37).
 -- status, per id: deleted | refused state (it has not ended; nothing changed) | unknown
 -- repeat: returns deleted while the stub exists, then unknown
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: id
 local now_arg = ARGV[2]                   -- time: test override, microseconds
---@include time: day_s, now_us, integer
+--@include time: now_us, integer
 --@include record: read_task
 --@include tag: tags_of
+--@include join: kept_for
 
 local stub_s = 300
 local now_text = integer(math.floor(now_us(now_arg) / 1000))
 local dead_key = pool .. ':dead'
 local ended = {succeeded = true, dead = true, cancelled = true, expired = true}
 
--- Returns whether a task that has not ended joins this one: its next attempt must find that this one is gone, and not submit
--- it again.
-local function is_joined(joined)
-  for parent in string.gmatch(joined or '', '%S+') do
-    local state = redis.call('HGET', pool .. ':task:' .. parent, 'state')
-    if state and not ended[state] then return true end
-  end
-  return false
+-- Returns the lifetime of the stub. The next attempt of a parent that has not ended must find that this task is gone, and not
+-- submit it again.
+local function lifetime_of_stub(joined)
+  local keep_s = stub_s
+  for parent in string.gmatch(joined or '', '%S+') do keep_s = math.max(keep_s, kept_for(pool, parent) or 0) end
+  return keep_s
 end
 
 local function delete(id)
@@ -37,7 +36,7 @@ local function delete(id)
   local holder = idem_key and redis.call('GET', idem_key)
   local fields, envelope = redis.call('HKEYS', task_key), redis.call('HGET', task_key, 'env')
   local tags = envelope and tags_of(envelope) or {}
-  local keep_s = is_joined(task.joined) and day_s or stub_s
+  local keep_s = lifetime_of_stub(task.joined)
   redis.call('ZREM', dead_key, id)
   redis.call('UNLINK', out_key, children_key)
   if session_key then redis.call('LREM', session_key, 1, id) end

@@ -129,7 +129,7 @@ local function begin_to_join(task_key, row, fields)
   local registered, _, left = parse_join(redis.call('HGET', task_key, 'join'))
   local name = 'join:' .. integer(row.number or 1)
   local stored = redis.call('HGET', task_key, name)
-  local until_ms = tonumber(string.match(stored or '', '^%d+ (%d+)') or nil)
+  local until_ms = tonumber(string.match(stored or '', '^[1-9]%d* (%d+)') or nil)
   if not until_ms then
     local delay_ms, at_ms = row.delay_ms or 0, row.at_ms or 0
     until_ms = delay_ms > 0 and now_ms + delay_ms or at_ms
@@ -142,6 +142,7 @@ local function begin_to_join(task_key, row, fields)
   else
     redis.call('UNLINK', pool .. ':joins:' .. row.id)
     until_ms = 0
+    counts.joined = (counts.joined or 0) + 1
   end
   return state, until_ms
 end

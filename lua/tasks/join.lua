@@ -1,13 +1,14 @@
 #!lua
 -- Registers tasks that an attempt joins: up to 500 rows. `finish` makes the task wait for them with the verdict `join`
 -- (protocol rule 37). A join of more tasks takes several calls; the first one drops what an earlier attempt has registered.
+-- With `met` the call stores instead how the join was met, so that later attempts find the same.
 -- Refuses a task that waits for the parent, because neither could go on: the parent itself, one that joins or awaits it,
 -- directly or over others, one above it, and one of the lane of such a task.
--- status: registered | stale (the attempt lost its task) | cycle id | crowded id (too many tasks join it) | unknown id (more
+-- status: registered | stored (with `met`) | stale (the attempt lost its task) | cycle id | crowded id (too many tasks join it) | unknown id (more
 -- tasks wait for the parent than the call looks at, so that it cannot tell whether that task does)
 -- returns: status and the value named above; for `registered` the number of looked rows (send the rest again) and of those
 -- that have not ended. A refusal changes nothing
--- repeat: registers the same tasks again
+-- repeat: registers or stores the same again
 local pool       = KEYS[1]                   -- key: root of the pool's slot
 local id         = ARGV[1]                   -- str: task
 local generation = ARGV[2]                   -- str: generation of the attempt
@@ -18,22 +19,32 @@ local left       = tonumber(ARGV[6])         -- int: tasks that may be left when
 local stop       = ARGV[7]                   -- str: 1: the first failure of a task meets it, else 0
 local keep_s     = tonumber(ARGV[8])         -- int: lifetime of a task that waits
 local most       = tonumber(ARGV[9])         -- int: tasks that may join one task (20)
+local met        = ARGV[10]                  -- str: digest of the joined ids, and the task whose failure met the join (else -); empty: register
 --@include time: day_s, integer
 --@include envelope: parent_of
 --@include record: read_task, has_ended
---@include join: note_failure
+--@include join: note_failure, is_in_join
 
-local look_at, call_bytes = 500, 1048576
+local look_at, call_bytes, search_bytes = 500, 1048576, 4194304
 local task_key, joins_key = pool .. ':task:' .. id, pool .. ':joins:' .. id
 local parent = read_task(task_key, 'state', 'gen', 'lane')
 if parent.state ~= 'assigned' or parent.gen ~= generation then return {'stale'} end
+if met ~= '' then
+  local name = 'join:' .. integer(number)
+  -- 0 0: no attempt has waited for it.
+  local began = string.match(redis.call('HGET', task_key, name) or '', '^%d+ %d+') or '0 0'
+  redis.call('HSET', task_key, name, began .. ' met ' .. met)
+  return {'stored'}
+end
+-- A list of another type, which a client may have written, is lost.
+local is_list = redis.call('TYPE', joins_key)['ok'] == 'zset'
 
 local dependents
 -- Returns the tasks that wait for the parent, as a set, and their lanes: the parent, those that join one of them, those above
 -- one of them, because they may join it any time, and those in the lane of one of them. nil: they are too many.
 local function find_dependents()
   if dependents then return dependents, dependents.lanes end
-  local found, lanes, stack, looked = {[id] = true}, {}, {id}, 0
+  local found, lanes, stack, looked, read = {[id] = true}, {}, {id}, 0, 0
   local function add(other)
     if not found[other] then
       found[other] = true
@@ -46,11 +57,12 @@ local function find_dependents()
     looked = looked + 1
     local task = read_task(pool .. ':task:' .. other, 'state', 'env', 'joined', 'lane')
     if task.state and not has_ended(task.state) then
+      read = read + #(task.env or '')
       local above = parent_of(task.env or '')
       if above then add(above) end
       for joiner in string.gmatch(task.joined or '', '%S+') do
         looked = looked + 1
-        if redis.call('ZSCORE', pool .. ':joins:' .. joiner, other) then add(joiner) end
+        if is_in_join(pool, joiner, other) then add(joiner) end
       end
       if task.lane and not lanes[task.lane] then
         lanes[task.lane] = true
@@ -58,7 +70,7 @@ local function find_dependents()
         for i = 1, #members do add(members[i]) end
       end
     end
-    if looked > look_at then return nil end
+    if looked > look_at or read > search_bytes then return nil end
   end
   dependents = found
   dependents.lanes = lanes
@@ -74,9 +86,9 @@ local function obstacle(child_id, child)
     and child.state == 'assigned' and redis.call('HGET', pool .. ':task:' .. child_id, 'gen') == generation_of then
     return 'cycle'
   end
-  -- A task that the parent has submitted waits for it only over a task that it joins, which finds the parent above it, or over
-  -- a lane.
-  if parent_of(child.env or '') == id and not child.lane and not parent.lane then return nil end
+  -- A task that the parent has submitted waits for it only over its lane, or over a task that it joins: that join finds the
+  -- parent above it.
+  if parent_of(child.env or '') == id and not child.lane then return nil end
   local found, lanes = find_dependents()
   if not found then return 'unknown' end
   return (found[child_id] or (child.lane and lanes[child.lane])) and 'cycle' or nil
@@ -88,11 +100,19 @@ local function with_parent(child_id, joined)
   if string.find(' ' .. joined .. ' ', ' ' .. id .. ' ', 1, true) then return joined end
   local kept = {}
   for other in string.gmatch(joined, '%S+') do
-    if redis.call('ZSCORE', pool .. ':joins:' .. other, child_id) then kept[#kept + 1] = other end
+    if is_in_join(pool, other, child_id) then kept[#kept + 1] = other end
   end
   if #kept >= most then return false end
   kept[#kept + 1] = id
   return table.concat(kept, ' ')
+end
+
+-- Returns the same for a task that has ended: all of its parents may read it again. Returns nil if it names this one, or is full.
+local function with_parent_of_ended(joined)
+  if not joined then return id end
+  local _, others = string.gsub(joined, '%S+', '')
+  if others >= most or string.find(' ' .. joined .. ' ', ' ' .. id .. ' ', 1, true) then return nil end
+  return joined .. ' ' .. id
 end
 
 local scored, parents, ended, any_failed = {}, {}, {}, false
@@ -104,7 +124,7 @@ for i = 1, #rows do
   bytes, looked = bytes + #(child.env or ''), i
   if not child.state or has_ended(child.state) then
     any_failed = any_failed or child.state ~= 'succeeded'
-    if child.state then ended[#ended + 1] = {child_id, child.idem} end
+    if child.state then ended[#ended + 1] = {child_id, child.idem or false, with_parent_of_ended(child.joined)} end
   else
     local why = obstacle(child_id, child)
     if why then return {why, child_id} end
@@ -115,8 +135,8 @@ for i = 1, #rows do
   end
 end
 
+if begins == '1' or not is_list then redis.call('UNLINK', joins_key) end
 if begins == '1' then
-  redis.call('UNLINK', joins_key)
   redis.call('HSET', task_key, 'join', generation .. ' ' .. integer(number) .. ' ' .. integer(left) .. ' ' .. stop .. ' ' .. integer(keep_s))
 end
 for i = 1, #parents do redis.call('HSET', pool .. ':task:' .. parents[i][1], 'joined', parents[i][2]) end
@@ -126,8 +146,11 @@ if #scored > 0 then
 end
 -- The next attempt reads them.
 for i = 1, #ended do
-  redis.call('EXPIRE', pool .. ':task:' .. ended[i][1], integer(keep_s), 'GT')
-  if ended[i][2] then redis.call('EXPIRE', pool .. ':idem:' .. ended[i][2], integer(keep_s), 'GT') end
+  --@row one: id idem joined
+  local one = ended[i]
+  if one.joined then redis.call('HSET', pool .. ':task:' .. one.id, 'joined', one.joined) end
+  redis.call('EXPIRE', pool .. ':task:' .. one.id, integer(keep_s + day_s), 'GT')
+  if one.idem then redis.call('EXPIRE', pool .. ':idem:' .. one.idem, integer(keep_s + day_s), 'GT') end
 end
 if any_failed then note_failure(pool, id, generation, redis.call('HGET', task_key, 'join')) end
 return {'registered', looked, #scored / 2}

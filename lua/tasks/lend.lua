@@ -30,7 +30,10 @@ local function waits_for(id, task)
     local owner = redis.call('ZRANGE', pool .. ':lane:' .. task.lane, 0, 0)[1]
     return owner and {owner} or {}
   end
-  if task.state == 'joining' then return redis.call('ZRANGE', pool .. ':joins:' .. id, 0, 99) end
+  if task.state == 'joining' then
+    local joins_key = pool .. ':joins:' .. id
+    return redis.call('TYPE', joins_key)['ok'] == 'zset' and redis.call('ZRANGE', joins_key, 0, 99) or {}
+  end
   local generation, ids = string.match(task.awaits or '', '^(%d+) (.*)$')
   local found = {}
   if task.state == 'assigned' and generation == task.gen then

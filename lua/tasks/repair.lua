@@ -197,19 +197,18 @@ local function check_stand(row, flow)
 end
 
 -- Lists a task in `joining`, lets it live on, and ends its join if that is met. A join whose tasks are lost counts as met: the
--- next attempt registers them again.
+-- next attempt registers them again. So does a key of another type, which the end of the join removes.
 local function check_join(row, id, task)
   local joins_key = pool .. ':joins:' .. id
   local _, join, left, _, keep_s = parse_join(task.join)
-  if not has_type(types, joins_key, 'zset') then
-    note(row, 'lost-join', false)
-  elseif not left or is_met(pool, id, left) then
+  if not left or is_met(pool, id, left) then
     local done = can_repair(id, task) and has_type(types, pool .. ':queue:' .. task.queue, 'zset')
     if done then met_joins[id] = true end
     note(row, 'lost-join', done)
   elseif may_repair then
     redis.call('EXPIRE', pool .. ':task:' .. id, keep_s, 'GT')
     redis.call('EXPIRE', joins_key, integer(tonumber(keep_s) + day_s))
+    if task.idem then redis.call('EXPIRE', pool .. ':idem:' .. task.idem, keep_s, 'GT') end
   end
   if not score_in(joining_key, id) then
     local until_ms = join and string.match(redis.call('HGET', pool .. ':task:' .. id, 'join:' .. join) or '', '^%d+ (%d+)')

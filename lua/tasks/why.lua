@@ -48,8 +48,9 @@ local fails_forgiven, deaths_forgiven = forgiven_failures(task.requeued)
 -- Counts the tasks that the attempt waits for and that have not ended, and names up to ten of them (protocol rules 32 and 37).
 local function missing_tasks()
   if state == 'joining' then
-    local first = redis.call('ZRANGE', pool .. ':joins:' .. id, 0, 9)
-    return {redis.call('ZCARD', pool .. ':joins:' .. id), unpack(first)}
+    local joins_key = pool .. ':joins:' .. id
+    if redis.call('TYPE', joins_key)['ok'] ~= 'zset' then return {0} end
+    return {redis.call('ZCARD', joins_key), unpack(redis.call('ZRANGE', joins_key, 0, 9))}
   end
   local generation, ids = string.match(task.awaits or '', '^(%d+) (.*)$')
   if state ~= 'assigned' or generation ~= task.gen then return {} end

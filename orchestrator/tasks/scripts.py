@@ -520,8 +520,9 @@ def join(
     terms: JoinTerms,
     keep_s: int,
     most: int,
+    met: str = "",
 ) -> Call[JoinReply]:
-    """Register up to 500 tasks that an attempt joins.
+    """Register up to 500 tasks that an attempt joins, or store how a join was met.
 
     Args:
         keys: of the pool.
@@ -532,6 +533,7 @@ def join(
         terms: when it is met.
         keep_s: lifetime of the task while it waits.
         most: tasks that may join one task.
+        met: digest of the joined ids, and the task whose failure met the join (else `-`); empty to register.
     """
     args: Arguments = {
         "pool": keys.root,
@@ -544,6 +546,7 @@ def join(
         "stop": "1" if terms.stop else "0",
         "keep_s": keep_s,
         "most": most,
+        "met": met,
     }
 
     def parse(reply: list[Any]) -> JoinReply:
