@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import Fenced as Fenced
     from orchestrator.core.errors import FormatMismatch as FormatMismatch
     from orchestrator.core.errors import InvalidInput as InvalidInput
+    from orchestrator.core.errors import JoinChanged as JoinChanged
     from orchestrator.core.errors import JoinRefused as JoinRefused
     from orchestrator.core.errors import JoinTimeout as JoinTimeout
     from orchestrator.core.errors import KeyConflict as KeyConflict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from typing import (
@@ -23,7 +24,15 @@ import msgspec
 
 from orchestrator.client.handle import TaskHandle
 from orchestrator.core.durations import instant_ms, to_ms
-from orchestrator.core.errors import ChildFailed, InvalidInput, JoinTimeout, OrchestratorError, TaskError, TaskFailed
+from orchestrator.core.errors import (
+    ChildFailed,
+    InvalidInput,
+    JoinChanged,
+    JoinTimeout,
+    OrchestratorError,
+    TaskError,
+    TaskFailed,
+)
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.scripts import JoinTerms
 from orchestrator.workers.asking import NO_DEFAULT
@@ -47,6 +56,7 @@ MOST_JOINERS: Final = 20
 """Tasks that may join one task at a time."""
 NAMED: Final = 10
 """Tasks that an error names."""
+_DIGEST_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +90,27 @@ class Joined(Generic[T_co]):
 
 
 class StoredJoin(msgspec.Struct, frozen=True):
-    """A join that an earlier attempt began: whether its deadline has passed."""
+    """A join to which an earlier attempt came.
 
-    over: bool
+    Attributes:
+        over: whether its deadline has passed.
+        met: how it was met; None if it was not.
+    """
+
+    over: bool = False
+    met: MetJoin | None = None
+
+
+class MetJoin(msgspec.Struct, frozen=True):
+    """How a join was met.
+
+    Attributes:
+        digest: of the ids of its tasks.
+        failure: the task whose failure it raises; empty for none.
+    """
+
+    digest: str
+    failure: str
 
 
 class PendingJoin(msgspec.Struct, frozen=True):
@@ -95,16 +123,22 @@ class PendingJoin(msgspec.Struct, frozen=True):
 
 
 class JoinRecord(Protocol):
-    """Reads the ends of tasks, and registers joins. Its methods raise `Fenced` once the attempt has lost its task."""
+    """Reads the ends of tasks, and registers joins.
 
-    async def load_join(self, number: int, handles: Sequence[TaskHandle[Any]]) -> StoredJoin | None:
-        """Return the join that has this number, or None if no attempt has waited for it."""
+    All methods but `read_ends` raise `Fenced` once the attempt has lost its task.
+    """
+
+    async def load_join(self, join: Join) -> StoredJoin:
+        """Return what earlier attempts stored of a join."""
+
+    async def store_met(self, number: int, met: MetJoin) -> None:
+        """Store how a join was met."""
 
     async def read_ends(self, handles: Sequence[TaskHandle[Any]]) -> Mapping[str, TaskOutcome]:
         """Return how those of the tasks ended that have ended."""
 
     async def register_join(self, ids: Sequence[str], terms: JoinTerms, *, wait_ms: int) -> None:
-        """Register the tasks that have not ended, for a wait of at least `wait_ms`.
+        """Register the tasks, for a wait of at least `wait_ms`; those that have ended are kept so long.
 
         Raises:
             WaitCycle: one of them waits for this task.
@@ -148,43 +182,61 @@ class JoinCalls:
             return []
         async with self._lock:
             self._asking.check_not_asked()
-            stored = await self._record.load_join(join.number, join.handles)
-            if stored is not None and stored.over:
+            stored = await self._record.load_join(join)
+            if stored.met is not None and stored.met.digest != join.digest:
+                raise JoinChanged(join.number)
+            if stored.over:
                 return self._time_out(join, default)
             ends = await self._record.read_ends(join.handles)
             if join.is_met(ends):
-                return await self._results(join, handles, ends)
+                met = MetJoin(join.digest, join.failure(ends, stored.met))
+                if met != stored.met:
+                    await self._record.store_met(join.number, met)
+                return await self._results(join, handles, ends, met.failure)
             return await self._wait(join, ends)
 
-    async def _wait(self, join: _Join, ends: Mapping[str, TaskOutcome]) -> NoReturn:
-        ids = [handle.id for handle in join.handles if handle.id not in ends]
+    async def _wait(self, join: Join, ends: Mapping[str, TaskOutcome]) -> NoReturn:
+        ids = [handle.id for handle in join.handles]
+        missing = len(ids) - len(ends)
         terms = JoinTerms(join.number, len(join.handles) - join.needed, join.failed != "collect")
         await self._record.register_join(ids, terms, wait_ms=join.wait_ms)
         self._asking.check_not_asked()
-        self.pending = PendingJoin(join.number, len(ids), join.delay_ms, join.at_ms)
+        self.pending = PendingJoin(join.number, missing, join.delay_ms, join.at_ms)
         self._asking.joins = True
-        raise Joining(f"joins {len(ids)} task{'s' * (len(ids) != 1)}")
+        raise Joining(f"joins {missing} task{'s' * (missing != 1)}")
 
-    def _time_out(self, join: _Join, default: Any) -> Any:
+    def _time_out(self, join: Join, default: Any) -> Any:
         if default is NO_DEFAULT:
             raise JoinTimeout([handle.id for handle in join.handles[:NAMED]], len(join.handles))
         return default
 
     async def _results(
-        self, join: _Join, handles: Sequence[TaskHandle[Any]], ends: Mapping[str, TaskOutcome]
+        self, join: Join, handles: Sequence[TaskHandle[Any]], ends: Mapping[str, TaskOutcome], failed: str
     ) -> list[Joined[Any]]:
         found = {handle.id: await _joined(handle, ends.get(handle.id)) for handle in join.handles}
-        failure = next((one.error for one in found.values() if one.error is not None), None)
-        if failure is not None and join.failed != "collect":
+        failure = found[failed].error if failed else None
+        if failure is not None:
             rest = [one.id for one in found.values() if not one.ended]
             if join.failed == "cancel-rest" and rest:
-                await self._record.cancel_tasks(rest, f"task {failure.task_id}, which was joined with it, has failed")
+                await self._record.cancel_tasks(rest, f"task {failed}, which was joined with it, has failed")
             raise failure
         return [found[handle.id] for handle in handles]
 
 
 @dataclass(frozen=True, slots=True)
-class _Join:
+class Join:
+    """One call of `join`, checked.
+
+    Attributes:
+        number: from 1, in the order of the calls of an attempt.
+        handles: the tasks, each once.
+        needed: how many of them must have ended.
+        failed: what the first failure does.
+        delay_ms: the deadline as a delay; 0 for none.
+        at_ms: the deadline as a time; 0 for none.
+        wait_ms: how long the task may wait.
+    """
+
     number: int
     handles: tuple[TaskHandle[Any], ...]
     needed: int
@@ -198,6 +250,26 @@ class _Join:
         if len(ends) >= self.needed:
             return True
         return self.failed != "collect" and any(end.state is not TaskState.SUCCEEDED for end in ends.values())
+
+    def failure(self, ends: Mapping[str, TaskOutcome], met: MetJoin | None) -> str:
+        """Return the task whose failure a join that is met raises, or an empty string.
+
+        What was stored holds, unless its task was retried since. The first time it is the first one in the order of the
+        handles, if too few tasks have succeeded.
+        """
+        if self.failed == "collect":
+            return ""
+        failures = [one.id for one in self.handles if one.id in ends and ends[one.id].state is not TaskState.SUCCEEDED]
+        if met is not None and (not met.failure or met.failure in failures):
+            return met.failure
+        enough = len(ends) - len(failures) >= self.needed
+        return "" if enough or not failures else failures[0]
+
+    @property
+    def digest(self) -> str:
+        """Digest of the ids of its tasks."""
+        ids = " ".join(sorted(handle.id for handle in self.handles))
+        return hashlib.blake2b(ids.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 class Limit(NamedTuple):
@@ -224,7 +296,7 @@ def _checked(
     until: Until,
     failed: OnFailure,
     limit: Limit,
-) -> _Join:
+) -> Join:
     deadline = limit.deadline
     for handle in handles:
         if not isinstance(handle, TaskHandle):
@@ -244,7 +316,7 @@ def _checked(
         wait_ms = at_ms - round(datetime.now(deadline.tzinfo).timestamp() * 1000)
     elif deadline is not None:
         delay_ms = wait_ms = max(1, to_ms("deadline", deadline))
-    return _Join(number, unique, _needed(until, len(unique)), failed, delay_ms, at_ms, max(0, wait_ms))
+    return Join(number, unique, _needed(until, len(unique)), failed, delay_ms, at_ms, max(0, wait_ms))
 
 
 def _needed(until: Until, count: int) -> int:

@@ -21,6 +21,7 @@ OrchestratorError
 │   └── NotHeld                    it is not held, or no longer (exit 1)
 ├── WaitCycle                      the awaited task waits for this one (exit 1)
 ├── JoinTimeout (TimeoutError)     tasks that a task joins did not end in time (exit 1)
+├── JoinChanged                    an attempt joins other tasks than an earlier one (exit 1)
 ├── JoinRefused                    a task cannot be joined (exit 4)
 ├── AskExpired (TimeoutError)      a question was not answered in time (exit 1)
 ├── QuestionChanged                an attempt asks another question than an earlier one (exit 1)
@@ -670,6 +671,21 @@ class JoinTimeout(OrchestratorError, TimeoutError):
             "default="
         )
         self.task_ids, self.count = list(task_ids), count
+
+
+class JoinChanged(OrchestratorError):
+    """An attempt joins other tasks than the attempt for which this join was over.
+
+    Attributes:
+        number: of the join in its task, from 1.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(
+            f"join {number} of this attempt has other tasks than in an earlier attempt, for which it was over; a "
+            "handler must submit and join the same tasks in the same order each time it runs"
+        )
+        self.number = number
 
 
 class JoinRefused(OrchestratorError):

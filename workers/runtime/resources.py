@@ -31,9 +31,10 @@ from orchestrator.tasks.bulk import cancel_children
 from orchestrator.tasks.effects import MOST_EFFECTS, describe_step
 from orchestrator.tasks.queries import TaskOutcome, outcomes
 from orchestrator.tasks.records import TaskRecord, effect_field, numbered_field, once_field, read_record
+from orchestrator.tasks.scripts import JoinTerms
 from orchestrator.workers.asking import AnswerSource, Asking
 from orchestrator.workers.effects import EffectCalls, EffectRecord
-from orchestrator.workers.joining import MOST_JOINERS, JoinCalls, JoinRecord, StoredJoin
+from orchestrator.workers.joining import MOST_JOINERS, JoinCalls, JoinRecord, MetJoin, StoredJoin
 from orchestrator.workers.once import OnceCalls, OnceResults
 from orchestrator.workers.pausing import AttemptPausing
 from orchestrator.workers.spending import FundsAccess, Spending
@@ -52,10 +53,9 @@ if TYPE_CHECKING:
     from orchestrator.memory.owner import MemoryOwner
     from orchestrator.services import Services
     from orchestrator.tasks.model import Delivery, Question
-    from orchestrator.tasks.scripts import JoinTerms
     from orchestrator.workers.asking import PendingQuestion
     from orchestrator.workers.context import AttemptTimer
-    from orchestrator.workers.joining import PendingJoin
+    from orchestrator.workers.joining import Join, PendingJoin
     from orchestrator.workers.pausing import Pausing
     from orchestrator.workers.providers import ProviderGate
     from orchestrator.workers.runtime.attempt import Attempt
@@ -361,11 +361,33 @@ class AttemptRecord:
         """Read the number of the latest question; see `EffectRecord`."""
         return (await self._read("asks")).asks
 
-    async def load_join(self, number: int, handles: Sequence[TaskHandle[Any]]) -> StoredJoin | None:  # noqa: ARG002 - the record tells
+    async def load_join(self, join: Join) -> StoredJoin:
         """Read a join that an earlier attempt began; see `JoinRecord`."""
-        field = numbered_field("join", number)
-        stored = (await self._read(field)).field(field)
-        return None if stored is None else StoredJoin(stored.endswith(b" over"))
+        field = numbered_field("join", join.number)
+        match read_text((await self._read(field)).field(field) or b"").split():
+            case [_, _, "over"]:
+                return StoredJoin(over=True)
+            case [_, _, "met", digest, failure]:
+                return StoredJoin(met=MetJoin(digest, "" if failure == "-" else failure))
+        return StoredJoin()
+
+    async def store_met(self, number: int, met: MetJoin) -> None:
+        """Store how a join was met; see `JoinRecord`."""
+        delivery = self._delivery
+        call = scripts.join(
+            self._services.keys,
+            id_=delivery.task_id,
+            generation=delivery.generation,
+            ids=(),
+            begins=False,
+            terms=JoinTerms(number, 0, stop=False),
+            keep_s=0,
+            most=MOST_JOINERS,
+            met=f"{met.digest} {met.failure or '-'}",
+        )
+        done = await self._services.store.call(call, retry_for_s=self._services.settings.redis.command_timeout_s)
+        if done.status == "stale":
+            raise Fenced(delivery.task_id)
 
     async def read_ends(self, handles: Sequence[TaskHandle[Any]]) -> dict[str, TaskOutcome]:
         """Read the ends of tasks; see `JoinRecord`."""
@@ -418,6 +440,8 @@ class AttemptRecord:
     async def cancel_tasks(self, ids: Sequence[str], reason: str) -> None:
         """Cancel tasks and those below them; see `JoinRecord`."""
         store, retry_for_s = self._services.store, self._services.settings.redis.command_timeout_s
+        # An attempt that was frozen, and goes on after it lost its task, cancels nothing.
+        await self._read()
         below = False
         for first in range(0, len(ids), JOINED_AT_ONCE):
             call = scripts.cancel(self._services.keys, ids=ids[first : first + JOINED_AT_ONCE], reason=reason)

@@ -16,6 +16,7 @@ from orchestrator.core.errors import (
     EffectChanged,
     EffectUnknown,
     FormatMismatch,
+    JoinChanged,
     JoinTimeout,
     Occupied,
     PayloadError,
@@ -178,7 +179,7 @@ def failed(
     if isinstance(failure, BudgetExhausted):
         # Another attempt would not find more room; the operator retries the task when there is.
         return Verdict(VerdictKind.DEAD, traceback_of(raised, redact=redact), reason=one_line(f"budget: {failure}"))
-    if isinstance(failure, (AskExpired, EffectChanged, EffectUnknown, JoinTimeout)):
+    if isinstance(failure, (AskExpired, EffectChanged, EffectUnknown, JoinChanged, JoinTimeout)):
         # Another attempt would end the same way, unless a person acts.
         return Verdict(VerdictKind.DEAD, traceback_of(raised, redact=redact), reason=reason)
     if outage.exempts(failure):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.core.amounts import Amounts
     from orchestrator.tasks.queries import TaskOutcome
     from orchestrator.tasks.scripts import JoinTerms
+    from orchestrator.workers.joining import Join, MetJoin
 
 ScriptedAnswers: TypeAlias = Mapping[str, Any] | Sequence[Any] | Callable[[str], Any]
 """Answers to questions: a mapping by text, a list in order, or a function of the text. A `TimeoutError` in place of an
@@ -101,9 +102,14 @@ class ScriptedRecord:
         """Return 0: no earlier attempt has asked."""
         return 0
 
-    async def load_join(self, number: int, handles: Sequence[TaskHandle[Any]]) -> StoredJoin | None:  # noqa: ARG002 - no earlier attempt waits
-        """Return a join whose deadline has passed if the test lets one of the children be late."""
-        return StoredJoin(over=True) if any(getattr(handle, "late", False) for handle in handles) else None
+    async def load_join(self, join: Join) -> StoredJoin:
+        """Return a join whose deadline has passed if the test lets one of the children be late that it needs."""
+        late = any(getattr(handle, "late", False) for handle in join.handles)
+        has_deadline = join.delay_ms > 0 or join.at_ms > 0
+        return StoredJoin(over=late and has_deadline and not join.is_met(await self.read_ends(join.handles)))
+
+    async def store_met(self, number: int, met: MetJoin) -> None:
+        """Do nothing: no later attempt reads it."""
 
     async def read_ends(self, handles: Sequence[TaskHandle[Any]]) -> dict[str, TaskOutcome]:
         """Return the scripted ends; a child without one has not ended."""
