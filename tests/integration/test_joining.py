@@ -15,9 +15,11 @@ from orchestrator import (
     Cause,
     ChildFailed,
     InvalidInput,
+    JoinChanged,
     Joined,
     JoinTimeout,
     Reject,
+    Retry,
     Submission,
     TaskCancelled,
     TaskContext,
@@ -210,6 +212,139 @@ async def test_the_rest_is_cancelled(team: LocalTeam) -> None:
     rest = await (await team.orc.submit("both")).result(LONG_S)
     with pytest.raises(TaskCancelled, match=caught[0]):
         await team.orc.task(rest).result(LONG_S)
+
+
+async def test_the_failure_that_ended_a_join_stays(team: LocalTeam) -> None:
+    """With `cancel-rest` each later attempt raises the error of the same task, not of one that was cancelled."""
+    agent = Agent("strict", concurrency=4)
+    caught: list[tuple[str, str]] = []
+
+    @agent.skill
+    async def fail() -> None:
+        raise Reject("no")
+
+    @agent.skill
+    async def wait() -> None:
+        """Do nothing."""
+
+    @agent.skill
+    async def both(ctx: TaskContext) -> None:
+        children = [await ctx.submit(wait, delay=3600), await ctx.submit(fail)]
+        try:
+            await ctx.join(children, failed="cancel-rest")
+        except (ChildFailed, TaskCancelled) as failed:
+            caught.append((type(failed).__name__, failed.task_id))
+            with pytest.raises(TaskCancelled):
+                await children[0].result()
+        if len(caught) < 2:
+            raise Retry(0.01)
+
+    await team.work(agent)
+    await (await team.orc.submit("both")).result(LONG_S)
+    assert [name for name, _ in caught] == ["ChildFailed", "ChildFailed"]
+    assert caught[0] == caught[1]
+
+
+async def test_a_join_that_was_met_stays(team: LocalTeam) -> None:
+    """A failure after a join has returned is not raised in a later attempt."""
+    agent = Agent("racer", concurrency=1)
+    begun: list[int] = []
+
+    @agent.skill
+    async def win() -> int:
+        return 1
+
+    @agent.skill
+    async def fail() -> None:
+        raise Reject("no")
+
+    @agent.skill
+    async def race(ctx: TaskContext) -> list[int]:
+        begun.append(1)
+        first, second = await ctx.submit(win), await ctx.submit(fail, delay=3600)
+        found = await ctx.join([second, first], until="any")
+        await second.cancel()
+        await ctx.join([second], failed="collect")
+        if len(begun) < 3:
+            raise Retry(0.01)
+        return [one.value for one in found if one.ended and one.error is None]
+
+    await team.work(agent)
+    assert await (await team.orc.submit("race")).result(LONG_S) == [1]
+    assert len(begun) == 3
+
+
+async def test_a_success_and_a_failure_before_the_attempt(team: LocalTeam) -> None:
+    """A failure between the end of a join and the next attempt does not count if enough tasks have succeeded."""
+    agent = Agent("clerk", concurrency=2)
+
+    @agent.skill
+    async def win() -> int:
+        return 1
+
+    @agent.skill
+    async def later() -> None:
+        """Do nothing."""
+
+    @agent.skill
+    async def race(ctx: TaskContext) -> int:
+        slow, quick = await ctx.submit(later, delay=3600), await ctx.submit(win)
+        await quick.result()
+        await slow.cancel()
+        found: list[Joined[Any]] = await ctx.join([slow, quick], until="any")
+        return int(found[1].value)
+
+    await team.work(agent)
+    assert await (await team.orc.submit("race")).result(LONG_S) == 1
+
+
+async def test_a_join_that_changes(team: LocalTeam) -> None:
+    """An attempt that joins other tasks than the one for which the join was over makes its task a dead letter."""
+    agent = Agent("fickle", concurrency=1)
+    begun: list[int] = []
+
+    @agent.skill
+    async def leaf() -> int:
+        return 1
+
+    @agent.skill
+    async def wait(ctx: TaskContext) -> None:
+        begun.append(1)
+        children = [await ctx.submit(leaf) for _ in range(3)]
+        await ctx.join(children[: 2 if len(begun) < 3 else 3])
+        raise Retry(0.01)
+
+    await team.work(agent)
+    with pytest.raises(TaskFailed, match=JoinChanged.__name__):
+        await (await team.orc.submit("wait")).result(LONG_S)
+    assert len(begun) == 3
+
+
+async def test_a_child_that_ended_before_is_not_run_again(team: LocalTeam, redis_client: Any) -> None:
+    """A child that had ended when the join began is kept while its parent waits."""
+    agent = Agent("clerk", concurrency=1)
+    ids: list[str] = []
+
+    @agent.skill
+    async def quick() -> int:
+        return 1
+
+    @agent.skill
+    async def slow() -> int:
+        return 2
+
+    @agent.skill
+    async def both(ctx: TaskContext) -> None:
+        first, second = await ctx.submit(quick), await ctx.submit(slow, delay=3600)
+        await first.result()
+        ids.append(first.id)
+        await ctx.join([first, second])
+
+    await team.work(agent)
+    handle = await team.orc.submit("both")
+    await joins(handle)
+    keys = team.services.keys
+    assert redis_client.ttl(keys.task(ids[0])) >= redis_client.ttl(keys.task(handle.id))
 
 
 async def test_cancelled_and_deleted_children_have_failed(team: LocalTeam) -> None:
@@ -488,8 +623,21 @@ async def test_without_a_team(children: list[Any], verdict: str) -> None:
         found = await ctx.join(both, deadline=5, default=None)
         return -1 if found is None else sum(int(one.value) for one in found)
 
+    @agent.skill
+    async def first_of_two(ctx: TaskContext) -> int:
+        found = await ctx.join([await ctx.submit("leaf") for _ in range(2)], until="any", deadline=5)
+        return sum(int(one.value) for one in found if one.ended)
+
+    @agent.skill
+    async def all_of_two(ctx: TaskContext) -> None:
+        await ctx.join([await ctx.submit("leaf") for _ in range(2)])
+
     done = await run_skill(wait, children={"leaf": children})
     assert (done.verdict, done.value) == (verdict, 7 if children == [3, 4] else -1)
+    early = await run_skill(first_of_two, children={"leaf": [TimeoutError(), 3]})
+    assert (early.verdict, early.value) == ("succeeded", 3)
+    endless = await run_skill(all_of_two, children={"leaf": [TimeoutError(), 3]})
+    assert endless.verdict == "join"
     unscripted = await run_skill(wait)
     assert (unscripted.verdict, unscripted.reason) == ("join", "it joins tasks that have not ended")
 

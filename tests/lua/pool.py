@@ -359,6 +359,21 @@ class Pool:
         )
         return self.call(call)
 
+    def met(self, delivery: Delivery, how: str, *, number: int = 1) -> task_scripts.JoinReply:
+        """Store how a join was met."""
+        call = task_scripts.join(
+            self.keys,
+            id_=delivery.task_id,
+            generation=delivery.generation,
+            ids=(),
+            begins=False,
+            terms=task_scripts.JoinTerms(number, 0, stop=False),
+            keep_s=0,
+            most=0,
+            met=how,
+        )
+        return self.call(call)
+
     def begin_to_join(self, delivery: Delivery, number: int = 1, *, delay_ms: int = 0, at_ms: int = 0) -> FinishStatus:
         """End one attempt with a join."""
         return self.end(delivery, VerdictKind.JOIN, number=number, delay_ms=delay_ms, at_ms=at_ms)

@@ -465,6 +465,95 @@ def test_ended_children_are_kept(pool: Pool, parent: Delivery) -> None:
     assert pool.ttl_s(pool.keys.task(late)) == pool.ttl_s(f"{pool.keys.root}:idem:b") == MAX_WAIT_S + DAY_S
 
 
+def test_children_that_ended_before_are_kept(pool: Pool, parent: Delivery) -> None:
+    """A child that had ended when the join began is kept as long as the others, and names its parent, once."""
+    early, late = pool.put(*[below(parent, idem=name, digest="d") for name in "ab"])
+    pool.end(run(pool, early)[0])
+    assert pool.join(parent, [early, late])[2:] == (2, 1)
+    with pool.unchanged():
+        pool.join(parent, [early, late])
+    pool.begin_to_join(parent)
+    assert pool.ttl_s(pool.keys.task(early)) == pool.ttl_s(f"{pool.keys.root}:idem:a") == MAX_WAIT_S + DAY_S
+    assert pool.task(early)["joined"] == parent.task_id
+    pool.delete(early)
+    pool.end(held_by_worker(pool, late))
+    assert pool.submit(below(pool.one(), idem="a", digest="d")) == [("duplicate", early)]
+
+
+def test_children_of_an_ended_parent_are_not_kept(pool: Pool, parent: Delivery) -> None:
+    """A task that ends after its parents is kept for its own time."""
+    first, second = children(pool, parent, 2)
+    wait_for(pool, parent, [first, second], left=1)
+    pool.end(run(pool, first)[0])
+    pool.end(run(pool, parent.task_id)[0])
+    pool.end(held_by_worker(pool, second))
+    assert pool.ttl_s(pool.keys.task(second)) < MAX_WAIT_S
+
+
+def test_a_parent_without_a_lifetime(pool: Pool, parent: Delivery) -> None:
+    """The lifetime of an ended task follows from the join of its parent, not from what the parent has left."""
+    (child,) = children(pool, parent, 1)
+    wait_for(pool, parent, [child])
+    pool.execute("PERSIST", pool.keys.task(parent.task_id))
+    pool.end(run(pool, child)[0])
+    assert pool.ttl_s(pool.keys.task(child)) == MAX_WAIT_S + DAY_S
+
+
+def test_how_a_join_was_met(pool: Pool, parent: Delivery) -> None:
+    """What an attempt stores stays with the join; one that lost its task stores nothing."""
+    pool.met(parent, "d1 -")
+    assert pool.task(parent.task_id)["join:1"] == "0 0 met d1 -"
+    with pool.unchanged():
+        pool.met(parent, "d1 -")
+    (child,) = children(pool, parent, 1)
+    pool.join(parent, [child], number=2)
+    pool.begin_to_join(parent, 2)
+    with pool.unchanged():
+        assert pool.met(parent, "d2 -").status == "stale"
+    pool.end(run(pool, child)[0])
+    began = pool.task(parent.task_id)["join:2"]
+    pool.met(pool.one(), f"d2 {child}", number=2)
+    assert pool.task(parent.task_id)["join:2"] == f"{began} met d2 {child}"
+
+
+def test_a_join_begins_after_it_was_met(pool: Pool, parent: Delivery) -> None:
+    """A join that was met without a wait, and waits because a task was retried, has its deadline from then."""
+    pool.met(parent, "d -")
+    ids = children(pool, parent, 1)
+    pool.join(parent, ids)
+    assert pool.begin_to_join(parent, delay_ms=5) is FinishStatus.OK
+    assert pool.task(parent.task_id)["join:1"] == f"{pool.now_ms} {pool.now_ms + 5}"
+
+
+def test_own_children_of_a_crowded_lane(pool: Pool) -> None:
+    """A task of a lane with very many members joins its own children: they have no lane, and need no search."""
+    pool.register(slots=10)
+    first_id, *_ = pool.put(*[row(lane="l") for _ in range(502)])
+    (first,) = run(pool, first_id)
+    child, laned = pool.put(below(first), below(first, lane="other"))
+    assert pool.join(first, [child]).status == "registered"
+    assert pool.join(first, [laned])[:2] == ("unknown", laned)
+
+
+def test_the_search_for_cycles_is_bounded(pool: Pool) -> None:
+    """A search that would read many MB of arguments is given up."""
+    pool.register(slots=10)
+    large = opaque(encode_envelope(Envelope("sum", b'"' + b"x" * 900_000 + b'"')))
+    first_id, *_ = pool.put(*[row(lane="l", envelope=large) for _ in range(6)])
+    (first,) = run(pool, first_id)
+    (other,) = pool.put()
+    assert pool.join(first, [other])[:2] == ("unknown", other)
+
+
+def test_a_met_join_counts_as_joined(pool: Pool, parent: Delivery) -> None:
+    """A join that is met when its attempt ends counts as begun and as met."""
+    ids = children(pool, parent, 1)
+    pool.join(parent, ids)
+    pool.end(run(pool, *ids)[0])
+    pool.begin_to_join(parent)
+    assert (pool.stats()["joining"], pool.stats()["joined"]) == (1, 1)
+
+
 def test_lane_and_share_are_kept(pool: Pool) -> None:
     """A parent keeps the turn of its lane while it waits, and frees its place in the share of its key."""
     pool.register(slots=10)
@@ -551,6 +640,37 @@ def test_keys_of_another_type(pool: Pool, parent: Delivery) -> None:
     assert pool.end(held) is FinishStatus.OK
     assert pool.state(child) == "succeeded"
     pool.execute("DEL", pool.keys.joins(parent.task_id))
+
+
+def test_a_list_of_another_type_is_replaced(pool: Pool, parent: Delivery) -> None:
+    """A later call of a join replaces such a list before it writes."""
+    ids = children(pool, parent, 2)
+    pool.join(parent, ids[:1])
+    pool.execute("DEL", pool.keys.joins(parent.task_id))
+    pool.execute("SET", pool.keys.joins(parent.task_id), "x")
+    assert pool.join(parent, ids[1:], begins=False).status == "registered"
+    assert joins(pool, parent) == ids[1:]
+
+
+def test_repair_of_a_list_of_another_type(pool: Pool, parent: Delivery) -> None:
+    """The reconciler ends a join whose list has another type, and `why` explains the task before."""
+    ids = children(pool, parent, 1)
+    wait_for(pool, parent, ids)
+    pool.execute("DEL", pool.keys.joins(parent.task_id))
+    pool.execute("SET", pool.keys.joins(parent.task_id), "x")
+    pool.why(parent.task_id)
+    assert pool.repair(parent.task_id) == [(parent.task_id, "lost-join")]
+    assert pool.state(parent.task_id) == "ready"
+    assert not pool.execute("EXISTS", pool.keys.joins(parent.task_id))
+
+
+def test_repair_keeps_the_key(pool: Pool, parent: Delivery) -> None:
+    """The reconciler lets the idempotency key of a task that joins live as long as its record."""
+    wait_for(pool, parent, children(pool, parent, 1))
+    for key in (pool.keys.task(parent.task_id), f"{pool.keys.root}:idem:k"):
+        pool.execute("EXPIRE", key, 60)
+    assert pool.repair(parent.task_id) == []
+    assert pool.ttl_s(pool.keys.task(parent.task_id)) == pool.ttl_s(f"{pool.keys.root}:idem:k") == MAX_WAIT_S
 
 
 # ---------------------------------------------------------------------------------------------------------------- costs
