@@ -766,7 +766,8 @@ class TaskContext:
         Args:
             tasks: handles of up to 10,000 tasks, in most cases children that `submit` returned.
             until: `all`, `any`, or how many of them must have ended.
-            failed: `raise` raises the error of the first task that fails, and the others go on; `cancel-rest` also
+            failed: `raise` raises the error of a task that has failed, the first in the order of the handles, unless
+                enough tasks have succeeded, and the others go on; each later attempt does the same. `cancel-rest` also
                 cancels those that have not ended; `collect` counts a failure as an end. A task that was cancelled, has
                 expired, or was deleted has failed.
             deadline: seconds, timedelta or aware datetime after which the task continues; by default it waits as long
@@ -781,6 +782,7 @@ class TaskContext:
             Joining: ends the attempt; do not catch it.
             ChildFailed, TaskCancelled, TaskExpired: a task failed, unless `failed="collect"`.
             JoinTimeout: the deadline passed, and there is no default.
+            JoinChanged: this join was over for an earlier attempt, which joined other tasks.
             WaitCycle: one of the tasks waits for this task.
             JoinRefused: 20 tasks join one of them, or too many wait for this task to find out whether one of them does.
             InvalidInput: an argument is invalid.

@@ -204,7 +204,7 @@ def test_header() -> None:
         ("tasks/answer", AnswerStatus),
         ("tasks/once", ["stored", "already", "stale"]),
         ("tasks/effect", ["stored", "changed", "full", "stale"]),
-        ("tasks/join", ["registered", "stale", "cycle", "crowded", "unknown"]),
+        ("tasks/join", ["registered", "stored", "stale", "cycle", "crowded", "unknown"]),
         ("limits/take", CallStatus),
         ("limits/settle", SettleStatus),
         ("tasks/retry", RequeueStatus),

@@ -642,14 +642,14 @@ class Model:
                 task.score = task.row.rank + self.now_ms
         self.counts[_AGAIN[verdict.kind]] += 1
 
-    @staticmethod
-    def _wait_for_joined(task: Task, until: int) -> None:
+    def _wait_for_joined(self, task: Task, until: int) -> None:
         if task.join_until is None:
             task.join_until = until
         waits = task.join is not None and task.join[0] == task.was and len(task.joins) > task.join[1]
         task.state, task.due = "joining" if waits else "ready", 0
         if not waits:
             task.joins.clear()
+            self.counts["joined"] += 1
 
     def wake(self, task_id: str) -> bool:
         """lua/tasks/wake.lua."""
@@ -974,11 +974,14 @@ class Model:
         if me.state != "assigned" or me.gen != int(delivery.generation):
             return "stale", "", 0, 0
         waiting: dict[str, list[str]] = {}
+        ended: dict[str, list[str]] = {}
         failed = False
         for id_ in ids:
             child = self.tasks.get(id_)
             if child is None or child.deleted or child.state in FINAL:
                 failed |= child is None or child.deleted or child.state != "succeeded"
+                if child is not None and not child.deleted and me.id not in child.joined and len(child.joined) < most:
+                    ended[id_] = [*child.joined, me.id]
                 continue
             if self._would_wait_for_itself(me, child):
                 return "cycle", id_, 0, 0
@@ -993,7 +996,7 @@ class Model:
             me.joins.clear()
             me.join = (me.gen, left, stop)
         me.joins |= waiting.keys()
-        for id_, joined in waiting.items():
+        for id_, joined in (waiting | ended).items():
             self.tasks[id_].joined = joined
         if failed:
             self._note_failure(me)
@@ -1002,7 +1005,7 @@ class Model:
     def _would_wait_for_itself(self, me: Task, child: Task) -> bool:
         if child.id == me.id:
             return True
-        if child.row.parent == me.id and not child.row.lane and not me.row.lane:
+        if child.row.parent == me.id and not child.row.lane:
             return False
         found, rest, lanes = {me.id}, [me.id], set[str]()
         while rest:
