@@ -259,7 +259,7 @@ async def test_a_join_that_was_met_stays(team: LocalTeam) -> None:
         raise Reject("no")
 
     @agent.skill
-    async def race(ctx: TaskContext) -> list[int]:
+    async def race(ctx: TaskContext) -> list[int | None]:
         begun.append(1)
         first, second = await ctx.submit(win), await ctx.submit(fail, delay=3600)
         found = await ctx.join([second, first], until="any")

@@ -974,14 +974,11 @@ class Model:
         if me.state != "assigned" or me.gen != int(delivery.generation):
             return "stale", "", 0, 0
         waiting: dict[str, list[str]] = {}
-        ended: dict[str, list[str]] = {}
         failed = False
         for id_ in ids:
             child = self.tasks.get(id_)
             if child is None or child.deleted or child.state in FINAL:
                 failed |= child is None or child.deleted or child.state != "succeeded"
-                if child is not None and not child.deleted and me.id not in child.joined and len(child.joined) < most:
-                    ended[id_] = [*child.joined, me.id]
                 continue
             if self._would_wait_for_itself(me, child):
                 return "cycle", id_, 0, 0
@@ -996,11 +993,17 @@ class Model:
             me.joins.clear()
             me.join = (me.gen, left, stop)
         me.joins |= waiting.keys()
-        for id_, joined in (waiting | ended).items():
+        for id_, joined in waiting.items():
             self.tasks[id_].joined = joined
+        self._name_parent(me, set(ids) - waiting.keys(), most)
         if failed:
             self._note_failure(me)
         return "registered", "", len(ids), len([id_ for id_ in ids if id_ in waiting])
+
+    def _name_parent(self, me: Task, ended: set[str], most: int) -> None:
+        for task in [self.tasks[id_] for id_ in ended if id_ in self.tasks]:
+            if not task.deleted and me.id not in task.joined and len(task.joined) < most:
+                task.joined = [*task.joined, me.id]
 
     def _would_wait_for_itself(self, me: Task, child: Task) -> bool:
         if child.id == me.id:
