@@ -102,7 +102,7 @@ class StoredJoin(msgspec.Struct, frozen=True):
 
 
 class MetJoin(msgspec.Struct, frozen=True):
-    """How a join was met.
+    """Outcome of a join that was met.
 
     Attributes:
         digest: of the ids of its tasks.
