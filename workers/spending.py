@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from orchestrator.budgets.model import BudgetState
-    from orchestrator.budgets.scripts import Reserved, Settled
+    from orchestrator.budgets.scripts import BookedCall, Reserved
     from orchestrator.core.amounts import Amount
     from orchestrator.workers.asking import Asking
 
@@ -35,7 +35,7 @@ class FundsAccess(Protocol):
     async def reserve(self, number: int, amounts: Amounts, *, last: bool) -> Reserved:
         """Take amounts from all budgets, or from none."""
 
-    async def settle_call(self, number: int, amounts: Amounts | None) -> Settled:
+    async def settle_call(self, number: int, amounts: Amounts | None) -> BookedCall:
         """Book what a call has used; None if it is unknown."""
 
     async def load_budgets(self) -> list[BudgetState]:

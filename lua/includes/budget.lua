@@ -233,7 +233,7 @@ local function take_start(pool, known, names, need, id, generation)
   for i = 1, #names do
     local budget = known.found[names[i]]
     local held = budget.held
-    for j = 1, 4 do held[j] = held[j] + need[j] end
+    for j = 1, 4 do held[j] = math.min(most_amount, held[j] + need[j]) end
     budget.changed = true
     store_hold(budget, member, need.text, known.due)
   end

@@ -47,7 +47,7 @@ local function retry(id)
   redis.call('HSET', task_key, 'state', state_now, 'gen', generation, 'was', task.gen,
     'requeued', number .. ' ' .. fails .. ' ' .. deaths .. ' ' .. token,
     'requeue:' .. number, integer(now_ms) .. ' ' .. state .. ' ' .. said)
-  redis.call('HDEL', task_key, 'ended', 'at', 'by', 'cancel', 'due', 'left', 'blamed', 'group', 'alone', 'refused', 'snoozes')
+  redis.call('HDEL', task_key, 'ended', 'at', 'by', 'cancel', 'due', 'left', 'blamed', 'group', 'alone', 'refused', 'snoozes', 'unfunded')
   -- A question whose deadline passed is asked again.
   if found.asks and redis.call('HEXISTS', task_key, 'answer:' .. found.asks) == 0 then
     redis.call('HDEL', task_key, 'answered:' .. found.asks)

@@ -26,7 +26,7 @@ class Reserved(NamedTuple):
     states: tuple[BudgetState, ...] = ()
 
 
-class Settled(NamedTuple):
+class BookedCall(NamedTuple):
     """Outcome of `settle`."""
 
     status: str
@@ -76,11 +76,11 @@ def reserve(
 
 def settle(
     keys: PoolKeys, *, id_: str, generation: str, number: int, amounts: Amounts | None, now_us: str = ""
-) -> Call[Settled]:
+) -> Call[BookedCall]:
     """Book what a call has used; None: it is unknown whether it was made."""
 
-    def parse(reply: list[Any]) -> Settled:
-        return Settled(read_text(reply[0]), tuple(map(read_state, reply[1])))
+    def parse(reply: list[Any]) -> BookedCall:
+        return BookedCall(read_text(reply[0]), tuple(map(read_state, reply[1])))
 
     args: Arguments = {
         "pool": keys.root,

@@ -15,7 +15,7 @@ from orchestrator.store.keys import PoolKeys, ScopeKeys
 
 ACL_FILE: Final = Path(__file__).parents[2] / "config" / "acl.conf"
 PREFIX: Final = "shop:prod:acme"
-MOST_PATTERNS: Final = 22
+MOST_PATTERNS: Final = 23
 
 
 def test_file_is_generated() -> None:

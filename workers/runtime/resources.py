@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from orchestrator.budgets.model import BudgetState
-    from orchestrator.budgets.scripts import Reserved, Settled
+    from orchestrator.budgets.scripts import BookedCall, Reserved
     from orchestrator.client.client import Orchestrator
     from orchestrator.client.handle import TaskHandle
     from orchestrator.core.amounts import Amounts
@@ -335,7 +335,7 @@ class AttemptRecord:
             raise Fenced(delivery.task_id)
         return found
 
-    async def settle_call(self, number: int, amounts: Amounts | None) -> Settled:
+    async def settle_call(self, number: int, amounts: Amounts | None) -> BookedCall:
         """Book what a call has used; see `FundsAccess`. The end of an attempt that lost its task has booked it."""
         delivery, services = self._delivery, self._services
         call = budget_scripts.settle(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from orchestrator.budgets.scripts import Reserved, Settled
+from orchestrator.budgets.scripts import BookedCall, Reserved
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.payload import decode_json, encode_json
 from orchestrator.tasks.model import Question
@@ -125,9 +125,9 @@ class ScriptedRecord:
         """Grant every call: the task has no budget."""
         return Reserved("none")
 
-    async def settle_call(self, number: int, amounts: Amounts | None) -> Settled:  # noqa: ARG002
+    async def settle_call(self, number: int, amounts: Amounts | None) -> BookedCall:  # noqa: ARG002
         """Book nothing: the task has no budget."""
-        return Settled("none", ())
+        return BookedCall("none", ())
 
     async def load_budgets(self) -> list[BudgetState]:
         """Return no budget."""

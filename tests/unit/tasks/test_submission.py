@@ -52,15 +52,15 @@ def test_a_plain_task_has_the_defaults(validator: SubmissionValidator) -> None:
     [
         {"agent": "a"}, {"session": "s"}, {"priority": 3}, {"delay": 1}, {"at": NOON}, {"start_by": NOON}, {"key": "k"},
         {"timeout": 1}, {"max_attempts": 1}, {"tags": ["t"]}, {"result_ttl": 1},
-        {"lane": "l"}, {"on_busy": "reject", "lane": "l"}, {"fair": "acme"},
+        {"lane": "l"}, {"on_busy": "reject", "lane": "l"}, {"fair": "acme"}, {"budget": "run-7"},
     ],
     ids=lambda option: next(iter(option)),
 )  # fmt: skip
 def test_every_option_is_sent(validator: SubmissionValidator, option: dict[str, Any]) -> None:
     """No option is taken for usual: each changes the row or its envelope."""
     row = unusual(validator.row(Submission("work", **option)))
-    sent = (row.rank, row.ttl_s, row.queue, row.delay_ms, row.at_ms, row.start_by_ms, row.idem, row.lane)
-    assert sent != (None,) * 8 or envelope_of(row) != Envelope("work", b"{}")
+    sent = (row.rank, row.ttl_s, row.queue, row.delay_ms, row.at_ms, row.start_by_ms, row.idem, row.lane, row.budget)
+    assert sent != (None,) * 9 or envelope_of(row) != Envelope("work", b"{}")
 
 
 def test_all_options_are_tried() -> None:
