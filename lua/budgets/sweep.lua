@@ -1,13 +1,15 @@
 #!lua flags=allow-oom
 -- Keeps a budget in order: begins a new day, books expired holds of attempts that have ended, and moves tasks that wait for
--- room to their queues, at their old places, if they fit. Tasks that do not fit stay.
+-- room to their queues, at their old places, if they fit. Tasks that do not fit stay. Once agents reserve other amounts, or name
+-- other budgets, all of them move, also of a budget that is not set: `assign` finds what each needs now.
 -- returns: left (1: call again), holds that it looked at, tasks that it moved, where the next look at the waiting tasks begins
 -- repeat: goes on
 local pool    = KEYS[1]            -- key: root of the pool's slot
 local name    = ARGV[1]            -- str: budget
 local first   = tonumber(ARGV[2])  -- int: place among the waiting tasks where the look begins
 local limit   = tonumber(ARGV[3])  -- int: holds, and tasks, that it looks at, at most
-local now_arg = ARGV[4]            -- time: test override, microseconds
+local anew    = ARGV[4]            -- str: 1 = all of them move
+local now_arg = ARGV[5]            -- time: test override, microseconds
 --@include time: now_us
 --@include key: has_type
 --@include envelope: skill_queue
@@ -19,16 +21,16 @@ local now_arg = ARGV[4]            -- time: test override, microseconds
 
 local known = start_budgets(now_us(now_arg))
 local budget = read_budget(pool, known, name)
-if budget.closed then return {0, 0, 0, 0} end
-local booked = book_expired(pool, known, budget, limit)
+if budget.closed and anew ~= '1' then return {0, 0, 0, 0} end
+local booked = budget.closed and 0 or book_expired(pool, known, budget, limit)
 local held_key, scope = waiting_key(pool, name), 'budget:' .. name
 local waiting = {}
 if has_type(known.types, held_key, 'zset') then
   waiting = redis.call('ZRANGE', held_key, first, first + limit - 1, 'WITHSCORES')
 end
 -- What the moved tasks need counts as taken, so that no more of them move than fit. `assign` takes it.
-local asked = {name = name, limit = budget.limit, spent = budget.spent, held = {}}
-for i = 1, 4 do asked.held[i] = budget.held[i] end
+local asked = {closed = budget.closed, limit = budget.limit, spent = budget.spent, held = {}}
+for i = 1, budget.closed and 0 or 4 do asked.held[i] = budget.held[i] end
 local ready, gone = {}, {}
 for i = 1, #waiting, 2 do
   local id = waiting[i]
@@ -38,8 +40,8 @@ for i = 1, #waiting, 2 do
   local need = whole_amounts(string.match(task.need or '', ' (.*)$'))
   if task.state ~= 'ready' then
     gone[#gone + 1] = id
-  elseif not lacks(asked, need, nothing, true) then
-    for j = 1, 4 do asked.held[j] = asked.held[j] + need[j] end
+  elseif anew == '1' or not lacks(asked, need, nothing, true) then
+    for j = 1, asked.closed and 0 or 4 do asked.held[j] = asked.held[j] + need[j] end
     gone[#gone + 1] = id
     enqueue(ready, ready_place(task.queue or skill_queue(task.env), task.fair, task.rank), waiting[i + 1], id)
     redis.call('HDEL', task_key, 'need')
@@ -54,5 +56,7 @@ end
 if #gone > 0 then redis.call('ZREM', held_key, unpack(gone)) end
 if #gone > 0 and redis.call('EXISTS', held_key) == 0 then unlist_scope(pool, scope) end
 local looked_at_all = #waiting < 2 * limit
-local left = (booked == limit or not looked_at_all) and 1 or 0
+-- Nothing can start while a unit is used up.
+local goes_on = not looked_at_all and (anew == '1' or not lacks(asked, nothing, nothing, true))
+local left = (booked == limit or goes_on) and 1 or 0
 return {left, booked, moved, looked_at_all and 0 or first + limit - #gone}

@@ -93,12 +93,14 @@ def settle(
     return Call("budgets/settle", args, parse)
 
 
-def sweep(keys: PoolKeys, *, name: str, first: int = 0, limit: int = SWEEP_LIMIT, now_us: str = "") -> Call[Swept]:
-    """Book expired holds of a budget, and move waiting tasks that fit to their queues."""
+def sweep(
+    keys: PoolKeys, *, name: str, first: int = 0, limit: int = SWEEP_LIMIT, anew: bool = False, now_us: str = ""
+) -> Call[Swept]:
+    """Book expired holds of a budget, and move waiting tasks that fit to their queues; with `anew` all of them."""
 
     def parse(reply: list[int]) -> Swept:
         left, booked, moved, next_first = reply
         return Swept(left == 1, booked, moved, next_first)
 
-    args: Arguments = {"pool": keys.root, "name": name, "first": first, "limit": limit, "now_arg": now_us}
+    args: Arguments = {"pool": keys.root, "name": name, "first": first, "limit": limit, "anew": "1" if anew else "", "now_arg": now_us}
     return Call("budgets/sweep", args, parse)

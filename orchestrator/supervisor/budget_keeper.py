@@ -1,6 +1,8 @@
 """Keeps budgets in order: books holds of dead attempts, and frees tasks that wait for room.
 
-A notification and each sweep look at the budgets that hold something, or for which tasks wait.
+A notification and each sweep look at the budgets that hold something, or for which tasks wait. What a waiting task needs was noted
+when it began to wait: once agents reserve other amounts, or name other budgets, all waiting tasks go to their queues, and the
+supervisor assigns them anew.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ class BudgetKeeper:
     def __init__(self, services: Services, wakeup: Wakeup) -> None:
         self._services, self._wakeup = services, wakeup
         self._pauses = Pauses()
+        self._funds: dict[bytes, bytes] | None = None
 
     async def run(self) -> None:
         """Sweep until cancelled."""
@@ -54,6 +57,11 @@ class BudgetKeeper:
                 await self._wakeup.wait(sweep_s(self._services.settings))
 
     async def _sweep_all(self, turn: LoopTurn) -> None:
+        funds = await self._read_funds()
+        if self._funds is not None and funds != self._funds:
+            for name in await self._waited_for():
+                await self._sweep(name, turn, anew=True)
+        self._funds = funds
         async for name in self._in_use():
             try:
                 await self._sweep(name, turn)
@@ -76,11 +84,33 @@ class BudgetKeeper:
                 if count:
                     yield name
 
-    async def _sweep(self, name: str, turn: LoopTurn) -> None:
+    async def _read_funds(self) -> dict[bytes, bytes]:
+        """Return what starts of each agent reserve, and the budgets that it names."""
+        store, keys = self._services.store, self._services.keys
+        agents = await store.execute("ZRANGE", keys.agents, 0, -1)
+        found: dict[bytes, bytes] = {}
+        for at in range(0, len(agents), BATCH):
+            names = agents[at : at + BATCH]
+            asked = [("HGET", keys.agent(read_text(name)), "funds") for name in names]
+            for name, funds in zip(names, await store.pipeline(asked), strict=True):
+                if isinstance(funds, StoreError):
+                    raise funds
+                if funds:
+                    found[name] = funds
+        return found
+
+    async def _waited_for(self) -> list[str]:
+        """Return the budgets for which tasks wait, also those that are not set."""
+        store, keys = self._services.store, self._services.keys
+        scopes = map(read_text, await store.execute("SMEMBERS", keys.suspended_scopes))
+        first = keys.budget_scope("")
+        return sorted(scope.removeprefix(first) for scope in scopes if scope.startswith(first))
+
+    async def _sweep(self, name: str, turn: LoopTurn, *, anew: bool = False) -> None:
         first, left = 0, True
         while left:
             turn.record()
-            done = await self._services.store.call(scripts.sweep(self._services.keys, name=name, first=first))
+            done = await self._services.store.call(scripts.sweep(self._services.keys, name=name, first=first, anew=anew))
             first, left = done.next_first, done.left
             if done.moved:
                 _log.debug("budget_freed_tasks", budget=name, count=done.moved)

@@ -243,3 +243,32 @@ def test_a_new_day(pool: Pool) -> None:
         assert usd(pool)[0] == 3
     pool.sleep(-86_400_000)
     assert pool.reserve(delivery, 50, usd=0.25).reason == "overspent"
+
+
+def test_large_reserves_of_a_unit_without_a_limit(pool: Pool) -> None:
+    """Starts that hold more than the largest amount of a unit without a limit leave their budget open."""
+    pool.set_budget("b", usd=1)
+    most = Amounts(tokens=2**53 - 1)
+    pool.register(team=Team(funds=(("sum", (most, ())),)))
+    pool.put(row(budget="b"), row(budget="b"), row(budget="b"))
+    assert pool.assign().count == 3
+    for delivery in pool.read():
+        assert pool.reserve(delivery, usd=0.1).status == "granted"
+        pool.settle(delivery, usd=0.1)
+        pool.end(delivery)
+    assert usd(pool) == (0.3, 0)
+
+
+def test_a_retry_forgets_a_refusal(pool: Pool) -> None:
+    """A task that a person refused more, and an operator requeues, waits for room as any other one."""
+    pool.set_budget(usd=1, at_hard="ask")
+    pool.register()
+    (id_,) = pool.put(row(budget="b"))
+    delivery = pool.one()
+    pool.reserve(delivery, 1, usd=1)
+    pool.settle(delivery, 1, usd=1)
+    pool.ask(delivery)
+    pool.answer(id_, "0", grant=f"b {Amounts().packed}")
+    pool.end(pool.one(), VerdictKind.DEAD)
+    pool.retry(id_)
+    assert pool.assign().count == 0

@@ -238,3 +238,35 @@ def test_suspects_wait_for_room(pool: Pool) -> None:
     assert usd(pool) == (0.25, 0.25)
     pool.end(taken[0])
     assert usd(pool) == (0.25, 0)
+
+
+def test_a_smaller_reserve_lets_waiting_tasks_start(pool: Pool) -> None:
+    """Tasks that wait for what an agent no longer reserves, or for a budget that it no longer names, move when all do."""
+    pool.set_budget("b", usd=1)
+    pool.register(team=reserving(5))
+    pool.put(row(budget="b"))
+    assert pool.assign().count == 0
+    pool.register(team=reserving(0.5))
+    assert pool.sweep_all() == 0
+    assert pool.sweep_all(anew=True) == 1
+    assert pool.assign().count == 1
+    pool.register(team=Team(funds=(("sum", (Amounts(), ("gone",))),)))
+    pool.put(*[row() for _ in range(3)])
+    assert pool.assign().count == 0
+    pool.register(team=Team())
+    assert pool.sweep_all("gone") == 0
+    assert (held(pool, "gone"), pool.sweep_all("gone", limit=2, anew=True)) == (3, 3)
+    assert pool.assign().count == 3
+    assert not pool.execute("EXISTS", pool.keys.held("budget:gone"))
+
+
+def test_a_used_up_budget_ends_a_sweep(pool: Pool) -> None:
+    """A sweep does not look at all waiting tasks while none of them can start."""
+    pool.set_budget(usd=0)
+    pool.register()
+    pool.put(*[row(budget="b") for _ in range(12)])
+    while pool.assign().left:
+        pass
+    assert not pool.sweep(limit=5).left
+    pool.set_budget(usd=1)
+    assert pool.sweep_all(limit=5) == 12
