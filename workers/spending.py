@@ -119,7 +119,12 @@ class Spending:
         self._asking.check_not_asked()
         self._number += 1
         number = self._number
-        found = await self._funds.reserve(number, amounts, last=last)
+        try:
+            found = await self._funds.reserve(number, amounts, last=last)
+        except anyio.get_cancelled_exc_class():
+            # The call will not be made. Redis may have granted it.
+            await self.settle(number, Amounts())
+            raise
         self.budget.note(found.states)
         match found.status:
             case "granted":

@@ -17,6 +17,7 @@ local now_arg    = ARGV[7]            -- time: test override, microseconds
 --@include time: now_us
 --@include record: read_task
 --@include budget: start_budgets, whole_amounts, list_budgets, read_budget, lacks, lacks_last, parse_hold, format_hold, add_held, store_hold, flush_budgets, show_budgets
+--@rare: lacks_last, notify_supervisor
 
 local task_key = pool .. ':task:' .. id
 local task = read_task(task_key, 'state', 'gen', 'budget', 'funds', 'unfunded', 'handed')
@@ -66,7 +67,7 @@ for i = 1, #names do
   if start and left == 0 then hold.open[0] = nil end
   hold.open[number] = need
   add_held(budget, more, 1)
-  store_hold(budget, member, format_hold(hold), known.due)
+  store_hold(budget, member, format_hold(hold), hold.is_new and known.due)
 end
 flush_budgets(pool, known)
 if last == '1' then redis.call('HSET', task_key, 'handed', '1') end

@@ -13,6 +13,7 @@ local now_arg    = ARGV[5]            -- time: test override, microseconds
 --@include time: now_us
 --@include record: read_task
 --@include budget: start_budgets, whole_amounts, list_budgets, read_budget, parse_hold, format_hold, close_number, add_held, add_spent, store_hold, flush_budgets, show_budgets
+--@rare: notify_supervisor
 
 local task = read_task(pool .. ':task:' .. id, 'state', 'gen', 'budget', 'funds')
 if task.gen ~= generation or task.state ~= 'assigned' then return {'stale', {}} end

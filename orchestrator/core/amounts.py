@@ -64,7 +64,8 @@ def parse_amount(unit: str, value: Amount) -> int:
         raise InvalidInput(f"{unit} must be a finite number, not {value!r}")
     if number < 0:
         raise InvalidInput(f"{unit} must not be negative, and is {value!r}")
-    micro = int((number * MICRO).to_integral_value())
+    # A number with a large exponent would take long to become an integer.
+    micro = int((number * MICRO).to_integral_value()) if number <= MOST else MOST + 1
     if micro > MOST:
         raise InvalidInput(f"{unit} must be at most {MOST // MICRO:,}, and is {value!r}")
     return micro

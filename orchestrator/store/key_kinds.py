@@ -463,7 +463,7 @@ POOL_KEYS: Final = (
     KeyKind(
         "agent:A",
         "hash",
-        "slots, backlog, skills, versions, limits, leases, terms, mark, looked, swept, grace, rest",
+        "slots, backlog, skills, versions, limits, leases, terms, funds, mark, looked, swept, grace, rest",
         "an hour after the last heartbeat; a day when no supervisor runs",
         loss=Loss.RENEWED,
         writers=Writers.WORKERS,

@@ -212,6 +212,17 @@ async def test_starts_wait_for_their_reserve(team: LocalTeam) -> None:
     await wait_for(lambda: _is_held(team, 0, 0), "nothing held", TIMEOUT_S)
 
 
+async def test_a_need_above_the_limit(team: LocalTeam) -> None:
+    """A task that needs more than the whole limit says so, and starts once its agent reserves less."""
+    await team.orc.admin.set_budget("run", usd=1)
+    worker = await team.work(Lab(reserve={"usd": 5}).agent)
+    handle = await team.orc.submit("study", budget="run")
+    assert "5 usd of 1 usd is needed, more than the whole limit of budget 'run'" in await waits_for_budget(handle)
+    await team.stop(worker)
+    await team.work(Lab(reserve={"usd": 0.25}).agent)
+    assert await handle.result(TIMEOUT_S) == "done"
+
+
 async def _is_held(team: LocalTeam, usd: float, waiting: int) -> bool:
     found = await budget(team)
     return (found.units[0].held, found.waiting) == (usd, waiting)

@@ -21,7 +21,9 @@ pytestmark = pytest.mark.every_server
 
 OPENING = "\nrare = function()\n"
 """The line that the loader writes above the rare functions of a script."""
-WITH_RARE = frozenset({"tasks/adopt", "tasks/assign", "tasks/dispatch", "tasks/finish", "tasks/submit"})
+WITH_RARE = frozenset(
+    {"budgets/reserve", "budgets/settle", "tasks/adopt", "tasks/assign", "tasks/dispatch", "tasks/finish", "tasks/submit"}
+)
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +58,20 @@ def test_usual_calls(pool: Pool, session: str) -> None:
     pool.adopt()
     pool.put(row(lane="a"), row(lane="a"))
     assert set(pool.finish(*((one, Verdict(VerdictKind.SUCCEEDED, b"1")) for one in taken))) == {"ok"}
+
+
+def test_usual_calls_that_spend(pool: Pool) -> None:
+    """A call takes its amounts and books them, while no task waits for its budget; a last call needs more."""
+    pool.register(slots=100)
+    pool.put(row())
+    pool.assign()
+    delivery = pool.one()
+    pool.execute("HSET", pool.keys.budget("b"), "limit", "1000000 - - -", "spent", "0 0 0 0", "held", "0 0 0 0")
+    pool.execute("HSET", pool.keys.task(delivery.task_id), "budget", "b")
+    assert pool.reserve(delivery, 1, usd=0.5).status == "granted"
+    assert pool.settle(delivery, 1, usd=0.25) == "settled"
+    with pytest.raises(ServerRefused, match="needs a rare function"):
+        pool.reserve(delivery, 2, usd=0.01, last=True)
 
 
 def test_unusual_calls(pool: Pool) -> None:
