@@ -54,7 +54,13 @@ redis.call('ZADD', pool .. ':workers', integer(now_ms), worker)
 redis.call('ZADD', pool .. ':agents', integer(now_ms), agent)
 if limits ~= '' then backlog = '0' end
 redis.call('HSET', agent_key, 'limits', limits, 'terms', terms)
-if funds ~= '' then redis.call('HSET', agent_key, 'funds', funds) else redis.call('HDEL', agent_key, 'funds') end
+local funds_changed
+if funds ~= '' then
+  funds_changed = redis.call('HGET', agent_key, 'funds') ~= funds
+  redis.call('HSET', agent_key, 'funds', funds)
+else
+  funds_changed = redis.call('HDEL', agent_key, 'funds') == 1
+end
 redis.call('HSET', pool .. ':leases:' .. agent, worker, lease_ms)
 redis.call('HSET', agent_key .. ':workers', worker, slots .. ' ' .. backlog .. ' ' .. skills)
 redis.call('EXPIRE', agent_key, day_s)
@@ -72,4 +78,6 @@ redis.call('HSET', worker_key, 'versions:' .. agent, table.concat(offered, ' '))
 notify_of_agent(pool, agent, update_offer(pool, agent, worker, before, now_ms))
 -- Other agents may have the limit.
 if shared_changed then notify_supervisor(pool, 'agents') end
+-- Tasks that wait for a budget may need less now.
+if funds_changed then notify_supervisor(pool, 'budgets') end
 return {'ok', ''}

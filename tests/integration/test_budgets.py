@@ -217,7 +217,7 @@ async def test_a_need_above_the_limit(team: LocalTeam) -> None:
     await team.orc.admin.set_budget("run", usd=1)
     worker = await team.work(Lab(reserve={"usd": 5}).agent)
     handle = await team.orc.submit("study", budget="run")
-    assert "5 usd of 1 usd is needed, more than the whole limit of budget 'run'" in await waits_for_budget(handle)
+    assert "5 usd of 1 is needed, more than the whole limit of budget 'run'" in await waits_for_budget(handle)
     await team.stop(worker)
     await team.work(Lab(reserve={"usd": 0.25}).agent)
     assert await handle.result(TIMEOUT_S) == "done"

@@ -43,6 +43,7 @@ def test_amounts_are_whole_millionths(given: Any, micro: int) -> None:
         (True, "must be a number"),
         (None, "must be a number"),
         (MOST, "must be at most 9,007,199,254"),
+        (Decimal("1e999999"), "must be at most 9,007,199,254"),
     ],
 )
 def test_what_is_no_amount(given: Any, said: str) -> None:

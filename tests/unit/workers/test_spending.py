@@ -49,7 +49,6 @@ class Unasked:
         """Do nothing."""
 
 
-@pytest.mark.anyio
 async def test_a_call_that_is_cancelled_before_it_is_granted_is_free() -> None:
     """Redis may grant it, so the attempt books that it used nothing: the handler made no call."""
     funds = SlowFunds()
