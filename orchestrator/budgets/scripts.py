@@ -102,5 +102,12 @@ def sweep(
         left, booked, moved, next_first = reply
         return Swept(left == 1, booked, moved, next_first)
 
-    args: Arguments = {"pool": keys.root, "name": name, "first": first, "limit": limit, "anew": "1" if anew else "", "now_arg": now_us}
+    args: Arguments = {
+        "pool": keys.root,
+        "name": name,
+        "first": first,
+        "limit": limit,
+        "anew": "1" if anew else "",
+        "now_arg": now_us,
+    }
     return Call("budgets/sweep", args, parse)

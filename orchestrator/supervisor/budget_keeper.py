@@ -1,8 +1,8 @@
 """Keeps budgets in order: books holds of dead attempts, and frees tasks that wait for room.
 
-A notification and each sweep look at the budgets that hold something, or for which tasks wait. What a waiting task needs was noted
-when it began to wait: once agents reserve other amounts, or name other budgets, all waiting tasks go to their queues, and the
-supervisor assigns them anew.
+A notification and each sweep look at the budgets that hold something, or for which tasks wait. What a
+waiting task needs was noted when it began to wait: once agents reserve other amounts, or name other budgets, all waiting
+tasks go to their queues, and the supervisor assigns them anew.
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ class BudgetKeeper:
         first, left = 0, True
         while left:
             turn.record()
-            done = await self._services.store.call(scripts.sweep(self._services.keys, name=name, first=first, anew=anew))
+            done = await self._services.store.call(
+                scripts.sweep(self._services.keys, name=name, first=first, anew=anew)
+            )
             first, left = done.next_first, done.left
             if done.moved:
                 _log.debug("budget_freed_tasks", budget=name, count=done.moved)

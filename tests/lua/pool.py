@@ -429,9 +429,7 @@ class Pool:
         )
         return self.call(call).status
 
-    def sweep(
-        self, name: str = "b", first: int = 0, limit: int = 100, *, anew: bool = False
-    ) -> budget_scripts.Swept:
+    def sweep(self, name: str = "b", first: int = 0, limit: int = 100, *, anew: bool = False) -> budget_scripts.Swept:
         """Run sweep once."""
         return self.call(budget_scripts.sweep(self.keys, name=name, first=first, limit=limit, anew=anew))
 

@@ -22,7 +22,15 @@ pytestmark = pytest.mark.every_server
 OPENING = "\nrare = function()\n"
 """The line that the loader writes above the rare functions of a script."""
 WITH_RARE = frozenset(
-    {"budgets/reserve", "budgets/settle", "tasks/adopt", "tasks/assign", "tasks/dispatch", "tasks/finish", "tasks/submit"}
+    {
+        "budgets/reserve",
+        "budgets/settle",
+        "tasks/adopt",
+        "tasks/assign",
+        "tasks/dispatch",
+        "tasks/finish",
+        "tasks/submit",
+    }
 )
 
 

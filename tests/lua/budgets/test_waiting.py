@@ -241,7 +241,7 @@ def test_suspects_wait_for_room(pool: Pool) -> None:
 
 
 def test_a_smaller_reserve_lets_waiting_tasks_start(pool: Pool) -> None:
-    """Tasks that wait for what an agent no longer reserves, or for a budget that it no longer names, move when all do."""
+    """Tasks that wait for amounts, or budgets, that their agent no longer asks for start when all move."""
     pool.set_budget("b", usd=1)
     pool.register(team=reserving(5))
     pool.put(row(budget="b"))
