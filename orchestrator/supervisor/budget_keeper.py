@@ -1,8 +1,8 @@
 """Keeps budgets in order: books holds of dead attempts, and frees tasks that wait for room.
 
 A notification and each sweep look at the budgets that hold something, or for which tasks wait. What a
-waiting task needs was noted when it began to wait: once agents reserve other amounts, or name other budgets, all waiting
-tasks go to their queues, and the supervisor assigns them anew.
+waiting task needs was noted when it began to wait: once agents reserve other amounts, or name other budgets,
+all waiting tasks go to their queues, and the supervisor assigns them anew.
 """
 
 from __future__ import annotations
