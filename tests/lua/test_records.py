@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.agents.model import SkillVersion
+from orchestrator.core.amounts import Amounts
 from orchestrator.tasks.model import VerdictKind
 from tests.lua.pool import Team, row
 from tests.lua.scenario import play
@@ -52,7 +53,8 @@ def test_fields_and_counters(pool: Pool) -> None:
     pool.register(slots=1)
     (parked,) = pool.put(row(queue="agent:ed", skill="other"))
     pool.assign()
-    pool.register(team=Team(skills=frozenset({"sum", "other"})), slots=1)
+    team = Team(skills=frozenset({"sum", "other"}), funds=(("other", (Amounts(usd=1), ())),))
+    pool.register(team=team, slots=1)
     look()
     pool.cancel(parked)
     pool.register(slots=1)

@@ -148,6 +148,7 @@ PASSWORDS = st.text(alphabet="ab1/#@%:?&=+[]\\\n \u00e9\u2100", max_size=12)
 @example(password="pa/ss", encoded=False, form="redis://:{0}@host:7/3")
 @example(password="12#ss", encoded=False, form="redis://:{0}@host:7/3")
 @example(password="p@ss", encoded=False, form="redis://:{0}@host:7/3")
+@example(password="@/", encoded=False, form="unix://u:{0}@/s")
 def test_redis_py_reads_what_is_accepted_alike(*, password: str, encoded: bool, form: str) -> None:
     """An encoded password is accepted; any that is accepted is the one that redis-py sends, to the host that is meant.
 
