@@ -37,6 +37,7 @@ TYPES: Final[dict[object, str]] = {
     str | int: "text or integer",
     int | None: "integer",
     Sequence[str]: "list of texts",
+    str | Sequence[str] | None: "text, or list of texts",
     Duration | None: "seconds or `timedelta`",
     datetime | None: "`datetime` with a time zone",
     OnBusy: "text",
