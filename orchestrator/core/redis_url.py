@@ -242,11 +242,10 @@ def _is_whole(url: str) -> bool:
         _ = parts.hostname, parts.port
     except ValueError:  # its message has a part of the URL, which may be one of the password
         return False
-    is_socket = parts.scheme == "unix"
-    if "@" in parts.netloc and not is_socket:
+    if "@" in parts.netloc:
         return True
-    # The path of a socket may have an @, unless a login comes before it, of which the @ may be a part.
-    cut = parts.netloc or not is_socket
+    # The path of a socket may have an @, and has no host before it.
+    cut = parts.netloc if parts.scheme == "unix" else True
     return not (cut and "@" in f"{parts.path}{parts.query}{parts.fragment}")
 
 

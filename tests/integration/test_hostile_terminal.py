@@ -123,6 +123,8 @@ def _changing(tasks: dict[str, str], folder: Path) -> list[tuple[str, ...]]:
         ("control", "log-level", "--reset"), ("agents", "pause", "eve"), ("agents", "hold", "eve", "1m"),
         ("shares", "set", "acme", "--weight", "3"), ("shares", "set", HOSTILE, "--weight", "3"), ("shares", "list"),
         ("shares", "delete", "acme"), ("shares", "delete", HOSTILE),
+        ("budgets", "set", "run-7", "--usd", "2"), ("budgets", "set", HOSTILE, "--usd", "2"), ("budgets", "list"),
+        ("budgets", "show", "run-7"), ("budgets", "show", HOSTILE), ("budgets", "delete", "run-7"),
         ("agents", "resume", "eve"), ("agents", "limit", "eve", "9/s"), ("limits", "set", "model", "9/s"),
         ("limits", "hold", "model", "1m"), ("limits", "reset", "model"),
         ("limits", "clear", "model"), ("queues", "pause", "agent:eve"),

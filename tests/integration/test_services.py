@@ -140,10 +140,11 @@ async def test_a_feature_waits_for_the_floor(settings: Settings) -> None:
         store, keys = team.services.store, team.services.keys
         await store.execute("SET", keys.format, OLDEST_FORMAT)
         orc = await team.client()
-        message = f"needs programs of format {FORMAT}, and pool .* admits format {OLDEST_FORMAT}; .*orc upgrade finish"
+        needed = Feature.LARGE_COSTS.floor
+        message = f"needs programs of format {needed}, and pool .* admits format {OLDEST_FORMAT}; .*orc upgrade finish"
         with pytest.raises(UpgradeUnfinished, match=message):
             await orc.services.store.require(Feature.LARGE_COSTS)
-        await store.execute("SET", keys.format, FORMAT)
+        await store.execute("SET", keys.format, needed)
         await orc.services.store.require(Feature.LARGE_COSTS)
 
 
