@@ -7,6 +7,7 @@ for `REMEMBERED_S`, and a claim lives as long. The first answer that is stored s
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 HEADER: Final = "Idempotency-Key"
 MOST_CHARS: Final = 255
+_KEY: Final = re.compile(r"[!-~]+")
 KEPT_S: Final = 86_400
 """How long an answer is kept."""
 
@@ -57,10 +59,10 @@ def read_key(request: Request) -> str:
         InvalidInput: it has none, or not one of 1 to 255 visible characters.
     """
     key = request.headers.get(HEADER, "")
-    if not (0 < len(key) <= MOST_CHARS and key.isascii() and key.isprintable()):
+    if len(key) > MOST_CHARS or _KEY.fullmatch(key) is None:
         raise InvalidInput(
-            f"the request needs the header {HEADER}: 1 to {MOST_CHARS} ASCII characters that are new for each action, "
-            "such as a UUID; a repeat with the same key gets the first answer"
+            f"the request needs the header {HEADER}: 1 to {MOST_CHARS} ASCII characters without blanks, new for each "
+            "action, such as a UUID; a repeat with the same key gets the first answer"
         )
     return key
 
