@@ -732,7 +732,7 @@ SECTIONS: Final = (
                 "provider_places_lost",
                 "warning",
                 ("count", "provider"),
-                "The leases of so many running calls of a provider expired, because they were not renewed in time, and "
+                "Leases of running calls of a provider expired, because they were not renewed in time, and "
                 "other calls took their places, so that more calls run than the limit allows at once. "
                 "The calls go on, and get places back when some are free.",
             ),

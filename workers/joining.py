@@ -138,7 +138,7 @@ class JoinRecord(Protocol):
         """Return how those of the tasks ended that have ended."""
 
     async def register_join(self, ids: Sequence[str], terms: JoinTerms, *, wait_ms: int) -> None:
-        """Register the tasks, for a wait of at least `wait_ms`; those that have ended are kept so long.
+        """Register the tasks, for a wait of at least `wait_ms`; those that have ended are kept for that time.
 
         Raises:
             WaitCycle: one of them waits for this task.

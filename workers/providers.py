@@ -233,7 +233,7 @@ class ProviderCall:
         _note(failure, _MARK, ToldPause(self._gate.attempt, delay_ms, text, own=True))
 
     def _delay_s(self, left_ms: int) -> float:
-        """Return after which time a task runs again, if the provider is blocked for so long; 0: without an end."""
+        """Return the delay before the task runs again; `left_ms` is the time until the block ends, 0 without an end."""
         longest_s = SHORT_MS / 1000 if self._gate.holds_tasks(self.provider) else uniform(*_LOOK_S)
         return min(left_ms / 1000, longest_s) if left_ms else longest_s
 

@@ -42,7 +42,7 @@ local function list_provider(pool, name, shown)
   redis.call('HSET', list_key, name, shown)
 end
 
--- Ends a call that has used so many tokens (-1: as many as it reserved) of a window of `tokens_us` (0: tokens have no
+-- Ends a call that has used `used` tokens (-1: as many as it reserved) of a window of `tokens_us` (0: tokens have no
 -- window). Returns whether it had not ended. Tokens above those reserved count also if the limit has no
 -- room, or if the lease has expired.
 local function end_call(pool, name, call, used, tokens_us, now)

@@ -41,7 +41,7 @@ class OpenStreams:
         """Return a stream that counts as long as it is sent. It must be sent at once.
 
         Raises:
-            TooManyStreams: so many are open that this one is not sent.
+            TooManyStreams: the login or the process has reached its limit of open streams.
         """
         login = (identity.by_token, identity.name)
         if self._of_login[login] >= MOST_OF_LOGIN:

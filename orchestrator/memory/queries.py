@@ -138,7 +138,7 @@ async def recall(
 async def recall_part(scope: ScopedStore, query: MemoryQuery, *, offset: int, most_bytes: int) -> tuple[Recall, bool]:
     """Return the first records after `offset` that meet all conditions, and whether more may follow.
 
-    Their contents have at most so many bytes together, or there is one record.
+    Their contents have at most `most_bytes` together, or there is one record.
 
     Raises:
         InvalidInput: an invalid condition.

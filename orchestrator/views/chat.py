@@ -152,7 +152,7 @@ async def read_chat_page(
 
 
 def _newest(entries: Sequence[bytes], most_bytes: int) -> Sequence[bytes]:
-    """Return the last entries that have so many bytes together, at least one if there is one."""
+    """Return the last entries that have at most `most_bytes` together, at least one if there is one."""
     first, size = len(entries), 0
     while first and (size := size + len(entries[first - 1])) <= most_bytes:
         first -= 1

@@ -20,7 +20,7 @@ caller = Agent("caller", concurrency=4, lease=1, limits=[PROVIDER])
 
 @caller.skill
 async def call(ctx: TaskContext, for_s: float = 0.0) -> int:
-    """Call the provider; the first attempt for so many seconds."""
+    """Call the provider; the call of the first attempt takes `for_s`."""
     async with ctx.provider(PROVIDER, tokens=10):
         note = Note(ctx.task_id, ctx._delivery.generation, ctx.attempt, os.getpid(), "called")
         AttemptLog(os.environ[ATTEMPT_LOG_VARIABLE]).write(note)

@@ -153,7 +153,7 @@ async def test_a_stream_ends_with_its_login(team: LocalTeam, monkeypatch: pytest
 @pytest.mark.parametrize("bound", ["MOST", "MOST_OF_LOGIN"])
 @pytest.mark.parametrize("path", ["/live/tasks", "/tasks/{task}/output", "/api/v1/tasks/{task}/events"])
 async def test_streams_are_limited(team: LocalTeam, monkeypatch: pytest.MonkeyPatch, bound: str, path: str) -> None:
-    """A process, and a login in it, holds so many streams of all kinds; the next one is told to come later."""
+    """A process and a login have a limit of streams of all kinds; the next one is told to come later."""
     monkeypatch.setattr(open_streams, bound, 2)
     web = WebClient(team.orc)
     await web.log_in()

@@ -156,7 +156,7 @@ def test_a_join_that_was_not_registered_is_over(pool: Pool, parent: Delivery) ->
 
 @pytest.mark.parametrize("when", ["while it registers", "while it waits"])
 def test_enough_of_them(pool: Pool, parent: Delivery, when: str) -> None:
-    """A join of which tasks may be left is over when so many are left."""
+    """A join that allows tasks to be left is over when no more than these are left."""
     ids = children(pool, parent, 4)
     pool.join(parent, ids, left=2)
     first, second, *_ = run(pool, *ids)
