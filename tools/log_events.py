@@ -1174,6 +1174,13 @@ SECTIONS: Final = (
                 "`orc doctor`; `orc budgets show` tells its state.",
             ),
             LogEvent(
+                "budget_holds_were_lost",
+                "warning",
+                ("budget", "count"),
+                "Attempts that do not run held something of a budget, because Redis lost writes. It counts as spent, "
+                "or as free if its `--lost` says so. Compare the budget with the bill of the provider.",
+            ),
+            LogEvent(
                 "budget_freed_tasks",
                 "debug",
                 ("budget", "count"),

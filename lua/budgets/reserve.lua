@@ -16,7 +16,7 @@ local most       = tonumber(ARGV[6])  -- int: open calls of an attempt
 local now_arg    = ARGV[7]            -- time: test override, microseconds
 --@include time: now_us
 --@include record: read_task
---@include budget: start_budgets, whole_amounts, list_budgets, read_budget, lacks, lacks_last, parse_hold, format_hold, add_held, store_hold, flush_budgets, show_budgets
+--@include budget: start_budgets, whole_amounts, list_budgets, read_budget, read_hold, lacks, lacks_last, parse_hold, format_hold, add_held, store_hold, flush_budgets, show_budgets
 --@rare: lacks_last, notify_supervisor
 
 local task_key = pool .. ':task:' .. id
@@ -35,7 +35,7 @@ end
 local holds, drawn, refusing, why = {}, {}, nil, nil
 for i = 1, #names do
   local budget = read_budget(pool, known, names[i])
-  local hold = parse_hold(not budget.closed and redis.call('HGET', pool .. ':holds:' .. names[i], member))
+  local hold = parse_hold(read_hold(pool, budget, member))
   if hold.open[number] then return answer('granted') end
   if number <= hold.base or hold.done[number] then return answer('settled') end
   if hold.count >= most then return answer('full') end
@@ -67,7 +67,7 @@ for i = 1, #names do
   if start and left == 0 then hold.open[0] = nil end
   hold.open[number] = need
   add_held(budget, more, 1)
-  store_hold(budget, member, format_hold(hold), hold.is_new and known.due)
+  store_hold(budget, member, format_hold(hold))
 end
 flush_budgets(pool, known)
 if last == '1' then redis.call('HSET', task_key, 'handed', '1') end

@@ -12,7 +12,7 @@ local amounts    = ARGV[4]            -- str: four amounts, in millionths; empty
 local now_arg    = ARGV[5]            -- time: test override, microseconds
 --@include time: now_us
 --@include record: read_task
---@include budget: start_budgets, whole_amounts, list_budgets, read_budget, parse_hold, format_hold, close_number, add_held, add_spent, store_hold, flush_budgets, show_budgets
+--@include budget: start_budgets, whole_amounts, list_budgets, read_budget, read_hold, parse_hold, format_hold, close_number, add_held, add_spent, store_hold, flush_budgets, show_budgets
 --@rare: notify_supervisor
 
 local task = read_task(pool .. ':task:' .. id, 'state', 'gen', 'budget', 'funds')
@@ -25,7 +25,7 @@ local used, member = amounts ~= '' and whole_amounts(amounts), id .. ':' .. gene
 local status = 'unknown'
 for i = 1, #names do
   local budget = read_budget(pool, known, names[i])
-  local hold = parse_hold(not budget.closed and redis.call('HGET', pool .. ':holds:' .. names[i], member))
+  local hold = parse_hold(read_hold(pool, budget, member))
   local taken = hold.open[number]
   if taken then
     add_held(budget, taken, -1)
@@ -35,7 +35,7 @@ for i = 1, #names do
       add_spent(budget, taken)
     end
     close_number(hold, number)
-    store_hold(budget, member, format_hold(hold), known.due)
+    store_hold(budget, member, format_hold(hold))
     status = 'settled'
   elseif status == 'unknown' and number > 0 and (number <= hold.base or hold.done[number]) then
     status = 'already'

@@ -1,28 +1,35 @@
 #!lua flags=allow-oom
--- Keeps a budget in order: begins a new day, books expired holds of attempts that have ended, and moves tasks that wait for
--- room to their queues, at their old places, if they fit. Tasks that do not fit stay. Once agents reserve other amounts, or name
+-- Keeps a budget in order: begins a new day, books what attempts hold that do not run, and moves tasks that wait for room to
+-- their queues, at their old places, if they fit. Tasks that do not fit stay. Once agents reserve other amounts, or name
 -- other budgets, all of them move, also of a budget that is not set: `assign` finds what each needs now.
--- returns: left (1: call again), holds that it looked at, tasks that it moved, where the next look at the waiting tasks begins
+-- returns: left (1: call again), holds that it booked, tasks that it moved, where the next look at the waiting tasks begins,
+-- where that at the holds goes on (empty: it has seen all)
 -- repeat: goes on
 local pool    = KEYS[1]            -- key: root of the pool's slot
 local name    = ARGV[1]            -- str: budget
 local first   = tonumber(ARGV[2])  -- int: place among the waiting tasks where the look begins
-local limit   = tonumber(ARGV[3])  -- int: holds, and tasks, that it looks at, at most
+local limit   = tonumber(ARGV[3])  -- int: waiting tasks, and about as many holds, that it looks at
 local anew    = ARGV[4]            -- str: 1 = all of them move
-local now_arg = ARGV[5]            -- time: test override, microseconds
+local cursor  = ARGV[5]            -- str: where the look at the holds begins, 0 = at the first; empty: it looks at none
+local now_arg = ARGV[6]            -- time: test override, microseconds
 --@include time: now_us
 --@include key: has_type
 --@include envelope: skill_queue
 --@include record: read_task
---@include budget: nothing, waiting_key, start_budgets, read_budget, whole_amounts, lacks, book_expired, flush_budgets
+--@include budget: nothing, waiting_key, start_budgets, read_budget, whole_amounts, lacks, check_holds, book_lost, flush_budgets
 --@include version: unlist_scope
 --@include queue: put_ready, enqueue
 --@include share: ready_place
 
 local known = start_budgets(now_us(now_arg))
 local budget = read_budget(pool, known, name)
-if budget.closed and anew ~= '1' then return {0, 0, 0, 0} end
-local booked = budget.closed and 0 or book_expired(pool, known, budget, limit)
+check_holds(pool, known, budget)
+if budget.closed and anew ~= '1' then return {0, 0, 0, 0, ''} end
+local booked, next_cursor = 0, ''
+if cursor ~= '' and not budget.closed then
+  next_cursor, booked = book_lost(pool, known, budget, cursor, limit)
+  if next_cursor == '0' then next_cursor = '' end
+end
 local held_key, scope = waiting_key(pool, name), 'budget:' .. name
 local waiting = {}
 if has_type(known.types, held_key, 'zset') then
@@ -58,5 +65,5 @@ if #gone > 0 and redis.call('EXISTS', held_key) == 0 then unlist_scope(pool, sco
 local looked_at_all = #waiting < 2 * limit
 -- Nothing can start while a unit is used up.
 local goes_on = not looked_at_all and (anew == '1' or not lacks(asked, nothing, nothing, true))
-local left = (booked == limit or goes_on) and 1 or 0
-return {left, booked, moved, looked_at_all and 0 or first + limit - #gone}
+local left = (next_cursor ~= '' or goes_on) and 1 or 0
+return {left, booked, moved, looked_at_all and 0 or first + limit - #gone, next_cursor}

@@ -245,6 +245,9 @@ local function best_of(pool, filled, each, ahead)
   return best, best_id, best_score
 end
 
+-- The field that the last task of this call with four fields had beside those of a plain task; false if it was large arguments.
+local fourth = 'session'
+
 -- Returns state, generation and envelope of a task, and a table of its other fields.
 local function read_waiting(task_key)
   -- A plain task in its first attempt has these three fields, or these and a lane, a session or large arguments; the rest
@@ -252,10 +255,15 @@ local function read_waiting(task_key)
   local fields = redis.call('HLEN', task_key)
   if fields == 3 then return read_task(task_key, 'state', 'gen', 'env'), plain end
   if fields == 4 then
+    -- Most have the same as the one before.
+    local guess = fourth and read_task(task_key, 'state', 'gen', 'env', fourth)
+    if guess and guess[4] then return guess, {[fourth] = guess[4]} end
     local found = read_task(task_key, 'state', 'gen', 'env', 'lane', 'session', 'fair', 'budget')
     if found.lane or found.session or found.fair or found.budget then
+      fourth = (found.budget and 'budget') or (found.session and 'session') or (found.lane and 'lane') or 'fair'
       return found, {lane = found.lane, session = found.session, fair = found.fair, budget = found.budget}
     end
+    fourth = false
     if redis.call('HEXISTS', task_key, 'args') == 1 then return found, with_arguments end
   end
   local found = read_task(task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill',

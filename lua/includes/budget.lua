@@ -1,5 +1,5 @@
 -- Budgets: limits of what tasks spend, in four units, which are counted in millionths (protocol rule 38).
--- `budget:B` has limit, spent and held. `holds:B` has what each attempt holds, `holding:B` until when this needs no look.
+-- `budget:B` has limit, spent and held. `holds:B` has what each attempt holds.
 --@include time: integer
 --@include key: has_type
 --@include notify: notify_supervisor
@@ -14,9 +14,6 @@ local nothing = {0,0,0,0}
 -- The largest amount.
 local most_amount = 9007199254740991
 
--- A hold of an attempt needs no look for this long.
-local hold_ms = 60000
-
 -- Returns the key of the tasks that wait for a budget.
 local function waiting_key(pool, name)
   return pool .. ':held:' .. 'budget:' .. name
@@ -24,7 +21,7 @@ end
 
 -- Returns a collector for the budgets that one call reads and changes; `flush_budgets` stores it.
 local function start_budgets(now)
-  return {now = now, now_ms = math.floor(now / 1000), due = integer(math.floor(now / 1000) + hold_ms), types = {}, found = {}, lists = {}}
+  return {now = now, types = {}, found = {}, lists = {}}
 end
 
 -- Returns four amounts of a text; false for one that is `-`, and nil for a text that is none of four amounts.
@@ -83,24 +80,36 @@ local function list_budgets(known, budget, funds)
   return names
 end
 
+-- Ends a run of starts that take the same of the same budgets: adds what they take to what the budgets hold.
+local function end_run(known)
+  local run = known.run
+  known.run = nil
+  local taken = #run.holds / 2
+  if taken == 0 then return end
+  for i = 1, #run.budgets do
+    local budget = run.budgets[i]
+    local held = budget.held
+    for j = 1, 4 do held[j] = math.min(most_amount, held[j] + taken * run.need[j]) end
+    budget.changed, budget.held_text = true, nil
+    budget.starts = budget.starts or {}
+    budget.starts[#budget.starts + 1] = run.holds
+  end
+end
+
 -- Returns a budget as the call has read and changed it. `closed` says why nothing may be taken from it: `undefined`, or
 -- `damaged` for keys of another type and values that no program stores. A new day of a budget by day begins with nothing
 -- spent, after any number of days; what attempts hold stays held.
 local function read_budget(pool, known, name)
+  -- The caller may change what it holds.
+  if known.run then end_run(known) end
   local budget = known.found[name]
   if budget then return budget end
   budget = {name = name}
   known.found[name] = budget
-  local budget_key, types = pool .. ':budget:' .. name, known.types
-  local sound = has_type(types, budget_key, 'hash') and has_type(types, pool .. ':holds:' .. name, 'hash')
-    and has_type(types, pool .. ':holding:' .. name, 'zset')
-  if not sound then
-    budget.closed = 'damaged'
-    return budget
-  end
-  local stored = redis.call('HMGET', budget_key, 'limit', 'spent', 'held', 'per', 'day', 'lost', 'soft', 'at_hard')
+  --@row stored: limit spent held per day lost soft at_hard
+  local stored = redis.pcall('HMGET', pool .. ':budget:' .. name, 'limit', 'spent', 'held', 'per', 'day', 'lost', 'soft', 'at_hard')
   if not stored.limit then
-    budget.closed = 'undefined'
+    budget.closed = rawget(stored, 'err') and 'damaged' or 'undefined'
     return budget
   end
   local limit, spent, held = parse_amounts(stored.limit), parse_amounts(stored.spent), parse_amounts(stored.held)
@@ -122,6 +131,22 @@ local function read_budget(pool, known, name)
     end
   end
   return budget
+end
+
+-- Closes a budget whose holds are a key of another type.
+local function check_holds(pool, known, budget)
+  if not has_type(known.types, pool .. ':holds:' .. budget.name, 'hash') then budget.closed = 'damaged' end
+end
+
+-- Returns what an attempt holds of a budget as text; nil for nothing, also of a closed budget.
+local function read_hold(pool, budget, member)
+  if budget.closed then return nil end
+  local text = redis.pcall('HGET', pool .. ':holds:' .. budget.name, member)
+  if type(text) == 'table' then
+    budget.closed = 'damaged'
+    return nil
+  end
+  return text or nil
 end
 
 -- Returns why a budget has no room for amounts, nil if it has: the reason of `closed`, `overspent` (more is spent and held
@@ -159,13 +184,10 @@ local function lacks_last(budget, need, drawn)
 end
 
 -- Reads what an attempt holds of a budget: `open` has amounts by number, 0 for those of its start; all numbers up to `base`,
--- and those in `done`, are settled. `is_new`: it holds nothing yet.
+-- and those in `done`, are settled.
 local function parse_hold(text)
   local hold = {base = 0, open = {}, done = {}, count = 0}
-  if not text then
-    hold.is_new = true
-    return hold
-  end
+  if not text then return hold end
   hold.base = tonumber(string.match(text, '^%d+')) or 0
   for number, amounts in string.gmatch(text, ';(%d+)([^;]*)') do
     if amounts == '' then
@@ -210,47 +232,63 @@ local function add_spent(budget, amounts)
   budget.changed, budget.spent_text = true, nil
 end
 
--- Collects the hold of an attempt for `flush_budgets`: text and ms; without text the attempt holds nothing more, and without ms
--- the next look at it stays when it is.
-local function store_hold(budget, member, text, due_ms)
-  local set, due, gone = budget.set, budget.due, budget.gone
+-- Collects the hold of an attempt for `flush_budgets`; without text the attempt holds nothing more.
+local function store_hold(budget, member, text)
+  local set, gone = budget.set, budget.gone
   if not set then
-    set, due, gone = {}, {}, {}
-    budget.set, budget.due, budget.gone = set, due, gone
+    set, gone = {}, {}
+    budget.set, budget.gone = set, gone
   end
   if not text then
     gone[#gone + 1] = member
     return
   end
-  local n, m = #set, #due
+  local n = #set
   set[n + 1], set[n + 2] = member, text
-  if due_ms then due[m + 1], due[m + 2] = due_ms, member end
+end
+
+-- Begins a run of starts that take the same of the same budgets, so that each of them only counts: `left` of them fit. With none, the
+-- first budget without room is `refusing`, and `reason` says why.
+local function start_run(pool, known, names, need)
+  local budgets, left = {}, math.huge
+  for i = 1, #names do
+    local budget = read_budget(pool, known, names[i])
+    if need ~= nothing then check_holds(pool, known, budget) end
+    local reason = lacks(budget, need, nothing, true)
+    if reason then
+      known.run = {names = names, need = need, left = 0, refusing = names[i], reason = reason, holds = {}}
+      return known.run
+    end
+    for j = 1, 4 do
+      local most = need[j] > 0 and budget.limit[j]
+      if most then left = math.min(left, math.floor((most - budget.spent[j] - budget.held[j]) / need[j])) end
+    end
+    budgets[i] = budget
+  end
+  need.text = need.text or '0;0 ' .. format_amounts(need)
+  known.run = {names = names, need = need, left = left, budgets = budgets, holds = {}}
+  return known.run
 end
 
 -- Takes the amounts of a start from all budgets of an attempt, or from none. Returns the first budget without room, and why;
--- nil if they are taken. Amounts of nothing hold nothing. `need.text` is what each hold of these amounts says.
+-- nil if they are taken. Amounts of nothing hold nothing.
 local function take_start(pool, known, names, need, id, generation)
-  for i = 1, #names do
-    local budget = known.found[names[i]] or read_budget(pool, known, names[i])
-    local reason = lacks(budget, need, nothing, true)
-    if reason then return names[i], reason end
+  local run = known.run
+  if not run or run.names ~= names or run.need ~= need or (run.left == 0 and not run.refusing) then
+    run = start_run(pool, known, names, need)
   end
+  if run.refusing then return run.refusing, run.reason end
   if need == nothing then return nil end
-  need.text = need.text or '0;0 ' .. format_amounts(need)
-  local member = id .. ':' .. generation
-  for i = 1, #names do
-    local budget = known.found[names[i]]
-    local held = budget.held
-    for j = 1, 4 do held[j] = math.min(most_amount, held[j] + need[j]) end
-    budget.changed, budget.held_text = true, nil
-    store_hold(budget, member, need.text, known.due)
-  end
+  run.left = run.left - 1
+  local holds = run.holds
+  local n = #holds
+  holds[n + 1], holds[n + 2] = id .. ':' .. generation, need.text
   return nil
 end
 
--- Returns amounts and budgets that an agent reserves for a skill, or nil. Of `funds` a line has a skill, four amounts, and
--- budgets that the agent names.
-local function reserve_of(agent, skill)
+-- Returns amounts and budgets that an agent reserves for a skill, or false. Of `funds` a line has a skill, four amounts, and
+-- budgets that the agent names. Without a skill the queue ends with it.
+local function reserve_of(agent, skill, queue)
   local reserves = agent.reserves
   if not reserves then
     reserves = {}
@@ -261,7 +299,12 @@ local function reserve_of(agent, skill)
     end
     agent.reserves = reserves
   end
-  return reserves[skill]
+  local reserve = reserves[skill or queue]
+  if reserve == nil then
+    reserve = not skill and reserves[string.match(queue, 'skill:(.*)$')] or false
+    reserves[skill or queue] = reserve
+  end
+  return reserve
 end
 
 -- Takes what the start of a task reserves from all its budgets. Returns the scope of the first budget without room, or nil:
@@ -274,7 +317,7 @@ local function refusing_budget(pool, ending, agent, id, task, queue, generation)
   end
   local need, funds = nothing, false
   if agent.funds then
-    local reserve = reserve_of(agent, task.skill or string.match(queue, 'skill:(.*)$'))
+    local reserve = reserve_of(agent, task.skill, queue)
     if reserve then need, funds = reserve[1], reserve[2] end
   end
   local names = known.lists[task.budget]
@@ -311,29 +354,30 @@ local function end_spending(pool, ending, id, generation, budget, funds, died)
   local names, member = list_budgets(known, budget, funds), id .. ':' .. generation
   for i = 1, #names do
     local one = read_budget(pool, known, names[i])
-    local text = not one.closed and redis.call('HGET', pool .. ':holds:' .. names[i], member)
+    local text = read_hold(pool, one, member)
     if text then book_hold(one, member, text, died) end
   end
 end
 
--- Takes expired holds of a budget, at most `limit`. An attempt that runs keeps its hold for another minute; that of another
--- one is booked as that of a dead attempt. Returns how many holds it looked at.
-local function book_expired(pool, known, budget, limit)
-  local members = redis.call('ZRANGE', pool .. ':holding:' .. budget.name, '-inf', integer(known.now_ms), 'BYSCORE', 'LIMIT', 0, limit)
-  for i = 1, #members do
-    local member = members[i]
+-- Looks at what attempts hold of a budget, from a cursor of HSCAN on, and books the holds of attempts that do not run: they have lost
+-- their tasks without an end, because Redis has lost writes. Returns the next cursor, and how many it booked.
+local function book_lost(pool, known, budget, cursor, count)
+  local reply = redis.call('HSCAN', pool .. ':holds:' .. budget.name, cursor, 'COUNT', count)
+  local found, booked, seen = reply[2], 0, {}
+  for i = 1, #found, 2 do
+    local member = found[i]
     local id, generation = string.match(member, '^(.*):(%d+)$')
-    local text = redis.call('HGET', pool .. ':holds:' .. budget.name, member)
     local task_key = pool .. ':task:' .. (id or '')
     if not has_type(known.types, task_key, 'hash') then task_key = pool .. ':task:' end
     local task = read_task(task_key, 'state', 'gen')
-    if text and task.state == 'assigned' and task.gen == generation then
-      store_hold(budget, member, text, known.due)
-    else
-      book_hold(budget, member, text or '0', true)
+    -- HSCAN may return a member twice.
+    if not seen[member] and (task.state ~= 'assigned' or task.gen ~= generation) then
+      book_hold(budget, member, found[i + 1], true)
+      booked = booked + 1
     end
+    seen[member] = true
   end
-  return #members
+  return reply[1], booked
 end
 
 -- Returns a budget as a command defines it: usd tokens calls seconds soft per at_hard lost, `=` for what stays as it is.
@@ -362,6 +406,7 @@ end
 local function refuses_budget(pool, known, name, definition)
   if not has_type(known.types, pool .. ':budgets', 'set') then return 'damaged' end
   local budget, is_new, limit, _, per = changed_budget(pool, known, name, definition)
+  check_holds(pool, known, budget)
   if budget.closed and not is_new then return 'damaged' end
   for i = 1, (is_new or per ~= budget.per) and 0 or 4 do
     if limit[i] and limit[i] < budget.spent[i] then return 'below', unit_names[i] .. ' ' .. integer(budget.spent[i]) end
@@ -395,7 +440,7 @@ end
 
 -- Deletes a budget.
 local function delete_budget(pool, name)
-  redis.call('UNLINK', pool .. ':budget:' .. name, pool .. ':holding:' .. name)
+  redis.call('UNLINK', pool .. ':budget:' .. name)
   redis.call('SREM', pool .. ':budgets', name)
 end
 
@@ -412,22 +457,23 @@ end
 
 -- Stores what a call has changed of budgets, and notifies supervisors of those that have room for tasks that wait for it.
 local function flush_budgets(pool, known)
+  if known.run then end_run(known) end
   local freed = false
   for name, budget in pairs(known.found) do
-    local set, gone = budget.set, budget.gone
-    if set then
-      local holds_key, holding_key = pool .. ':holds:' .. name, pool .. ':holding:' .. name
-      for first = 1, #set, 1000 do
-        local last = math.min(first + 999, #set)
-        redis.call('HSET', holds_key, unpack(set, first, last))
+    local set, gone, starts = budget.set, budget.gone, budget.starts
+    local holds_key = pool .. ':holds:' .. name
+    for i = 1, starts and #starts or 0 do
+      local holds = starts[i]
+      for first = 1, #holds, 1000 do
+        redis.call('HSET', holds_key, unpack(holds, first, math.min(first + 999, #holds)))
       end
-      for first = 1, #budget.due, 1000 do
-        redis.call('ZADD', holding_key, unpack(budget.due, first, math.min(first + 999, #budget.due)))
+    end
+    if set then
+      for first = 1, #set, 1000 do
+        redis.call('HSET', holds_key, unpack(set, first, math.min(first + 999, #set)))
       end
       for first = 1, #gone, 1000 do
-        local last = math.min(first + 999, #gone)
-        redis.call('HDEL', holds_key, unpack(gone, first, last))
-        redis.call('ZREM', holding_key, unpack(gone, first, last))
+        redis.call('HDEL', holds_key, unpack(gone, first, math.min(first + 999, #gone)))
       end
     end
     if budget.changed then

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.store.keys import PoolKeys
 
 SWEEP_LIMIT = 100
-"""Holds, and waiting tasks, that one call looks at."""
+"""Waiting tasks, and about as many holds, that one call looks at."""
 
 
 class Reserved(NamedTuple):
@@ -37,8 +37,8 @@ class Swept(NamedTuple):
     """Outcome of `sweep`.
 
     Attributes:
-        left: whether to call again, at the place `next_first`.
-        booked: number of expired holds that it looked at.
+        left: whether to call again, at the places `next_first` and `next_cursor`.
+        booked: number of holds of attempts that did not run.
         moved: number of tasks that went back to their queues.
     """
 
@@ -46,6 +46,7 @@ class Swept(NamedTuple):
     booked: int
     moved: int
     next_first: int
+    next_cursor: str
 
 
 def reserve(
@@ -94,13 +95,20 @@ def settle(
 
 
 def sweep(
-    keys: PoolKeys, *, name: str, first: int = 0, limit: int = SWEEP_LIMIT, anew: bool = False, now_us: str = ""
+    keys: PoolKeys,
+    *,
+    name: str,
+    first: int = 0,
+    limit: int = SWEEP_LIMIT,
+    anew: bool = False,
+    cursor: str = "",
+    now_us: str = "",
 ) -> Call[Swept]:
-    """Book expired holds of a budget, and move waiting tasks that fit to their queues; with `anew` all of them."""
+    """Move waiting tasks that fit to their queues; with `anew` all of them. With a cursor, book lost holds."""
 
-    def parse(reply: list[int]) -> Swept:
-        left, booked, moved, next_first = reply
-        return Swept(left == 1, booked, moved, next_first)
+    def parse(reply: list[Any]) -> Swept:
+        left, booked, moved, next_first, next_cursor = reply
+        return Swept(left == 1, booked, moved, next_first, read_text(next_cursor))
 
     args: Arguments = {
         "pool": keys.root,
@@ -108,6 +116,7 @@ def sweep(
         "first": first,
         "limit": limit,
         "anew": "1" if anew else "",
+        "cursor": cursor,
         "now_arg": now_us,
     }
     return Call("budgets/sweep", args, parse)

@@ -32,21 +32,21 @@ async def check_budgets(context: CheckContext) -> list[DoctorFinding]:
     if not names:
         return [ok("budgets", "no budget is set")]
     states = await read_budgets(store, names)
-    asked = [command for name in names for command in _counts(keys.holds(name), keys.holding(name), name, context)]
+    asked = [command for name in names for command in _counts(name, context)]
     replies = await store.pipeline(asked)
     findings: list[DoctorFinding] = []
     for place, name in enumerate(names):
-        *holds, waiting = replies[3 * place : 3 * place + 3]
-        broken = any(isinstance(reply, StoreError) for reply in holds)
+        holds, waiting = replies[2 * place : 2 * place + 2]
+        broken = isinstance(holds, StoreError)
         number = 0 if isinstance(waiting, StoreError) else waiting
         if (found := _judge(name, "damaged" if broken else states[name], number)) is not None:
             findings.append(found)
     return findings or [ok("budgets", f"{counted(len(names), 'budget')}, none keeps tasks from starting")]
 
 
-def _counts(holds_key: str, holding_key: str, name: str, context: CheckContext) -> list[tuple[str, str]]:
+def _counts(name: str, context: CheckContext) -> list[tuple[str, str]]:
     keys = context.store.keys
-    return [("HLEN", holds_key), ("ZCARD", holding_key), ("ZCARD", keys.held(keys.budget_scope(name)))]
+    return [("HLEN", keys.holds(name)), ("ZCARD", keys.held(keys.budget_scope(name)))]
 
 
 def _judge(name: str, state: BudgetState | str, waiting: int) -> DoctorFinding | None:

@@ -379,15 +379,6 @@ POOL_KEYS: Final = (
         loss=Loss.CRITICAL,
     ),
     KeyKind(
-        "holding:B",
-        "zset",
-        "the same attempts, by the ms until which the hold needs no look",
-        "empty = gone",
-        permanent=True,
-        backup=Backup.KEPT,
-        loss=Loss.CRITICAL,
-    ),
-    KeyKind(
         "share:wait:FLOW",
         "zset",
         "waiting tasks of a key in a queue at a rank, best first; one stands in the queue, unless the key rests",

@@ -410,10 +410,6 @@ class PoolKeys:
         """Key of what attempts hold of a budget."""
         return f"{self.root}:holds:{name}"
 
-    def holding(self, name: str) -> str:
-        """Key of the times until which what attempts hold of a budget needs no look."""
-        return f"{self.root}:holding:{name}"
-
     @property
     def version_scopes(self) -> str:
         """Key of the versions of skills that hold ready tasks."""

@@ -7,6 +7,7 @@ all waiting tasks go to their queues, and the supervisor assigns them anew.
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 BATCH: Final = 500
 """Budgets that one pipeline looks at."""
+HOLDS_S: Final = 60.0
+"""Seconds between two looks at all holds: attempts book their own, so that only writes that Redis lost leave any."""
 _log = get_logger(__name__)
 
 
@@ -42,6 +45,7 @@ class BudgetKeeper:
         self._services, self._wakeup = services, wakeup
         self._pauses = Pauses()
         self._funds: dict[bytes, bytes] | None = None
+        self._holds_due = 0.0
 
     async def run(self) -> None:
         """Sweep until cancelled."""
@@ -62,12 +66,15 @@ class BudgetKeeper:
             for name in await self._waited_for():
                 await self._sweep(name, turn, anew=True)
         self._funds = funds
+        holds = monotonic() >= self._holds_due
         async for name in self._in_use():
             try:
-                await self._sweep(name, turn)
+                await self._sweep(name, turn, holds=holds)
             except ServerRefused as refusal:
                 # A damaged key of one budget must not keep the others from being looked at.
                 _log.error("budget_sweep_refused", budget=name, error=str(refusal))
+        if holds:
+            self._holds_due = monotonic() + HOLDS_S
 
     async def _in_use(self) -> AsyncIterator[str]:
         """Yield the budgets of which attempts hold something, or for which tasks wait."""
@@ -77,7 +84,7 @@ class BudgetKeeper:
         known = sorted(map(read_text, listed))
         for at in range(0, len(known), BATCH):
             names = known[at : at + BATCH]
-            asked = [("EXISTS", keys.holding(name), keys.held(keys.budget_scope(name))) for name in names]
+            asked = [("EXISTS", keys.holds(name), keys.held(keys.budget_scope(name))) for name in names]
             for name, count in zip(names, await store.pipeline(asked), strict=True):
                 if isinstance(count, StoreError):
                     raise count
@@ -106,13 +113,15 @@ class BudgetKeeper:
         first = keys.budget_scope("")
         return sorted(scope.removeprefix(first) for scope in scopes if scope.startswith(first))
 
-    async def _sweep(self, name: str, turn: LoopTurn, *, anew: bool = False) -> None:
-        first, left = 0, True
+    async def _sweep(self, name: str, turn: LoopTurn, *, anew: bool = False, holds: bool = False) -> None:
+        first, cursor, left = 0, "0" if holds else "", True
         while left:
             turn.record()
             done = await self._services.store.call(
-                scripts.sweep(self._services.keys, name=name, first=first, anew=anew)
+                scripts.sweep(self._services.keys, name=name, first=first, anew=anew, cursor=cursor)
             )
-            first, left = done.next_first, done.left
+            first, cursor, left = done.next_first, done.next_cursor, done.left
+            if done.booked:
+                _log.warning("budget_holds_were_lost", budget=name, count=done.booked)
             if done.moved:
                 _log.debug("budget_freed_tasks", budget=name, count=done.moved)

@@ -96,7 +96,7 @@ def test_a_dead_attempt(pool: Pool, lost: str, spent: float) -> None:
     assert usd(pool) == (spent, 0)
     assert pool.settle(delivery, usd=0.1) == "stale"
     assert pool.reserve(delivery, 2, usd=0.1).status == "stale"
-    assert pool.execute("EXISTS", pool.keys.holds("b"), pool.keys.holding("b")) == 0
+    assert pool.execute("EXISTS", pool.keys.holds("b")) == 0
 
 
 def test_an_unsettled_call_of_an_attempt_that_ended(pool: Pool) -> None:
@@ -121,7 +121,7 @@ def test_every_end_frees_the_start(pool: Pool, verdict: VerdictKind, fields: dic
     assert usd(pool) == (0, 0.25)
     pool.end(delivery, verdict, **fields)
     assert usd(pool) == (0, 0)
-    assert pool.execute("EXISTS", pool.keys.holds("b"), pool.keys.holding("b")) == 0
+    assert pool.execute("EXISTS", pool.keys.holds("b")) == 0
 
 
 def test_a_death_and_a_cancel_settle_the_start(pool: Pool) -> None:
