@@ -1,6 +1,6 @@
 -- Assigns ready tasks: moves them from the queues of an agent to its inbox.
 --@include time: integer
---@include record: read_task, lifetime, next_generation
+--@include record: read_task, read_alike, lifetime, next_generation
 --@include desired: is_active, agent_blocked, held_until, any_session_stopped, stopped_scope
 --@include envelope: skill_queue
 --@include version: version_scope, parse_version_scope, list_version_scope, unlist_scope, any_refuses, live_versions, awaits_version
@@ -245,26 +245,23 @@ local function best_of(pool, filled, each, ahead)
   return best, best_id, best_score
 end
 
--- The field that the last task of this call with four fields had beside those of a plain task; false if it was large arguments.
-local fourth = 'session'
+-- The fields of waiting tasks that matter here.
+local waiting_fields = ',fails,deaths,by,ttl,idem,skill,out,requeued,lane,group,refused,queue,session,fair,rank,joined,budget,unfunded,funds,due,at,was,'
+
+-- The fields that waiting tasks of this call had, by their number.
+local waiting_layouts = {}
 
 -- Returns state, generation and envelope of a task, and a table of its other fields.
 local function read_waiting(task_key)
-  -- A plain task in its first attempt has these three fields, or these and a lane, a session or large arguments; the rest
-  -- need not be read.
+  -- A plain task in its first attempt has these three fields, or these and large arguments.
   local fields = redis.call('HLEN', task_key)
   if fields == 3 then return read_task(task_key, 'state', 'gen', 'env'), plain end
-  if fields == 4 then
-    -- Most have the same as the one before.
-    local guess = fourth and read_task(task_key, 'state', 'gen', 'env', fourth)
-    if guess and guess[4] then return guess, {[fourth] = guess[4]} end
-    local found = read_task(task_key, 'state', 'gen', 'env', 'lane', 'session', 'fair', 'budget')
-    if found.lane or found.session or found.fair or found.budget then
-      fourth = (found.budget and 'budget') or (found.session and 'session') or (found.lane and 'lane') or 'fair'
-      return found, {lane = found.lane, session = found.session, fair = found.fair, budget = found.budget}
-    end
-    fourth = false
-    if redis.call('HEXISTS', task_key, 'args') == 1 then return found, with_arguments end
+  if fields > 3 and fields <= 12 then
+    local found, task = read_alike(task_key, fields, ',state,gen,env,', waiting_fields, waiting_layouts)
+    if found then return found, task end
+  end
+  if fields == 4 and redis.call('HEXISTS', task_key, 'args') == 1 then
+    return read_task(task_key, 'state', 'gen', 'env'), with_arguments
   end
   local found = read_task(task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill',
     'out', 'requeued', 'lane', 'group', 'refused', 'queue', 'session', 'fair', 'rank', 'joined', 'budget', 'unfunded', 'funds')

@@ -7,6 +7,41 @@ local function read_task(task_key, ...)
   return redis.call('HMGET', task_key, ...)
 end
 
+-- Reads a task that has `count` fields. Returns a list of those that `first` names, and a table of the others by name; nil if it has
+-- one that `others` does not name, each between commas. One behind a `-` may be there, and is not read. Tasks of one call are
+-- mostly alike: `layouts`, empty at first, has the names that the last task with this number had, so that this reads only what is there.
+local function read_alike(task_key, count, first, others, layouts)
+  local layout = layouts[count]
+  if layout == false then return nil end
+  if layout then
+    local names, values, task = layout.names, redis.call('HMGET', task_key, unpack(layout.names)), {}
+    local alike = values[1]
+    for i = 2, layout.first do alike = alike and values[i] end
+    for i = layout.first + 1, #names do
+      task[names[i]] = values[i]
+      alike = alike and values[i]
+    end
+    if alike then return values, task end
+  end
+  local names = {}
+  for name in string.gmatch(first, '%a+') do names[#names + 1] = name end
+  layout = {names = names, first = #names}
+  local present = redis.call('HKEYS', task_key)
+  for i = 1, #present do
+    local name = ',' .. present[i] .. ','
+    if string.find(others, name, 1, true) then
+      names[#names + 1] = present[i]
+    elseif not string.find(first, name, 1, true) and not string.find(others, ',-' .. present[i] .. ',', 1, true) then
+      layouts[count] = false
+      return nil
+    end
+  end
+  layouts[count] = layout
+  local values, task = redis.call('HMGET', task_key, unpack(names)), {}
+  for i = layout.first + 1, #names do task[names[i]] = values[i] end
+  return values, task
+end
+
 -- Returns whether a state is final.
 local function has_ended(state)
   return state == 'succeeded' or state == 'dead' or state == 'cancelled' or state == 'expired'

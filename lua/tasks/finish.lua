@@ -30,7 +30,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include counter: count_done
 --@include envelope: skill_queue
 --@include join: parse_join, is_met
---@include record: read_task, has_ended, lifetime, rank_of, original_score, next_generation, attempt_number
+--@include record: read_task, read_alike, has_ended, lifetime, rank_of, original_score, next_generation, attempt_number
 --@include history: add_attempt, add_error
 --@include output: append_event
 --@include queue: enqueue, start_waiting, flush_waiting
@@ -78,23 +78,28 @@ local function outcome_of(verdict)
   return verdict == 'cancelled' and 'cancelled' or nil
 end
 
+-- The fields of assigned tasks that matter here, and those that tasks of this call had, by their number.
+local assigned_fields = ',at,queue,rank,ttl,idem,fails,deaths,by,cancel,out,lane,refused,skill,woken,ran,session,due,was,asks,'
+  .. 'snoozes,fair,joined,budget,funds,-env,'
+local assigned_layouts = {}
+
 -- Returns state and generation of a task, and a table of its other fields; of a plain task also `at`, with `rewrite`.
 local function read(task_key, has_result, rewrite)
-  -- A plain task in its first attempt has env, gen, state and at, or these and a lane, a session or large arguments; the
-  -- rest need not be read.
+  -- A plain task in its first attempt has env, gen, state and at, or these and large arguments.
   local fields = redis.call('HLEN', task_key) - (has_result and 1 or 0)
   if fields == 4 and rewrite then
     local found = read_task(task_key, 'state', 'gen', 'at')
     return found, {}, found.at
   end
   if fields == 4 then return read_task(task_key, 'state', 'gen'), {} end
-  if fields == 5 then
-    local found = read_task(task_key, 'state', 'gen', 'lane', 'session', 'fair', 'budget')
-    if found.lane or found.session or found.fair or found.budget then
-      return found, {lane = found.lane, session = found.session, fair = found.fair, budget = found.budget}
+  if not has_result and fields > 4 and fields <= 12 then
+    local found, task = read_alike(task_key, fields, ',state,gen,', assigned_fields, assigned_layouts)
+    if found then
+      task.ready_ms = task.asks and '0' or task.due or (task.was and '0')
+      return found, task
     end
-    if redis.call('HEXISTS', task_key, 'args') == 1 then return found, {ran = false} end
   end
+  if fields == 5 and redis.call('HEXISTS', task_key, 'args') == 1 then return read_task(task_key, 'state', 'gen'), {ran = false} end
   local found = read_task(task_key, 'state', 'gen', 'queue', 'rank', 'ttl', 'idem', 'fails', 'deaths', 'by',
     'cancel', 'out', 'lane', 'refused', 'skill', 'woken', 'ran', 'session', 'due', 'was', 'asks', 'snoozes', 'fair', 'joined', 'budget', 'funds')
   return found, {refused = found.refused, skill = found.skill, queue = found.queue, rank = found.rank, ttl = found.ttl,

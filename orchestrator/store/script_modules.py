@@ -116,11 +116,19 @@ def _parse(source: str, lines: Sequence[str]) -> _Module:
         elif line or _name(source, pending, required=False):
             pending.append(line)
         else:
-            pending = []
+            pending = _outside(source, pending)
         if line == "end" or re.match(r"local (?!function\b)", line):
             items[_name(source, pending)] = _item(source, pending)
             pending = []
     return _Module(items, included)
+
+
+def _outside(source: str, lines: Sequence[str]) -> list[str]:
+    """Refuse lines between the items that are no comment: a constant has one line."""
+    for line in lines:
+        if not line.startswith("--"):
+            raise ScriptError(f"{source}.lua has a line outside of its functions and constants: {line.strip()}")
+    return []
 
 
 def _item(source: str, lines: Sequence[str]) -> _Item:

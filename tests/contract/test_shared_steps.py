@@ -26,7 +26,7 @@ SOURCES |= {
 @each_case(
     ("what", "pattern", "where"),
     [
-        ("reads a task's record", r"'HMGET', (task_key|pool \.\. ':task:')", {"record.read_task"}),
+        ("reads a task's record", r"'HMGET', (task_key|pool \.\. ':task:')", {"record.read_task", "record.read_alike"}),
         ("ends a task", r"'HSET', [^\n]*'ended'", {"ending.end_task"}),
         ("puts a task into a queue", r"('ZADD', |add_scored\()(queue_key|pool \.\. ':queue:)", {"queue.add_to_queue"}),
         (

@@ -55,17 +55,18 @@ def test_commands_of_a_call_with_one_plain_task(pool: Pool) -> None:
 
 
 def test_commands_of_a_task_of_a_session(pool: Pool) -> None:
-    """Beside others it costs no more than a plain task; a call adds three commands to submit and one to the end.
+    """Beside others it costs no more than a plain task; a call adds three commands to submit, one to assign, two to the end.
 
-    A new session adds seven to submit: it also looks for sessions that have expired.
+    Assign and finish ask which fields the first such task has. A new session adds seven to submit: it also looks for
+    sessions that have expired.
     """
     pool.register(slots=100)
     life(pool, 10, session="s")
     few, many = life(pool, 10, session="s"), life(pool, 60, session="s")
     assert {name: (many[name] - few[name]) / 50 for name in few} == {"submit": 2, "assign": 4, "finish": 4}
     plain, known, new = life(pool, 2), life(pool, 2, session="s"), life(pool, 2, session="t")
-    assert {name: known[name] - plain[name] for name in plain} == {"submit": 3, "assign": 0, "finish": 1}
-    assert {name: new[name] - plain[name] for name in plain} == {"submit": 7, "assign": 0, "finish": 1}
+    assert {name: known[name] - plain[name] for name in plain} == {"submit": 3, "assign": 1, "finish": 2}
+    assert {name: new[name] - plain[name] for name in plain} == {"submit": 7, "assign": 1, "finish": 2}
 
 
 def test_commands_of_a_task_with_tags(pool: Pool) -> None:

@@ -275,7 +275,8 @@ def test_returned_time_costs_one_command(pool: Pool) -> None:
     usual = [cost() for _ in range(2)][-1]
     for delivery in pool.read():
         pool.end(delivery, VerdictKind.RELEASED)
-    assert [cost() - usual for _ in range(3)] == [1, 0, 0]
+    # To ask for the fields of a task that came back costs one more.
+    assert [cost() - usual for _ in range(3)] == [1 + 1, 1, 0]
 
 
 def test_lost_definition(pool: Pool) -> None:

@@ -555,3 +555,54 @@ def test_tracebacks_are_bounded(pool: Pool) -> None:
     pool.end(pool.one(), VerdictKind.DEAD, payload=b"last")
     assert "error:6" not in pool.task(task)
     assert pool.task(task)["error:26"] == "last"
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {}, "key": {"idem": "", "digest": "d"}, "urgent": {"priority": 0}, "session": {"session": "s"},
+    "short": {"ttl_s": 400}, "key, short": {"idem": "", "digest": "d", "ttl_s": 400}, "lane": {"lane": ""},
+    "late": {"start_by_ms": START_US // 1000 + 60_000}, "stray": {}, "key, stray": {"idem": "", "digest": "d"},
+    "budget": {"budget": "b"}, "session, urgent": {"session": "s", "priority": 0},
+}  # fmt: skip
+"""Options of tasks with the same number of fields and others; a stray field is none that a program writes."""
+
+
+def test_tasks_of_one_call_differ(pool: Pool) -> None:
+    """A call reads each task as it is, also when the one before had as many fields, but others."""
+
+    def lives(*kinds: str) -> list[dict[str, Any]]:
+        """Records, lifetimes and what is left of other keys, of tasks that live in the same calls."""
+        rows = []
+        for number, kind in enumerate(kinds):
+            # Unique in the test: the pool is emptied in between.
+            names = {name: f"{name}-{number}" for name in ("idem", "lane") if name in KINDS[kind]}
+            rows.append(row(**{**KINDS[kind], **names}))
+        pool.put(*rows)
+        for made, kind in zip(rows, kinds, strict=True):
+            if "stray" in kind:
+                pool.execute("HSET", pool.keys.task(made.id), "stray", "1")
+        assert pool.assign().count == len(rows)
+        deliveries = pool.read(limit=len(rows))
+        pool.finish(*[(one, Verdict(VerdictKind.SUCCEEDED, payload=b"1")) for one in deliveries])
+        found = []
+        for number, made in enumerate(rows):
+            key = pool.keys.task(made.id)
+            record = {name: value for name, value in pool.task(made.id).items() if name not in ("at", "idem", "lane")}
+            kept = [pool.execute("TTL", key), pool.execute("TTL", pool.keys.idempotency(f"idem-{number}"))]
+            left = pool.execute("EXISTS", pool.keys.lane(f"lane-{number}"))
+            expiring = pool.execute("ZSCORE", pool.keys.expiring, made.id)
+            found.append({**record, "kept": kept, "left": left, "expiring": expiring})
+        return found
+
+    def fresh() -> None:
+        pool.start_afresh()
+        pool.set_budget(usd=1)
+        pool.register(slots=100)
+
+    alone = {}
+    for kind in KINDS:
+        fresh()
+        (alone[kind],) = lives(kind)
+    assert alone["late"]["expiring"] is None
+    fresh()
+    kinds = [kind for first in KINDS for second in KINDS for kind in (first, second)]
+    assert lives(*kinds[:100]) == [alone[kind] for kind in kinds[:100]]

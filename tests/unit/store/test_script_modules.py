@@ -88,6 +88,10 @@ def test_words_that_are_no_calls(tmp_path: Path) -> None:
         ),
         ({"a": "-- A.\n\nlocal function f()\n  return ARGV[1]\nend\n"}, r"includes/a\.lua uses KEYS or ARGV"),
         ({"a": "-- A.\n--@include b\n"}, r"includes/a\.lua has a malformed include: --@include b"),
+        (
+            {"a": "-- A.\n\nlocal one = 0\n  + 1\n\nlocal function a()\nend\n"},
+            r"includes/a\.lua has a line outside of its functions and constants: \+ 1",
+        ),
         ({"a": "-- A.\n\nreturn 1\nend\n"}, r"includes/a\.lua has a block that defines no local function"),
     ],
 )
