@@ -55,7 +55,7 @@ def test_commands_of_a_call_with_one_plain_task(pool: Pool) -> None:
 
 
 def test_commands_of_a_task_of_a_session(pool: Pool) -> None:
-    """Beside others it costs no more than a plain task; a call adds three commands to submit, one to assign, two to the end.
+    """Beside others it costs no more than a plain one; a call adds 3 commands to submit, 1 to assign, 2 to the end.
 
     Assign and finish ask which fields the first such task has. A new session adds seven to submit: it also looks for
     sessions that have expired.
