@@ -574,8 +574,9 @@ def test_tasks_of_one_call_differ(pool: Pool) -> None:
         rows = []
         for number, kind in enumerate(kinds):
             # Unique in the test: the pool is emptied in between.
-            names = {name: f"{name}-{number}" for name in ("idem", "lane") if name in KINDS[kind]}
-            rows.append(row(**{**KINDS[kind], **names}))
+            options = dict(KINDS[kind])
+            options |= {name: f"{name}-{number}" for name in ("idem", "lane") if name in options}
+            rows.append(row(**options))
         pool.put(*rows)
         for made, kind in zip(rows, kinds, strict=True):
             if "stray" in kind:
