@@ -220,7 +220,7 @@ elseif state == 'joining' then
   --@row place: due_ms join
   place.due_ms = redis.call('ZSCORE', pool .. ':joining', id)
   local _, number = parse_join(task.join)
-  place.join = number and redis.call('HGET', task_key, 'join:' .. number)
+  place.join = number and redis.call('HGET', task_key, 'join:' .. number) or false
 elseif state == 'assigned' then
   local agent, entry = string.match(at, '^(%S+) (%S+)')
   local inbox_key = pool .. ':inbox:' .. agent
