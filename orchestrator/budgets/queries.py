@@ -1,4 +1,4 @@
-"""Reads budgets."""
+"""Reads budgets, and what attempts hold of them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from orchestrator.core.reading import read_score, read_text, read_whole
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from orchestrator.store.calls import Argument
+    from orchestrator.store.keys import PoolKeys
     from orchestrator.store.store import Store
 
 _FIELDS: Final = ("limit", "spent", "held", "soft", "at_hard", "per", "lost", "day")
-_DAY_S: Final = 86_400
+DAY_S: Final = 86_400
+"""Seconds of a day, which begins at 0:00 UTC."""
 
 
 async def read_budgets(store: Store, names: Sequence[str]) -> dict[str, BudgetState | str]:
@@ -27,12 +30,35 @@ async def read_budgets(store: Store, names: Sequence[str]) -> dict[str, BudgetSt
     """
     if not names:
         return {}
-    commands: list[tuple[Any, ...]] = [("HMGET", store.keys.budget(name), *_FIELDS) for name in names]
-    time, *rows = await store.pipeline([("TIME",), *commands])
+    time, *rows = await store.pipeline([("TIME",), *budget_reads(store.keys, names)])
     if isinstance(time, StoreError):
         raise time
-    day = read_whole(time[0]) // _DAY_S
-    return {name: _read(name, row, day) for name, row in zip(names, rows, strict=True)}
+    return parse_budgets(names, rows, seconds=read_whole(time[0]))
+
+
+def budget_reads(keys: PoolKeys, names: Sequence[str]) -> list[Sequence[Argument]]:
+    """Return the commands that read budgets, one for each, for `parse_budgets`."""
+    return [("HMGET", keys.budget(name), *_FIELDS) for name in names]
+
+
+def parse_budgets(names: Sequence[str], rows: Sequence[Any], *, seconds: int) -> dict[str, BudgetState | str]:
+    """Return budgets as `read_budgets` does, from the replies to `budget_reads` at a time of Redis."""
+    return {name: _read(name, row, seconds // DAY_S) for name, row in zip(names, rows, strict=True)}
+
+
+def read_held(stored: bytes | None) -> tuple[Amounts, int]:
+    """Return what an attempt holds of a budget, and with how many open calls; nothing for a damaged value."""
+    held, calls = [0] * len(Amounts()), 0
+    for part in read_text(stored or b"").split(";")[1:]:
+        number, _, amounts = part.partition(" ")
+        try:
+            open_ = Amounts(*map(_whole, _four(amounts))) if amounts else Amounts()
+        except ValueError:
+            return Amounts(), 0
+        # Number 0 has what the start of the attempt has reserved.
+        calls += bool(amounts) and number != "0"
+        held = [before + more for before, more in zip(held, open_, strict=True)]
+    return Amounts(*held), calls
 
 
 def _read(name: str, row: Any, day: int) -> BudgetState | str:

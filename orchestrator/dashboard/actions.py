@@ -37,7 +37,7 @@ from orchestrator.views.task_values import read_details
 from orchestrator.views.tasks import read_task_status
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from starlette.requests import Request
 
@@ -150,7 +150,8 @@ async def submit(dashboard: Dashboard, identity: Identity, request: Request) -> 
     """
     form = await read_form(request)
     key, skill = f"web {command_id(form)}", form.get("skill", "")
-    check_submit(identity, skill=skill, agent=form.get("agent"), session=form.get("session"))
+    agent, session, budget = form.get("agent"), form.get("session"), form.get("budget", "").split()
+    check_submit(identity, skill=skill, agent=agent, session=session, budget=budget)
     shown = await form_of(dashboard.services, skill, as_json=form.get("as") == "json")
     typed = read_typed(shown["fields"], form) if shown["fields"] is not None else _json_object(form.get("args", ""))
     problem, status = "The task was not submitted; see beside the fields.", 400
@@ -202,6 +203,8 @@ def _options(form: Mapping[str, str]) -> dict[str, Any]:
     priority = form.get("priority", "")
     if priority:
         options["priority"] = read_whole(priority) if priority.isdecimal() and len(priority) == 1 else priority
+    if budget := form.get("budget", "").split():
+        options["budget"] = budget
     tags = [line.strip() for line in form.get("tags", "").splitlines()]
     if any(tags):
         options["tags"] = [tag for tag in tags if tag]
@@ -228,7 +231,11 @@ async def output(dashboard: Dashboard, identity: Identity, request: Request) -> 
     return await follow(dashboard, identity, request)
 
 
-def check_submit(identity: Identity, *, skill: str, agent: str | None, session: str | None) -> None:
-    """Refuse a task outside of the scope of its sender."""
+def check_submit(
+    identity: Identity, *, skill: str, agent: str | None, session: str | None, budget: Sequence[str] = ()
+) -> None:
+    """Refuse a task outside of the scope of its sender; budgets belong to the whole pool."""
+    if budget and identity.scope.narrowed:
+        raise RouteRefused(403, f"{identity.name} may submit only tasks without a budget")
     if not identity.includes(agent=agent, session=session, skill=skill):
         raise RouteRefused(403, f"{identity.name} may submit only tasks about {identity.scope.words}")

@@ -39,6 +39,7 @@ _ENTRIES: Final = (
     Entry("/sessions", "Sessions", "e"),
     Entry("/schedules", "Schedules", "s"),
     Entry("/limits", "Limits", "l"),
+    Entry("/budgets", "Budgets", "b"),
     Entry("/control", "Control", "c"),
     Entry("/doctor", "Doctor", "h"),
     Entry("/submit", "Submit", "n"),

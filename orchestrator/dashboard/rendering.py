@@ -59,6 +59,7 @@ def make_environment() -> Environment:
         "exact": exact,
         "size": size,
         "count": count,
+        "amount": amount,
         "counted": counted,
         "clock": clock,
         "tojson_text": lambda value: plain_json(json.dumps(value, ensure_ascii=False)),
@@ -165,6 +166,11 @@ def milliseconds(number: float | None) -> str:
     if number is None:
         return "-"
     return f"{number:.0f} ms" if number < 1000 else in_words(number / 1000)
+
+
+def amount(number: float) -> str:
+    """Return an amount of a budget without needless digits, with separators: `2,000,000` or `0.05`."""
+    return f"{number:,.12g}"
 
 
 def count(number: int) -> str:

@@ -355,6 +355,11 @@ class TaskRecord:
         """The budgets that it spends."""
         return tuple(self._text("budget").split())
 
+    @property
+    def spends(self) -> tuple[str, ...]:
+        """The budgets that its attempt spends: its own, and those that its agent names."""
+        return tuple(dict.fromkeys((*self.budgets, *self._text("funds").split())))
+
     def _text(self, name: str) -> str:
         return read_text(self._fields.get(name, b""))
 

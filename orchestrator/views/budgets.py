@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime  # noqa: TC003 - a part of public values
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.budgets.queries import read_budgets
+from orchestrator.budgets.queries import DAY_S, budget_reads, parse_budgets
 from orchestrator.core.amounts import MICRO, UNITS
-from orchestrator.core.errors import NotFound, StoreError
-from orchestrator.core.reading import read_text
-from orchestrator.views.paging import LIMIT
+from orchestrator.core.durations import from_instant_ms
+from orchestrator.core.errors import NotFound
+from orchestrator.core.reading import read_text, read_whole
+from orchestrator.views.paging import LIMIT, read_together
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.budgets.model import BudgetState
     from orchestrator.services import Services
+    from orchestrator.store.calls import Argument
+    from orchestrator.store.keys import PoolKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ class BudgetView:
         lost: what the holds of an attempt count as that died: `spent` or `free`.
         attempts: number of attempts that hold something.
         waiting: number of tasks that wait for room.
+        past_soft: whether a unit has reached the soft line.
+        resets_at: when a budget by day begins anew.
     """
 
     budget: str
@@ -61,6 +67,8 @@ class BudgetView:
     lost: str = "spent"
     attempts: int = 0
     waiting: int = 0
+    past_soft: bool = False
+    resets_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ async def list_budgets(services: Services, *, limit: int = LIMIT) -> BudgetList:
     """Read at most `limit` budgets."""
     listed = await services.store.execute("SMEMBERS", services.keys.budgets)
     names = sorted(map(read_text, listed))
-    return BudgetList(tuple(await _views(services, names[:limit])), len(names))
+    return BudgetList(tuple(await read_views(services, names[:limit])), len(names))
 
 
 async def show_budget(services: Services, name: str) -> BudgetView:
@@ -88,28 +96,42 @@ async def show_budget(services: Services, name: str) -> BudgetView:
     Raises:
         NotFound: it is not set.
     """
-    (found,) = await _views(services, [name])
+    (found,) = await read_views(services, [name])
     if found.state == "undefined":
         raise NotFound(f"budget {name!r} is not set; set it with `orc budgets set {name} --usd N`")
     return found
 
 
-async def _views(services: Services, names: Sequence[str]) -> list[BudgetView]:
-    store, keys = services.store, services.keys
-    states = await read_budgets(store, names)
-    commands = [
-        command
-        for name in names
-        for command in (("HLEN", keys.holds(name)), ("ZCARD", keys.held(keys.budget_scope(name))))
-    ]
-    counts = [0 if isinstance(one, StoreError) else one for one in await store.pipeline(commands)] if commands else []
+async def read_views(services: Services, names: Sequence[str]) -> list[BudgetView]:
+    """Read budgets in one round trip, also those that are not set."""
+    if not names:
+        return []
+    keys = services.keys
+    commands = [("TIME",), *budget_reads(keys, names), *count_reads(keys, names)]
+    time, *replies = await read_together(services, commands)
+    return views_of(names, replies, seconds=read_whole(time[0]))
+
+
+def count_reads(keys: PoolKeys, names: Sequence[str]) -> list[Sequence[Argument]]:
+    """Return the commands that count the attempts that hold amounts, and the tasks that wait: two for each budget."""
+    commands: list[Sequence[Argument]] = []
+    for name in names:
+        commands += [("HLEN", keys.holds(name)), ("ZCARD", keys.held(keys.budget_scope(name)))]
+    return commands
+
+
+def views_of(names: Sequence[str], replies: Sequence[Any], *, seconds: int) -> list[BudgetView]:
+    """Return budgets from the replies to `budget_reads` and `count_reads`, at a time of Redis."""
+    states = parse_budgets(names, replies[: len(names)], seconds=seconds)
+    counts = [one or 0 for one in replies[len(names) :]]
+    resets_at = from_instant_ms((seconds // DAY_S + 1) * DAY_S * 1000)
     return [
-        _view(name, states[name], attempts, waiting)
+        _view(name, states[name], attempts, waiting, resets_at)
         for name, attempts, waiting in zip(names, counts[::2], counts[1::2], strict=True)
     ]
 
 
-def _view(name: str, state: BudgetState | str, attempts: int, waiting: int) -> BudgetView:
+def _view(name: str, state: BudgetState | str, attempts: int, waiting: int, resets_at: datetime) -> BudgetView:
     if isinstance(state, str):
         return BudgetView(name, state, attempts=attempts, waiting=waiting)
     left = state.left
@@ -128,6 +150,8 @@ def _view(name: str, state: BudgetState | str, attempts: int, waiting: int) -> B
         lost=state.lost,
         attempts=attempts,
         waiting=waiting,
+        past_soft=state.past_soft,
+        resets_at=resets_at if state.per_day else None,
     )
 
 

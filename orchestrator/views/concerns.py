@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import quote
 
 from orchestrator.core.plural import counted
 from orchestrator.why.model import STUCK
@@ -11,6 +12,7 @@ from orchestrator.why.model import STUCK
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from orchestrator.views.budgets import BudgetView
     from orchestrator.views.health import PoolHealth
     from orchestrator.views.queue_pages import QueueRow
 
@@ -49,6 +51,7 @@ def concerns(health: PoolHealth, queues: Sequence[QueueRow]) -> list[Concern]:
         for row in queues
         if row.status is not None and row.status.detail.cause in STUCK
     ]
+    found += [Concern("bad", _of_budget(one), f"/budgets/{quote(one.budget, safe='')}") for one in health.budgets]
     if health.silent is not None and datetime.now(UTC) - health.silent[1] > SILENT_AFTER:
         found.append(Concern("bad", f"worker {health.silent[0]} has sent no heartbeat lately", "/workers"))
     if dead := sum(health.rates["dead"]):
@@ -58,6 +61,13 @@ def concerns(health: PoolHealth, queues: Sequence[QueueRow]) -> list[Concern]:
     if health.active_total:
         found.append(Concern("wait", counted(health.active_total, "active command"), "/control"))
     return found
+
+
+def _of_budget(one: BudgetView) -> str:
+    said = {"overspent": "is overspent", "exhausted": "is used up", "undefined": "is not set", "damaged": "is damaged"}
+    state = said.get(one.state, "has too little left")
+    waits = f"{counted(one.waiting, 'task')} {'waits' if one.waiting == 1 else 'wait'} for it"
+    return f"budget {one.budget} {state}, and {waits}"
 
 
 def oldest_waiting(queues: Sequence[QueueRow]) -> QueueRow | None:

@@ -1,4 +1,4 @@
-"""Reads what tells whether a pool is healthy and what needs a person, with a fixed number of commands."""
+"""Reads what tells whether a pool is healthy and what needs a person, with a limited number of commands."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from orchestrator.store.server_info import SECTIONS, read_info
 from orchestrator.tasks.losses import summarize
 from orchestrator.tasks.records import record_fields
 from orchestrator.views.active_commands import desired_reads, parse_desired, time_ms, view
+from orchestrator.views.budget_pages import MOST_SCOPES, budgets_that_hold_back
 from orchestrator.views.paging import read_together
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.store.server_info import ServerInfo
     from orchestrator.tasks.losses import LostWrites
     from orchestrator.views.active_commands import ActiveCommandView
+    from orchestrator.views.budgets import BudgetView
 
 MINUTES: Final = 60
 """Minutes of the rates, without the one that has not ended."""
@@ -43,8 +45,8 @@ class PoolHealth:
         agents, workers: numbers of known agents and live workers.
         silent: the worker that has been silent for the longest time, and its last heartbeat.
         queues: number of queues that hold tasks.
-        scheduled, asking, dead, schedules: numbers of tasks that are due later, that wait for an answer, of dead
-            letters, and of schedules.
+        scheduled, asking, joining, dead, schedules: numbers of tasks that are due later, that wait for an answer, that
+            join others, of dead letters, and of schedules.
         totals: counters since the pool began.
         rates: of each of `COUNTED` the number in each of the last `MINUTES`, oldest first, up to `until`.
         active: active commands, at most `COMMANDS`.
@@ -52,6 +54,7 @@ class PoolHealth:
         stopped: whether a stop of the whole pool is active.
         lost: writes that Redis had confirmed and has lost; None if there are none.
         failed_starts: agents whose workers do not start.
+        budgets: budgets without room for which tasks wait.
     """
 
     supervisor: str | None
@@ -62,6 +65,7 @@ class PoolHealth:
     queues: int
     scheduled: int
     asking: int
+    joining: int
     dead: int
     schedules: int
     totals: Mapping[str, int]
@@ -72,6 +76,7 @@ class PoolHealth:
     stopped: bool
     lost: LostWrites | None
     failed_starts: tuple[FailedStart, ...]
+    budgets: tuple[BudgetView, ...]
 
 
 async def read_health(services: Services) -> PoolHealth:
@@ -80,7 +85,20 @@ async def read_health(services: Services) -> PoolHealth:
     # The minutes that may matter, because the clock of this machine may be up to two minutes beside that of Redis.
     minute = time.time_ns() // 60_000_000_000
     minutes = range(minute - MINUTES - 2, minute + 3)
-    leader, agents, workers, silent, queues, scheduled, asking, dead, schedules, totals, *rest = await read_together(
+    (
+        leader,
+        agents,
+        workers,
+        silent,
+        queues,
+        scheduled,
+        asking,
+        joining,
+        dead,
+        schedules,
+        totals,
+        *rest,
+    ) = await read_together(
         services,
         [
             ("GET", keys.leader),
@@ -90,17 +108,19 @@ async def read_health(services: Services) -> PoolHealth:
             ("SCARD", keys.queues),
             ("ZCARD", keys.scheduled),
             ("ZCARD", keys.asking),
+            ("ZCARD", keys.joining),
             ("ZCARD", keys.dead),
             ("ZCARD", keys.schedules),
             ("HGETALL", keys.stats("TOTAL")),
             *[("HMGET", keys.stats(str(each)), *COUNTED) for each in minutes],
             ("HVALS", keys.losses),
             ("HGETALL", keys.failed_starts),
+            ("SRANDMEMBER", keys.suspended_scopes, MOST_SCOPES),
             ("INFO", *SECTIONS),
             *desired_reads(services),
         ],
     )
-    *counted, losses, failed, info, fields, now = rest
+    *counted, losses, failed, scopes, info, fields, now = rest
     ended = time_ms(now) // 60_000
     by_minute = dict(zip(minutes, counted, strict=True))
     desired = parse_desired(services, fields, now)
@@ -113,6 +133,7 @@ async def read_health(services: Services) -> PoolHealth:
         queues=queues or 0,
         scheduled=scheduled or 0,
         asking=asking or 0,
+        joining=joining or 0,
         dead=dead or 0,
         schedules=schedules or 0,
         totals=Counter({name: read_whole(number) for name, number in record_fields(totals or ()).items()}),
@@ -128,4 +149,5 @@ async def read_health(services: Services) -> PoolHealth:
         stopped=STOP_ALL in desired.active,
         lost=summarize(losses or ()),
         failed_starts=tuple(recent_failures(failed or (), time_ms(now))),
+        budgets=await budgets_that_hold_back(services, scopes or ()),
     )

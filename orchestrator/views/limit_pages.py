@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.agents import queries
 from orchestrator.core.errors import NotFound
-from orchestrator.core.reading import read_text
+from orchestrator.core.rates import ANY_STARTS
+from orchestrator.core.reading import read_text, read_whole
 from orchestrator.core.slots import hold_slot, limit_slot
 from orchestrator.locks import scripts
 from orchestrator.locks.model import parse_scope
 from orchestrator.views.active_commands import desired_reads, of_slots, parse_desired
 from orchestrator.views.paging import MOST_NAMES, cut, read_together
+from orchestrator.views.providers import provider_reads, provider_views, read_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from orchestrator.limits.providers import ProviderLimit
     from orchestrator.locks.model import LockInfo
     from orchestrator.services import Services
     from orchestrator.store.calls import Argument
     from orchestrator.views.active_commands import ActiveCommandView
+    from orchestrator.views.providers import ProviderView
 
 LIMITS: Final = 50
+MOST_PROVIDERS: Final = 2000
+"""Providers that a page looks at; `lua/limits/take.lua` lists about 1000."""
 LOCKS: Final = 100
 """Locks of a scope that a page shows: those that lapse first."""
 
@@ -36,6 +42,7 @@ class LimitRow:
         rate: the rate that applies; None if its definition cannot be read.
         defined: the rate that a reset restores, if another one applies.
         starts: starts in its last windows that Redis still has, at least those of the current one.
+        provider: the limits of the calls of a provider that workers have called.
     """
 
     limit: str
@@ -43,6 +50,7 @@ class LimitRow:
     defined: str | None
     starts: int
     active_commands: tuple[ActiveCommandView, ...]
+    provider: ProviderView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +68,47 @@ async def page_limits(
 ) -> LimitPage:
     """Read the limits behind the cursor `after` whose names begin with `starts`."""
     keys = services.store.keys
-    fields, *desired = await read_together(
-        services, [("HRANDFIELD", keys.limits, MOST_NAMES), *desired_reads(services)]
+    fields, listed, *desired = await read_together(
+        services,
+        [
+            ("HRANDFIELD", keys.limits, MOST_NAMES),
+            ("HRANDFIELD", keys.providers, MOST_PROVIDERS, "WITHVALUES"),
+            *desired_reads(services),
+        ],
     )
-    now, names = parse_desired(services, *desired), [read_text(name) for name in fields or ()]
-    wanted = [name for name in names if not name.startswith("=") and name.startswith(starts)]
-    page = cut(wanted, after=after, limit=limit)
+    names, providers = [read_text(name) for name in fields or ()], read_limits(listed or ())
+    wanted = {name for name in names if not name.startswith("=")} | providers.keys()
+    page = cut([name for name in wanted if name.startswith(starts)], after=after, limit=limit)
+    rows = await read_limit_rows(services, page.names, providers, desired)
+    return LimitPage(tuple(rows), page.cursor, page.looked, len(names) >= MOST_NAMES)
+
+
+async def read_limit_rows(
+    services: Services, names: Sequence[str], providers: Mapping[str, ProviderLimit], desired: Sequence[Any]
+) -> list[LimitRow]:
+    """Read limits by name, with the replies to `desired_reads`; one round trip."""
+    keys, now, now_us = services.keys, parse_desired(services, *desired), time_us(desired[-1])
+    called = {name: providers[name] for name in names if name in providers}
     commands: list[Sequence[Argument]] = []
-    for name in page.names:
+    for name in names:
         commands += [("HMGET", keys.limits, name, f"={name}"), ("ZCARD", keys.limit(name))]
-    replies = await read_together(services, commands)
+    replies = await read_together(services, [*commands, *provider_reads(keys, called, now_us=now_us)])
+    views = provider_views(called, replies[len(commands) :], now_us=now_us)
     rows = []
-    for name, rates, count in zip(page.names, replies[::2], replies[1::2], strict=True):
+    for at, name in enumerate(names):
+        rates, count = replies[2 * at : 2 * at + 2]
         rate, defined = map(queries.rate_text, rates or (None, None))
+        if rates is not None and rates[0] is None:
+            rate = str(ANY_STARTS)  # agents that call a provider need not have its limit
         commands_of = of_slots(now, limit_slot(name), hold_slot("limit", name))
         changed = limit_slot(name) in now.active
-        rows.append(LimitRow(name, rate, defined if changed else None, count or 0, commands_of))
-    return LimitPage(tuple(rows), page.cursor, page.looked, len(names) >= MOST_NAMES)
+        rows.append(LimitRow(name, rate, defined if changed else None, count or 0, commands_of, views.get(name)))
+    return rows
+
+
+def time_us(reply: Sequence[bytes]) -> int:
+    """Return the reply to TIME in microseconds."""
+    return read_whole(reply[0]) * 1_000_000 + read_whole(reply[1])
 
 
 async def read_locks(services: Services, scope: str) -> list[LockInfo]:

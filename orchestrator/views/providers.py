@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from datetime import datetime  # noqa: TC003 - a part of public values
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.rates import Rate
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.limits.providers import BlockedState
     from orchestrator.services import Services
     from orchestrator.store.calls import Argument
+    from orchestrator.store.keys import PoolKeys
 
 _HEAD: Final = 8
 _PART: Final = 24
@@ -68,8 +69,19 @@ async def read_providers(services: Services) -> dict[str, ProviderView]:
     keys = services.keys
     time, reply = await read_together(services, [("TIME",), ("HGETALL", keys.providers)])
     now_us, reply = read_whole(time[0]) * 1_000_000 + read_whole(time[1]), reply or ()
-    stored = [(read_text(name), value) for name, value in zip(reply[::2], reply[1::2], strict=True)]
-    limits = dict(read_readable(_definition, stored))
+    limits = read_limits(reply)
+    replies = await read_together(services, provider_reads(keys, limits, now_us=now_us))
+    return provider_views(limits, replies, now_us=now_us)
+
+
+def read_limits(flat: Sequence[bytes]) -> dict[str, ProviderLimit]:
+    """Return the limits of providers from a list of names and stored values; damaged ones are left out."""
+    stored = [(read_text(name), value) for name, value in zip(flat[::2], flat[1::2], strict=True)]
+    return dict(read_readable(_definition, stored))
+
+
+def provider_reads(keys: PoolKeys, limits: Mapping[str, ProviderLimit], *, now_us: int) -> list[Sequence[Argument]]:
+    """Return the commands that read providers, three for each, for `provider_views`."""
     commands: list[Sequence[Argument]] = []
     for name, limit in limits.items():
         fields = [_field(unit, window_us) for unit, _, window_us in _windows(limit)]
@@ -78,7 +90,13 @@ async def read_providers(services: Services) -> dict[str, ProviderView]:
             ("HMGET", keys.blocked(name), *STATES),
             ("ZCOUNT", keys.provider_leases(name), f"({now_us}", "+inf"),
         ]
-    replies = await read_together(services, commands)
+    return commands
+
+
+def provider_views(
+    limits: Mapping[str, ProviderLimit], replies: Sequence[Any], *, now_us: int
+) -> dict[str, ProviderView]:
+    """Return providers from the replies to `provider_reads`."""
     found: dict[str, ProviderView] = {}
     for at, (name, limit) in enumerate(limits.items()):
         usage, blocked, running = replies[3 * at : 3 * at + 3]

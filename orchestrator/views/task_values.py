@@ -10,12 +10,14 @@ from orchestrator.core.errors import NotFound
 from orchestrator.core.ids import check_task_id
 from orchestrator.payloads.reference import is_reference, unpack_reference
 from orchestrator.tasks.effects import effects_of
+from orchestrator.tasks.joins import join_of, joined_by
 from orchestrator.tasks.values import ARGS, field_of, is_apart, size_of
 from orchestrator.why import lookup
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
     from orchestrator.tasks.effects import TaskEffect
+    from orchestrator.tasks.joins import TaskJoin
     from orchestrator.tasks.records import TaskRecord
     from orchestrator.why.model import TaskInfo, Why
 
@@ -57,6 +59,10 @@ class TaskDetails:
         result: None before a success.
         redacted: its skill hides its data.
         effects: what `ctx.effect` has begun, in the order of their last begin.
+        budgets: budgets that it spends: those of `info`, and those that its agent names.
+        generation: of its current or last attempt.
+        join: the join with which it waits.
+        joined_by: tasks that join it, or have joined it.
     """
 
     info: TaskInfo
@@ -65,6 +71,10 @@ class TaskDetails:
     result: StoredPart | None
     redacted: bool
     effects: tuple[TaskEffect, ...]
+    budgets: tuple[str, ...] = ()
+    generation: int = 0
+    join: TaskJoin | None = None
+    joined_by: tuple[str, ...] = ()
 
 
 async def read_details(services: Services, id_: str) -> TaskDetails:
@@ -76,7 +86,18 @@ async def read_details(services: Services, id_: str) -> TaskDetails:
     """
     info, why, record, redacted = await lookup.info_without_values(services.store, check_task_id(id_))
     args, result = _parts(info, record)
-    return TaskDetails(info, why, args, result, redacted, effects_of(record))
+    return TaskDetails(
+        info,
+        why,
+        args,
+        result,
+        redacted,
+        effects_of(record),
+        budgets=record.spends,
+        generation=record.generation,
+        join=join_of(record),
+        joined_by=joined_by(record),
+    )
 
 
 def _parts(info: TaskInfo, record: TaskRecord) -> tuple[StoredPart | None, StoredPart | None]:

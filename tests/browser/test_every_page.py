@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.helpers.site import Site
 
 OPENED: Final[dict[str, tuple[str, ...]]] = {
-    "/tasks/{id}": ("succeeded", "question", "dead", "raised", "ready", "scheduled"),
+    "/tasks/{id}": ("succeeded", "question", "dead", "raised", "ready", "scheduled", "joining"),
 }
 """Tasks whose page is opened, by the page."""
 
@@ -42,6 +42,8 @@ def addresses(site: Site) -> Iterator[str]:
                 worker=quote(site.names["worker"], safe=""),
                 session=site.names["session"],
                 kind="pause-agent",
+                budget="team",
+                limit="model:gpt",
                 action="cancel",
             )
 

@@ -64,8 +64,13 @@ def _busy(site: Site) -> dict[str, str]:
     wait_until(
         lambda: len(orc("tasks", "list", "--state", "dead", "-o", "id").out.split()) >= 6, f"six after {failed}", 30
     )
+    orc("budgets", "set", "run-7", "--usd", "2", "--tokens", "2M", "--at-hard", "ask", "--per", "day")
+    for page in ("moon", "mars", "venus", "saturn", "pluto"):
+        orc("tasks", "submit", "read", "-a", f"page={page}", "--budget", "run-7", "--session", "draft-1")
+    wait_until(lambda: orc("budgets", "show", "run-7", "-o", "json").json()["waiting"] == 1, "a task held back", 30)
     return {
         "dashboard-overview": "/",
+        "dashboard-budget": "/budgets/run-7",
         "dashboard-task": f"/tasks/{counted}",
         "dashboard-session": "/sessions/replay?" + urlencode({"id": site.names["session"], "from": 0}),
         "dashboard-dead": "/dead",
@@ -81,8 +86,7 @@ def make(site: Site, browser: Browser, folder: Path) -> Mapping[str, Path]:
     made = {}
     for name, path in _busy(site).items():
         browser.open(site.url + path)
-        if name == "dashboard-task":
-            browser.see("number 5")
+        browser.see({"dashboard-task": "number 5", "dashboard-overview": "run-7 is used up"}.get(name, ""))
         shot = browser.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
         made[name] = folder / f"{name}.png"
         made[name].write_bytes(base64.b64decode(shot["data"]))

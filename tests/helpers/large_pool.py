@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator import Agent, Record, Reject, Submission, TaskContext
 from orchestrator.agents import scripts
 from orchestrator.agents.model import AgentSpec
+from orchestrator.core.ids import new_task_id
+from orchestrator.limits import scripts as limit_scripts
+from orchestrator.limits.providers import ProviderLimit, pack_told
 from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ class PoolSize:
     tasks: int = 1_000_000
     sessions: int = 10_000
     dead: int = 10_000
+    budgets: int = 10_000
 
     def times(self, share: float) -> PoolSize:
         """Return a share of all numbers."""
@@ -35,7 +39,7 @@ class PoolSize:
 
 
 def _numbers(size: PoolSize) -> tuple[int, ...]:
-    return (size.agents, size.workers, size.tasks, size.sessions, size.dead)
+    return (size.agents, size.workers, size.tasks, size.sessions, size.dead, size.budgets)
 
 
 def _agent() -> Agent:
@@ -74,6 +78,7 @@ async def fill(team: LocalTeam, size: PoolSize) -> dict[str, str]:
     supervisor.cancel()
     await team.stop(worker)
     await _register(team, size)
+    await _set_budgets(team, size.budgets)
     await _submit(
         team,
         size.tasks,
@@ -112,6 +117,8 @@ async def _work(team: LocalTeam) -> dict[str, str]:
         "command": command.id,
         "worker": "host-0:1:w",
         "session": "session-0",
+        "budget": "budget-0",
+        "limit": "provider-0",
     }
 
 
@@ -126,6 +133,33 @@ async def _register(team: LocalTeam, size: PoolSize) -> None:
                 about={"host": f"host-{worker}", "pid": 1}, alive_s=ALIVE_S,
             )
         )  # fmt: skip
+
+
+async def _set_budgets(team: LocalTeam, number: int) -> None:
+    """Set budgets, the first of which are held by many attempts and keep tasks back; and call providers."""
+    store, keys = team.services.store, team.services.keys
+    for first in range(0, number, AT_ONCE):
+        names = [f"budget-{n}" for n in range(first, min(first + AT_ONCE, number))]
+        fields = ("limit", "2000000 - 5000000 -", "spent", "1000000 7 3 0", "held", "1000000 0 0 0", "per", "day")
+        await store.pipeline(
+            [*(("HSET", keys.budget(name), *fields) for name in names), ("SADD", keys.budgets, *names)]
+        )
+    for name in ("budget-0", "budget-1"):
+        ids = [new_task_id() for _ in range(100)]
+        scores = [part for at, id_ in enumerate(ids) for part in (at, id_)]
+        held = [part for id_ in ids for part in (f"{id_}:17", "0;1 10000 0 1 0")]
+        await store.execute("ZADD", keys.held(keys.budget_scope(name)), *scores)
+        await store.execute("HSET", keys.holds(name), *held)
+    definition = ProviderLimit(500, 60_000_000, 200_000, 60_000_000, 100)
+    for n in range(100):
+        for call in range(100 if n == 0 else 1):
+            by = f"agent editor, task {new_task_id()}, worker w"
+            taken = limit_scripts.take(
+                keys, name=f"provider-{n}", call=str(call), tokens=100, definition=definition, lease_ms=30_000, by=by
+            )
+            await store.call(taken)
+        told = pack_told("agent editor", "too many requests")
+        await store.call(limit_scripts.block(keys, name=f"provider-{n}", state="throttled", told=told, for_ms=600_000))
 
 
 async def _submit(team: LocalTeam, number: int, task: Any) -> None:

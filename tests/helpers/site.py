@@ -13,6 +13,8 @@ import anyio
 
 from orchestrator import Orchestrator, Record
 from orchestrator.core.settings import Settings
+from orchestrator.limits import scripts
+from orchestrator.limits.providers import ProviderLimit, pack_told
 from orchestrator.testing.waiting import wait_until
 from orchestrator.views.workers import list_workers
 from tests.helpers.pty_screen import HOSTILE
@@ -60,6 +62,20 @@ async def publish(ctx: TaskContext, text: str = "a text") -> str:
     """Ask before a text is published."""
     answer = await ctx.ask(f"Publish {text}?", options=["yes", "no"])
     return f"said {answer}"
+
+
+@agent.skill
+async def gather(ctx: TaskContext) -> int:
+    """Join a task that no agent runs."""
+    return len(await ctx.join([await ctx.submit("translate", {"text": "x"})]))
+
+
+@agent.skill(reserve={"usd": 0.5})
+async def read(ctx: TaskContext, page: str) -> str:
+    """Spend 0.5 usd for a long time."""
+    async with ctx.spend(usd=0.5, tokens=8_000):
+        await anyio.sleep(3600)
+    return page
 
 
 @agent.skill(max_attempts=1)
@@ -140,9 +156,22 @@ def running_site(
         yield site
 
 
+async def _call_provider(orc: Orchestrator, said: str) -> None:
+    """Let a provider have a call that runs, and a pause."""
+    store, keys = orc.services.store, orc.services.keys
+    limit = ProviderLimit(500, 60_000_000, 200_000, 60_000_000, 50)
+    await store.call(
+        scripts.take(keys, name="model:gpt", call="1", tokens=800, definition=limit, lease_ms=3_600_000, by=said)
+    )
+    await store.call(
+        scripts.block(keys, name="model:gpt", state="throttled", told=pack_told(said, said), for_ms=3_600_000)
+    )
+
+
 async def _fill(settings: Settings, said: str) -> dict[str, str]:
     """Make something of everything."""
     async with Orchestrator(settings=settings) as orc:
+        await orc.admin.set_budget("team", usd=2, tokens="2M", per="day")
         tasks: dict[str, Any] = {
             "succeeded": await orc.submit("write", {"topic": said}, session="draft-1", tags=["blog"]),
             "counted": await orc.submit("count", {"to": 3, "seconds": 0.0}, session="draft-1"),
@@ -151,7 +180,9 @@ async def _fill(settings: Settings, said: str) -> dict[str, str]:
             "raised": await orc.submit("stumble", {"reason": said}),
             "ready": await orc.submit("translate", {"text": said}),
             "scheduled": await orc.submit("write", {"topic": "later"}, delay=3600),
+            "joining": await orc.submit("gather", budget="team"),
         }
+        await _call_provider(orc, said[:300])
         async with orc.workspace("draft-1").edit(agent="editor") as workspace:
             await workspace.set("title", said)
             await workspace.append("notes", said)
@@ -163,7 +194,13 @@ async def _fill(settings: Settings, said: str) -> dict[str, str]:
 
         async def settled() -> bool:
             states = {name: str((await task.status()).state) for name, task in tasks.items()}
-            wanted = {"succeeded": "succeeded", "counted": "succeeded", "question": "awaiting_input", "dead": "dead"}
+            wanted = {
+                "succeeded": "succeeded",
+                "counted": "succeeded",
+                "question": "awaiting_input",
+                "dead": "dead",
+                "joining": "joining",
+            }
             return all(states[name] == state for name, state in {**wanted, "raised": "dead"}.items())
 
         await wait_for(settled, "the tasks to end, ask or fail", 30)

@@ -58,6 +58,9 @@ class SubmitBody(Body):
     lane: Text | None = Field(default=None, description="Tasks of one lane run one after the other.")
     priority: Literal["critical", "high", "normal", "low"] | Annotated[int, Field(ge=0, le=9)] | None = None
     tags: tuple[Text, ...] | None = None
+    budget: Text | Annotated[tuple[Text, ...], Field(max_length=8)] | None = Field(
+        default=None, description="Budgets that it spends beside those of its agent, each of which is set."
+    )
     delay: Annotated[float, Field(ge=0)] | None = Field(default=None, description="Seconds before it may start.")
     timeout: Annotated[float, Field(gt=0)] | None = Field(default=None, description="Seconds of one attempt.")
 
@@ -73,7 +76,8 @@ class SubmittedTask:
 async def submit(call: ApiCall, body: SubmitBody) -> SubmittedTask:
     """Submit a task. With its `Idempotency-Key`, a repeat submits nothing more."""
     options = body.model_dump(exclude={"skill", "args"}, exclude_none=True)
-    check_submit(call.identity, skill=body.skill, agent=body.agent, session=body.session)
+    budget = (body.budget,) if isinstance(body.budget, str) else body.budget or ()
+    check_submit(call.identity, skill=body.skill, agent=body.agent, session=body.session, budget=budget)
     task = await submit_task(call.dashboard, body.skill, body.args, key=f"web {call.id}", options=options)
     return SubmittedTask(task)
 

@@ -18,10 +18,13 @@ from orchestrator.tasks.selecting import TaskFilter, TaskPage, read_page
 from orchestrator.views import (
     active_commands,
     agent_pages,
+    budget_pages,
     control,
     dead_groups,
     families,
     health,
+    joins,
+    limit_detail,
     limit_pages,
     questions,
     queue_pages,
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from orchestrator.control.records import ControlRecord
     from orchestrator.dashboard.page import PageRequest
     from orchestrator.locks.model import LockInfo
+    from orchestrator.tasks.effects import TaskEffect
     from orchestrator.views.active_commands import ActiveCommandView
     from orchestrator.why.model import TaskInfo
 
@@ -124,9 +128,35 @@ def _without_args(row: schedule_pages.ScheduleRow, hidden: Collection[str]) -> s
 
 @reading("/limits", limit_pages.LimitPage, AFTER, STARTS, limit(limit_pages.LIMITS))
 async def limits(asked: PageRequest) -> limit_pages.LimitPage:
-    """Read the rate limits by name."""
+    """Read the rate limits by name, and of providers their state and the use of their windows."""
     starts, most = asked.text("starts") or "", size_of(asked, limit_pages.LIMITS)
     return await limit_pages.page_limits(asked.services, after=asked.text("after"), starts=starts, limit=most)
+
+
+@reading("/limits/{limit}", limit_detail.LimitDetail)
+async def limit_of_name(asked: PageRequest) -> limit_detail.LimitDetail:
+    """Read one limit: of a provider its state and the calls that run, its agents, and their queues."""
+    return await limit_detail.read_limit_page(asked.services, asked.path["limit"])
+
+
+@reading("/budgets", budget_pages.BudgetPage, AFTER, STARTS, limit(budget_pages.BUDGETS))
+async def budgets(asked: PageRequest) -> budget_pages.BudgetPage:
+    """Read the budgets by name: limits, what is spent, held and left, and how many tasks wait for room."""
+    starts, most = asked.text("starts") or "", size_of(asked, budget_pages.BUDGETS)
+    return await budget_pages.page_budgets(asked.services, after=asked.text("after"), starts=starts, limit=most)
+
+
+@reading(
+    "/budgets/{budget}",
+    budget_pages.BudgetDetail,
+    QueryParameter("after", "`cursor` of the page before: goes on with the tasks that wait."),
+    QueryParameter("holds_after", "`holds_cursor` of the page before: goes on with what attempts hold."),
+)
+async def budget(asked: PageRequest) -> budget_pages.BudgetDetail:
+    """Read one budget, what attempts hold of it, and the tasks that wait for it."""
+    return await budget_pages.read_budget_page(
+        asked.services, asked.path["budget"], after=asked.text("after"), holds_after=asked.text("holds_after")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +299,26 @@ def _without_words(info: TaskInfo) -> TaskInfo:
 async def tree(asked: PageRequest) -> TaskTree:
     """Read a task and the tasks below it, each behind its parent."""
     return await families.read_tree(asked.services, asked.path["id"], limit=size_of(asked, tree_page.SHOWN))
+
+
+@reading("/tasks/{id}/join", joins.JoinPage, AFTER, limit(joins.MISSING))
+async def join(asked: PageRequest) -> joins.JoinPage:
+    """Read the tasks that a task joins and that have not ended, and the tasks that join it."""
+    most = size_of(asked, joins.MISSING)
+    return await joins.read_join(asked.services, asked.path["id"], after=asked.text("after"), limit=most)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEffects:
+    """The effects of a task, in the order of their last begin."""
+
+    effects: tuple[TaskEffect, ...]
+
+
+@reading("/tasks/{id}/effects", TaskEffects)
+async def effects(asked: PageRequest) -> TaskEffects:
+    """Read what `ctx.effect` has begun in a task, how it ended, and what was decided."""
+    return TaskEffects((await task_values.read_details(asked.services, asked.path["id"])).effects)
 
 
 @reading("/questions", questions.QuestionPage, AFTER, limit(questions_page.SHOWN))

@@ -2,6 +2,7 @@
 
 from orchestrator.dashboard.pages import (
     agents,
+    budgets,
     bulk,
     commands,
     control,
@@ -21,6 +22,7 @@ from orchestrator.dashboard.pages import (
     sessions,
     submit,
     task,
+    task_join,
     task_tree,
     task_value,
     tasks,
@@ -34,6 +36,7 @@ ALL = (
     workers,
     tasks,
     task,
+    task_join,
     task_tree,
     task_value,
     questions,
@@ -47,6 +50,7 @@ ALL = (
     session_memory,
     schedules,
     limits,
+    budgets,
     submit,
     control,
     commands,

@@ -25,7 +25,7 @@ AGENTS: Final = 80
 """Agents, those with the latest heartbeats, whose skills are listed."""
 SHOWN: Final = 200
 """Skills that are listed."""
-OPTIONS: Final = ("agent", "session", "lane", "priority", "tags")
+OPTIONS: Final = ("agent", "session", "lane", "priority", "budget", "tags")
 MOST_AGAIN: Final = 128 * 1024
 """Bytes of arguments that are filled in to be submitted again."""
 
@@ -82,6 +82,7 @@ async def _earlier(services: Services, id_: str) -> tuple[dict[str, str], Any, l
         "session": info.session or "",
         "lane": info.lane or "",
         "priority": names.get(info.priority, str(info.priority)),
+        "budget": " ".join(info.budgets),
         "tags": "\n".join(info.tags),
     }
     for name in ("session", "lane", "tags"):

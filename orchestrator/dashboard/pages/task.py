@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.redaction import hidden_value
 from orchestrator.dashboard.page import page
+from orchestrator.dashboard.pages.budgets import STATES
 from orchestrator.dashboard.task_buttons import BUTTONS
 from orchestrator.dashboard.task_output import line_of
 from orchestrator.dashboard.timeline import draw, lasted, spans_of
 from orchestrator.tasks.selecting import RETRYABLE
 from orchestrator.views.hidden_keys import mask_keys
 from orchestrator.views.task_output import read_newest_output
+from orchestrator.views.task_relations import read_relations
 from orchestrator.views.task_values import load_whole, read_details, read_head
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ async def task(asked: PageRequest) -> Mapping[str, Any]:
     services, id_ = asked.services, asked.path["id"]
     details = await read_details(services, id_)
     output = await read_newest_output(services, id_)
+    budgets, missing = await read_relations(services, details)
     info, now, spans = details.info, datetime.now(UTC), spans_of(details)
     shown_errors = info.errors[::-1][:ERRORS]
     return {
@@ -81,6 +84,13 @@ async def task(asked: PageRequest) -> Mapping[str, Any]:
         "spans": [(span, lasted(span, now)) for span in spans],
         "timeline": draw(spans, now),
         "errors": [(len(info.errors) - n, error[:ERROR_CHARS]) for n, error in enumerate(shown_errors)],
+        "budgets": budgets,
+        "join": details.join,
+        "missing": missing,
+        "missing_total": details.why.missing or 0,
+        "joined_by": details.joined_by,
+        "blocked_by": details.why,
+        "states": STATES,
         "effects": details.effects[-EFFECTS:],
         "effects_total": len(details.effects),
         "children": info.children[-CHILDREN:],
@@ -109,6 +119,7 @@ def commands_of(info: TaskInfo) -> list[str]:
         commands.append(f"orc tasks answer {info.id} ANSWER --question {question.number}")
     if info.effects:
         commands.append(f"orc tasks effects {info.id}")
+    commands += [f"orc budgets show {shlex.quote(name)}" for name in info.budgets if name.isprintable()][:3]
     if info.children:
         commands.append(f"orc tasks show {info.id} --tree")
     if info.session is not None and info.session.isprintable():

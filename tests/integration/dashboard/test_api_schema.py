@@ -40,7 +40,7 @@ STOPPING: Final = ("drain", "stop", "pause", "hold", "renew-epoch", "delete", "p
 
 async def _fill(team: LocalTeam) -> dict[str, list[str]]:
     """Let the pool have some of everything; return names for the parts of paths."""
-    agent = Agent("worker")
+    agent = Agent("worker", rate="1000/s")
 
     @agent.skill
     async def talk(ctx: TaskContext, text: str) -> dict[str, str]:
@@ -68,6 +68,7 @@ async def _fill(team: LocalTeam) -> dict[str, list[str]]:
     async with team.orc.workspace("s 1").edit(agent="ada") as ws:
         await ws.patch({"plan": {"n": 1}})
         await ws.patch({"plan": {"n": 2}, "token": "hunter2"})
+    await team.orc.admin.set_budget("team", usd=1, tokens="2M", per="day")
     sent = await team.orc.admin.pause_queue("skill:later", reason="tests")
     return {
         "id": [talked.id, failed.id, asked.id, waits.id],
@@ -77,6 +78,8 @@ async def _fill(team: LocalTeam) -> dict[str, list[str]]:
         "queue": ["skill:later", "agent:worker"],
         "skill": ["talk"],
         "schedule": ["nightly"],
+        "budget": ["team"],
+        "limit": ["@worker"],
     }
 
 

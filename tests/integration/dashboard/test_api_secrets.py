@@ -22,7 +22,7 @@ PERSON: Final = "Lovelace"
 
 
 def _agent() -> Agent:
-    agent = Agent("clerk")
+    agent = Agent("clerk", rate="100/s")
 
     @agent.skill(redact=True, max_attempts=1)
     async def sign(ctx: TaskContext, name: str, *, fails: bool = False) -> Any:
@@ -75,6 +75,7 @@ async def _fill(team: LocalTeam) -> dict[str, list[str]]:
         await ws.patch({"plan": {"password": f"{SECRET}!"}, "mail/apiKey": f"{SECRET}!"})
     await orc.chat("s", "main").append([{"role": "user", "content": {"token": SECRET}}])
     await orc.memory("clerk").store(Record(step=1, kind="note", content={"db_password": SECRET}))
+    await orc.admin.set_budget("team", usd=1)
     sent = await orc.admin.pause_queue("skill:later", reason="tests")
     return {
         "/tasks/{id}": [*ids, fetched.id],
@@ -83,6 +84,8 @@ async def _fill(team: LocalTeam) -> dict[str, list[str]]:
         "/workers/{worker}": [worker.id],
         "/queues/{queue}": ["agent:nobody", "skill:sign"],
         "/skills/{skill}": ["sign", "fetch"],
+        "/budgets/{budget}": ["team"],
+        "/limits/{limit}": ["@clerk"],
     }
 
 

@@ -77,6 +77,8 @@ def addresses(names: Mapping[str, str]) -> Iterator[str]:
                 queue=quote("skill:skill-1", safe=""),
                 worker=quote(names["worker"], safe=""),
                 kind="pause-agent",
+                budget=names["budget"],
+                limit=names["limit"],
             )
     yield f"/tasks/{names['question']}"
     yield from (
@@ -94,7 +96,14 @@ def addresses(names: Mapping[str, str]) -> Iterator[str]:
         )
     )
     yield from ("/agents?starts=agent-9", "/queues?starts=skill", "/workers?starts=host-1", "/dead?skill=fail")
-    yield from ("/sessions?contains=99", "/sessions?contains=nothing", "/control?kind=stop", "/limits?starts=x")
+    yield from (
+        "/sessions?contains=99",
+        "/sessions?contains=nothing",
+        "/control?kind=stop",
+        "/limits?starts=x",
+        "/limits?starts=provider",
+    )
+    yield from ("/budgets?starts=budget-9", "/budgets?after=budget-77")
     yield from ("/submit?skill=write", "/submit?skill=nobody-has-it")
 
 

@@ -26,7 +26,7 @@ HOSTILE = "<script>alert(1)</script>\"'\u202e\x1b]0;x\x07"
 
 
 def _agent() -> Agent:
-    agent = Agent("greeter")
+    agent = Agent("greeter", rate="100/s")
 
     @agent.skill
     async def greet(name: str) -> str:
@@ -46,10 +46,12 @@ async def test_every_page(team: LocalTeam) -> None:
     with pytest.raises(TaskFailed):
         await handle.result(timeout=TIMEOUT_S)
     command = (await team.orc.admin.pause_agent("other", reason=HOSTILE)).id
+    await team.orc.admin.set_budget("team", usd=1)
     for page in PAGES:
         if page.path.startswith(("/sessions/", "/memory")):
             continue  # their query names what they show: see test_session_pages.py
         names = {"queue": "skill:greet", "agent": "greeter", "worker": worker.id, "action": "cancel", "kind": "stop"}
+        names |= {"budget": "team", "limit": "@greeter"}
         names["id"] = handle.id if page.path.startswith("/tasks") else command
         path = page.path.format(**names) + ("?skill=greet" if page.path.startswith("/bulk") else "")
         answer = await web.get(path)
