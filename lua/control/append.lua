@@ -128,7 +128,7 @@ for i = 1, #changes do
     if session and was then count_desired(pool, 'sessions', -1) end
     if limit then set_limit(pool, limit) end
     local provider = string.match(slot, '^hold:limit:(.*)$')
-    if provider then clear_blocked(pool, provider) end
+    if provider then clear_blocked(pool, provider, now_ms) end
   end
   wake_share(pool, slot)
   local name = string.match(slot, '^budget:(.*)$')

@@ -1,11 +1,15 @@
 -- Providers that no call may reach for a time: a hash `blocked:NAME`, which is there only then. Its fields `throttled`,
 -- `quota` and `broken` have the end in ms (0: until an operator clears it), the ms since which it lasts, and who told it. Once
--- `broken` has ended, one call tries the provider: `trial` has the ms until which it is awaited, and the call.
+-- `broken` has ended, one call tries the provider: `trial` has the ms until which it is awaited, and the call. Of a provider
+-- that pools share, the scope of its limit has this hash, and each pool a copy (protocol rule 41).
 --@include time: integer
 --@include key: has_type
 
 -- Longest life of a state that has an end, ms.
 local longest_block_ms = 2678400000
+
+-- How long a supervisor may take to carry out a command that clears a provider that pools share, ms.
+local cleared_kept_ms = 86400000
 
 -- Life of a state without an end: a century, ms.
 local endless_ms = 3155760000000
@@ -48,6 +52,16 @@ local function end_trial(pool, name, call)
   return true
 end
 
+-- Keeps the states of a provider as long as the last of them counts.
+local function keep_blocked(blocked_key, now_ms)
+  local states = redis.call('HMGET', blocked_key, 'throttled', 'quota', 'broken')
+  local latest = math.max(parse_end(states.throttled) or 0, parse_end(states.quota) or 0)
+  local left_ms = math.max(0, latest - now_ms)
+  -- A broken provider stays so after its end.
+  if states.broken then left_ms = math.max(left_ms, longest_block_ms) end
+  redis.call('PEXPIRE', blocked_key, integer(left_ms < math.huge and left_ms + 60000 or endless_ms))
+end
+
 -- Blocks a provider until a time in ms (math.huge: until it is cleared), unless the same state lasts longer. Returns the end
 -- that the state has then.
 local function put_blocked(pool, name, kind, until_ms, now_ms, told)
@@ -56,18 +70,24 @@ local function put_blocked(pool, name, kind, until_ms, now_ms, told)
   if present >= until_ms and present > now_ms then return present end
   local shown = until_ms < math.huge and integer(until_ms) or '0'
   redis.call('HSET', blocked_key, kind, shown .. ' ' .. integer(now_ms) .. ' ' .. told)
-  local states = redis.call('HMGET', blocked_key, 'throttled', 'quota', 'broken')
-  local latest = math.max(parse_end(states.throttled) or 0, parse_end(states.quota) or 0)
-  local left_ms = math.max(0, latest - now_ms)
-  -- A broken provider stays so after its end.
-  if states.broken then left_ms = math.max(left_ms, longest_block_ms) end
-  redis.call('PEXPIRE', blocked_key, integer(left_ms < math.huge and left_ms + 60000 or endless_ms))
+  keep_blocked(blocked_key, now_ms)
   return until_ms
 end
 
--- Ends all states of a provider. A key of another type must not fail a command that has been stored.
-local function clear_blocked(pool, name)
-  redis.call('UNLINK', pool .. ':blocked:' .. name)
+-- Whether the stored limits of a provider say that pools share it.
+local function is_shared(shown)
+  return shown and string.sub(shown, -7) == ' shared'
+end
+
+-- Ends all states of a provider. Of one that pools share, `cleared` asks the supervisor to end those of its scope. A key of
+-- another type must not fail a command that has been stored.
+local function clear_blocked(pool, name, now_ms)
+  local blocked_key, list_key = pool .. ':blocked:' .. name, pool .. ':providers'
+  redis.call('UNLINK', blocked_key)
+  if has_type({}, list_key, 'hash') and is_shared(redis.call('HGET', list_key, name)) then
+    redis.call('HSET', blocked_key, 'cleared', integer(now_ms))
+    redis.call('PEXPIRE', blocked_key, integer(cleared_kept_ms))
+  end
   local usage_key = pool .. ':provider:usage:' .. name
   if has_type({}, usage_key, 'hash') then redis.call('HDEL', usage_key, 'fails', 'trips') end
 end

@@ -4,7 +4,7 @@
 -- returns: the end of the state in ms, 0: until it is cleared; -1: that time has passed, nothing changed; then the ms until the
 -- end, 0: none
 -- repeat: returns the same end; of a time from now, moves it on by the time between the calls
-local pool     = KEYS[1]            -- key: root of the pool's slot
+local pool     = KEYS[1]            -- key: root of the pool's slot; of a shared provider, of the scope of its limit
 local name     = ARGV[1]            -- str: limit
 local state    = ARGV[2]            -- str: throttled | quota
 local for_ms   = tonumber(ARGV[3])  -- int: time from now; 0: `until_ms` has the end

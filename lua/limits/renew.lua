@@ -3,7 +3,7 @@
 -- its place is free.
 -- returns: the number of these calls that have a lease then
 -- repeat: extends them again
-local pool     = KEYS[1]                   -- key: root of the pool's slot
+local pool     = KEYS[1]                   -- key: root of the pool's slot; of a shared provider, of the scope of its limit
 local name     = ARGV[1]                   -- str: limit
 local rows     = cmsgpack.unpack(ARGV[2])  -- rows: call at_once
 local lease_ms = tonumber(ARGV[3])         -- int: how long the leases last from now

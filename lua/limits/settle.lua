@@ -1,17 +1,18 @@
 #!lua flags=allow-oom
 -- Ends a call of a provider: returns the reserved tokens that it did not use, counts those that it used beyond, and frees its
 -- place. A failure counts towards the breaker, a success resets it.
--- status: settled | gone (the call had ended, or its lease long ago; nothing changed)
+-- status: settled | mended (this success ended `broken`) | gone (the call had ended, or its lease long ago; nothing changed)
 -- returns: status, then the end of the block in ms if this failure broke the provider, else 0
 -- repeat: returns gone
-local pool      = KEYS[1]            -- key: root of the pool's slot
+local pool      = KEYS[1]            -- key: root of the pool's slot; of a shared provider, of the scope of its limit
 local name      = ARGV[1]            -- str: limit
 local call      = ARGV[2]            -- str: id of the call
 local used      = tonumber(ARGV[3])  -- int: tokens that it used; -1: as many as it reserved
 local tokens_us = tonumber(ARGV[4])  -- int: window of the tokens, microseconds; 0: none
 local outcome   = ARGV[5]            -- str: ok | failed | unknown
 local told      = ARGV[6]            -- str: who tells it, for a failure that breaks the provider
-local now_arg   = ARGV[7]            -- time: test override, microseconds
+local shared    = ARGV[7]            -- str: 1 = pools share it, and learn of its states by themselves
+local now_arg   = ARGV[8]            -- time: test override, microseconds
 --@include time: now_us, integer
 --@include notify: notify_supervisor
 --@include blocked: end_trial, put_blocked
@@ -33,13 +34,14 @@ if outcome == 'ok' then
   if fails > 0 or trips > 0 then redis.call('HDEL', usage_key, 'fails', tried and 'trips' or 'fails') end
   if tried then
     redis.call('HDEL', blocked_key, 'broken')
-    notify_supervisor(pool, 'agents')
+    if shared ~= '1' then notify_supervisor(pool, 'agents') end
+    return {'mended', 0}
   end
   return {'settled', 0}
 end
 -- Calls that began before the provider was broken tell nothing new.
 if outcome ~= 'failed' or (broken and not tried) then
-  if tried then notify_supervisor(pool, 'agents') end
+  if tried and shared ~= '1' then notify_supervisor(pool, 'agents') end
   return {'settled', 0}
 end
 fails = fails + 1

@@ -5,14 +5,15 @@
 -- returns: status, then us until it may fit (0: unknown) and the limit that has no room (requests, tokens, at_once);
 --          or the end of the block in ms (0: until it is cleared), its state, its stored value, and the ms that it lasts
 -- repeat: returns taken while the call runs; if the provider has been blocked since, ends the call and returns blocked
-local pool       = KEYS[1]                      -- key: root of the pool's slot
+local pool       = KEYS[1]                      -- key: root of the pool's slot; of a shared provider, of the scope of its limit
 local name       = ARGV[1]                      -- str: limit
 local call       = ARGV[2]                      -- str: id of the call
 local tokens     = tonumber(ARGV[3])            -- int: tokens to reserve, at most those of a window
 local definition = cmsgpack.unpack(ARGV[4])[1]  -- row: requests requests_us tokens tokens_us at_once
-local lease_ms   = tonumber(ARGV[5])            -- int: how long the lease lasts
-local by         = ARGV[6]                      -- str: who calls, shown to operators
-local now_arg    = ARGV[7]                      -- time: test override, microseconds
+local shared     = ARGV[5]                      -- str: 1 = pools share it, and list it themselves
+local lease_ms   = tonumber(ARGV[6])            -- int: how long the lease lasts
+local by         = ARGV[7]                      -- str: who calls, shown to operators
+local now_arg    = ARGV[8]                      -- time: test override, microseconds
 --@include time: now_us, integer
 --@include blocked: read_blocked, await_trial, end_trial
 --@include sums: sums_clock, sum_window, last_to_leave, add_cost
@@ -50,7 +51,7 @@ end
 local wait_us, request_field, requests = with_cost('requests', definition.requests, definition.requests_us, 1)
 local wait_tokens_us, token_field, sums, at = with_cost('tokens', definition.tokens, definition.tokens_us, tokens)
 local shown = table.concat(definition, ' ')
-local known = redis.call('HGET', pool .. ':providers', name) == shown
+local known = shared == '1' or redis.call('HGET', pool .. ':providers', name) == shown
 drop_expired(pool, name, now, lease_ms)
 if wait_us > 0 or wait_tokens_us > 0 then
   return {'full', math.max(wait_us, wait_tokens_us), wait_us >= wait_tokens_us and 'requests' or 'tokens', ''}

@@ -666,6 +666,11 @@ class ProviderSettings(_Section):
     at_once: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
         default=None, description="Calls that run at a time."
     )
+    shared: bool = Field(
+        default=False,
+        description="Whether all pools of the prefix share `requests`, `tokens`, `at_once` and what the provider tells; "
+        "`starts` is that of each pool.",
+    )
 
     @model_validator(mode="after")
     def _limits_something(self) -> ProviderSettings:

@@ -16,6 +16,8 @@ QUOTA: Final = "quota"
 BROKEN: Final = "broken"
 STATES: Final = (THROTTLED, QUOTA, BROKEN)
 """What keeps calls from a provider: a pause that it told, no quota, or failures in a row."""
+_SHARED: Final = "shared"
+"""Last word of a stored definition that pools share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class ProviderLimit:
         requests: calls that begin in a window of `requests_us`.
         tokens: reserved and used tokens in a window of `tokens_us`.
         at_once: calls that run at a time.
+        shared: whether pools share them, in the scope of the limit.
     """
 
     requests: int = 0
@@ -33,13 +36,14 @@ class ProviderLimit:
     tokens: int = 0
     tokens_us: int = 0
     at_once: int = 0
+    shared: bool = False
 
     @classmethod
     def of(cls, entry: str | ProviderSettings) -> ProviderLimit:
         """Return the limits of an entry of the settings; a rate of starts limits no calls."""
         if isinstance(entry, str):
             return cls()
-        return cls(*_pair(entry.requests), *_pair(entry.tokens), entry.at_once or 0)
+        return cls(*_pair(entry.requests), *_pair(entry.tokens), entry.at_once or 0, entry.shared)
 
     @property
     def row(self) -> tuple[int, int, int, int, int]:
@@ -49,7 +53,7 @@ class ProviderLimit:
     @property
     def text(self) -> str:
         """The numbers as they are stored."""
-        return " ".join(map(str, self.row))
+        return " ".join([*map(str, self.row), *([_SHARED] if self.shared else [])])
 
 
 def _pair(amount: str | None) -> tuple[int, int]:
@@ -60,8 +64,15 @@ def _pair(amount: str | None) -> tuple[int, int]:
 @reads_stored
 def read_limit(stored: bytes) -> ProviderLimit:
     """Decode a stored definition."""
-    requests, requests_us, tokens, tokens_us, at_once = map(read_whole, stored.split(b" "))
-    return ProviderLimit(requests, requests_us, tokens, tokens_us, at_once)
+    numbers = stored.removesuffix(f" {_SHARED}".encode())
+    requests, requests_us, tokens, tokens_us, at_once = map(read_whole, numbers.split(b" "))
+    return ProviderLimit(requests, requests_us, tokens, tokens_us, at_once, shared=numbers != stored)
+
+
+def read_named_limit(named: tuple[str, bytes]) -> tuple[str, ProviderLimit]:
+    """Decode a stored definition with its name."""
+    name, stored = named
+    return name, read_limit(stored)
 
 
 @dataclass(frozen=True, slots=True)

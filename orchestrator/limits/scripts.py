@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.limits.providers import ProviderLimit
-    from orchestrator.store.keys import PoolKeys, ScopeKeys
+    from orchestrator.store.keys import PoolKeys, ProviderKeys, ScopeKeys
 
 
 class Checked(NamedTuple):
@@ -71,7 +71,7 @@ class CallReply(NamedTuple):
 
 
 def take(
-    keys: PoolKeys,
+    keys: ProviderKeys,
     *,
     name: str,
     call: str,
@@ -95,6 +95,7 @@ def take(
         "call": call,
         "tokens": tokens,
         "definition": pack_rows([definition.row]),
+        "shared": read_whole(definition.shared),
         "lease_ms": lease_ms,
         "by": by,
         "now_arg": now_us,
@@ -106,6 +107,7 @@ class SettleStatus(StrEnum):
     """Reply to the end of a call of a provider."""
 
     SETTLED = "settled"
+    MENDED = "mended"
     GONE = "gone"
 
 
@@ -117,7 +119,7 @@ class CallSettled(NamedTuple):
 
 
 def settle(
-    keys: PoolKeys,
+    keys: ProviderKeys,
     *,
     name: str,
     call: str,
@@ -125,9 +127,10 @@ def settle(
     tokens_us: int,
     outcome: str,
     told: bytes = b"",
+    shared: bool = False,
     now_us: str = "",
 ) -> Call[CallSettled]:
-    """End a call of a provider; `used`: its tokens, -1 for those that it reserved."""
+    """End a call of a provider; `used`: its tokens, -1 for those that it reserved; `shared`: pools share it."""
     args: Arguments = {
         "pool": keys.root,
         "name": name,
@@ -136,12 +139,13 @@ def settle(
         "tokens_us": tokens_us,
         "outcome": outcome,
         "told": told,
+        "shared": read_whole(shared),
         "now_arg": now_us,
     }
     return Call("limits/settle", args, lambda reply: CallSettled(read_word(SettleStatus, reply[0]), reply[1]))
 
 
-def renew(keys: PoolKeys, *, name: str, calls: Sequence[tuple[str, int]], lease_ms: int, now_us: str = "") -> Call[int]:
+def renew(keys: ProviderKeys, *, name: str, calls: Sequence[tuple[str, int]], lease_ms: int, now_us: str = "") -> Call[int]:
     """Extend the leases of up to 500 calls of a provider, each with its `at_once`; return how many have one then."""
     args: Arguments = {
         "pool": keys.root,
@@ -171,7 +175,7 @@ class BlockReply(NamedTuple):
 
 
 def block(
-    keys: PoolKeys, *, name: str, state: str, told: bytes, for_ms: int = 0, until_ms: int = 0, now_us: str = ""
+    keys: ProviderKeys, *, name: str, state: str, told: bytes, for_ms: int = 0, until_ms: int = 0, now_us: str = ""
 ) -> Call[BlockReply]:
     """Keep all calls from a provider."""
     args: Arguments = {
@@ -184,3 +188,33 @@ def block(
         "now_arg": now_us,
     }
     return Call("limits/block", args, lambda reply: BlockReply(*reply))
+
+
+def clear(keys: ScopeKeys, *, name: str) -> Call[bool]:
+    """End all states of a provider that pools share; return whether there were any."""
+    return Call("limits/clear", {"scope": keys.root, "name": name}, bool)
+
+
+def follow(
+    keys: PoolKeys,
+    *,
+    name: str,
+    states: Sequence[tuple[str, bytes]],
+    shown: str = "",
+    cleared: bytes = b"",
+    now_us: str = "",
+) -> Call[bool]:
+    """Copy what keeps calls from a provider that pools share into a pool; return whether it has changed.
+
+    `states` has the fields of `blocked:NAME` in the scope, `shown` the limits as they are listed, `cleared` the mark of
+    the command to clear that has been carried out.
+    """
+    args: Arguments = {
+        "pool": keys.root,
+        "name": name,
+        "shown": shown,
+        "rows": pack_rows(states),
+        "cleared": cleared,
+        "now_arg": now_us,
+    }
+    return Call("limits/follow", args, lambda reply: read_text(reply) == "changed")

@@ -301,7 +301,8 @@ POOL_KEYS: Final = (
     KeyKind(
         "providers",
         "hash",
-        "limits of the calls of each provider: requests, their window in us, tokens, their window, calls at once",
+        "limits of the calls of each provider: requests, their window in us, tokens, their window, calls at once; "
+        "`shared` if pools share them",
         "permanent",
         permanent=True,
         loss=Loss.RENEWED,
@@ -311,7 +312,8 @@ POOL_KEYS: Final = (
         "blocked:NAME",
         "hash",
         "what keeps calls from a provider: throttled, quota and broken, each the end in ms (0: none), the ms of the "
-        "beginning, who told it and why; trial: the ms until which a call tries it, and the call",
+        "beginning, who told it and why; trial: the ms until which a call tries it, and the call; cleared: the ms of a "
+        "command that clears a provider that pools share",
         "a minute after the latest end; 31 days after the last change if broken; a century while the quota has no end",
         backup=Backup.KEPT,
         loss=Loss.CRITICAL,
@@ -1298,6 +1300,35 @@ SCOPE_KEYS: Final = (
         "zset",
         "the same below the version floor: one member `op:number` per unit, by us",
         "window + 1 s",
+        loss=Loss.CRITICAL,
+    ),
+    KeyKind(
+        "blocked:N",
+        "hash",
+        "what keeps calls of all pools from a provider that they share, as `blocked:NAME` of a pool",
+        "as `blocked:NAME` of a pool",
+        backup=Backup.KEPT,
+        loss=Loss.CRITICAL,
+    ),
+    KeyKind(
+        "provider:usage:N",
+        "hash",
+        "usage of a provider that pools share, as `provider:usage:NAME` of a pool",
+        "32 days after the last call",
+        loss=Loss.CRITICAL,
+    ),
+    KeyKind(
+        "provider:leases:N",
+        "zset",
+        "calls of all pools, by the us at which their lease ends",
+        "an hour after the last lease",
+        loss=Loss.CRITICAL,
+    ),
+    KeyKind(
+        "provider:calls:N",
+        "hash",
+        "calls of all pools, as `provider:calls:NAME` of a pool",
+        "an hour after the last lease",
         loss=Loss.CRITICAL,
     ),
     KeyKind(

@@ -18,12 +18,34 @@ from orchestrator.store.key_kinds import POOL_KEYS, SCOPES
 
 
 @dataclass(frozen=True, slots=True)
-class PoolKeys:
+class ProviderKeys:
+    """Builds the keys of providers: of a pool, or of the scope of a limit that pools share."""
+
+    root: str = field(init=False)
+
+    def blocked(self, name: str) -> str:
+        """Key of what keeps calls from a provider."""
+        return f"{self.root}:blocked:{name}"
+
+    def provider_usage(self, name: str) -> str:
+        """Key of the usage of a provider."""
+        return f"{self.root}:provider:usage:{name}"
+
+    def provider_leases(self, name: str) -> str:
+        """Key of the leases of the calls of a provider."""
+        return f"{self.root}:provider:leases:{name}"
+
+    def provider_calls(self, name: str) -> str:
+        """Key of the calls of a provider."""
+        return f"{self.root}:provider:calls:{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolKeys(ProviderKeys):
     """Builds the keys of one pool."""
 
     prefix: str
     pool: str
-    root: str = field(init=False)
 
     def __post_init__(self) -> None:
         check_name("pool", self.pool)
@@ -171,22 +193,6 @@ class PoolKeys:
     def providers(self) -> str:
         """Key of the limits of the calls of all providers."""
         return f"{self.root}:providers"
-
-    def blocked(self, name: str) -> str:
-        """Key of what keeps calls from a provider."""
-        return f"{self.root}:blocked:{name}"
-
-    def provider_usage(self, name: str) -> str:
-        """Key of the usage of a provider."""
-        return f"{self.root}:provider:usage:{name}"
-
-    def provider_leases(self, name: str) -> str:
-        """Key of the leases of the calls of a provider."""
-        return f"{self.root}:provider:leases:{name}"
-
-    def provider_calls(self, name: str) -> str:
-        """Key of the calls of a provider."""
-        return f"{self.root}:provider:calls:{name}"
 
     def of_limit(self, name: str) -> list[str]:
         """Keys with the name of a limit."""
@@ -553,7 +559,7 @@ GLOBAL_ID: Final = "all"
 
 
 @dataclass(frozen=True, slots=True)
-class ScopeKeys:
+class ScopeKeys(ProviderKeys):
     """Builds the keys of one scope; encodes its id.
 
     Raises:
@@ -563,7 +569,6 @@ class ScopeKeys:
     prefix: str
     kind: str
     id: str
-    root: str = field(init=False)
 
     def __post_init__(self) -> None:
         if self.kind not in SCOPES:

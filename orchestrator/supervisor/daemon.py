@@ -42,6 +42,7 @@ from orchestrator.supervisor.payload_sweeper import PayloadSweeper
 from orchestrator.supervisor.pool_runner import PoolRunner
 from orchestrator.supervisor.promoter import Promoter
 from orchestrator.supervisor.reconciler import Reconciler
+from orchestrator.supervisor.provider_keeper import ProviderKeeper
 from orchestrator.supervisor.recoverer import Recoverer
 from orchestrator.supervisor.registration_check import RegistrationCheck
 from orchestrator.supervisor.registry_cleanup import RegistryCleanup
@@ -217,6 +218,7 @@ async def supervise(
             "registry_cleanup": RegistryCleanup(services).run,
             "registration_check": RegistrationCheck(services, agents_changed).run,
             "budget_keeper": BudgetKeeper(services, budgets_changed).run,
+            "provider_keeper": ProviderKeeper(services).run,
             "event_trimmer": EventTrimmer(services).run,
             "older_workers": OlderWorkers(services).run,
             "recoverer": Recoverer(services, repair_requested=repair_requested).run,

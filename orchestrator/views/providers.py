@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.rates import Rate
 from orchestrator.core.reading import read_readable, read_text, read_whole
-from orchestrator.limits.providers import BROKEN, STATES, ProviderLimit, read_blocked, read_limit
+from orchestrator.limits.providers import BROKEN, STATES, ProviderLimit, read_blocked, read_named_limit
+from orchestrator.limits.shared import scope_of
 from orchestrator.views.paging import read_together
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class ProviderView:
         told_by: who told it.
         reason: why.
         usage: its limits.
+        shared: whether all pools of the prefix share it; then `usage` counts the calls of all.
     """
 
     state: str
@@ -62,6 +64,7 @@ class ProviderView:
     told_by: str
     reason: str
     usage: tuple[Usage, ...]
+    shared: bool = False
 
 
 async def read_providers(services: Services) -> dict[str, ProviderView]:
@@ -77,7 +80,7 @@ async def read_providers(services: Services) -> dict[str, ProviderView]:
 def read_limits(flat: Sequence[bytes]) -> dict[str, ProviderLimit]:
     """Return the limits of providers from a list of names and stored values; damaged ones are left out."""
     stored = [(read_text(name), value) for name, value in zip(flat[::2], flat[1::2], strict=True)]
-    return dict(read_readable(_definition, stored))
+    return dict(read_readable(read_named_limit, stored))
 
 
 def provider_reads(keys: PoolKeys, limits: Mapping[str, ProviderLimit], *, now_us: int) -> list[Sequence[Argument]]:
@@ -85,10 +88,11 @@ def provider_reads(keys: PoolKeys, limits: Mapping[str, ProviderLimit], *, now_u
     commands: list[Sequence[Argument]] = []
     for name, limit in limits.items():
         fields = [_field(unit, window_us) for unit, _, window_us in _windows(limit)]
+        its = scope_of(keys, name) if limit.shared else keys
         commands += [
-            ("HMGET", keys.provider_usage(name), *fields),
-            ("HMGET", keys.blocked(name), *STATES),
-            ("ZCOUNT", keys.provider_leases(name), f"({now_us}", "+inf"),
+            ("HMGET", its.provider_usage(name), *fields),
+            ("HMGET", its.blocked(name), *STATES),
+            ("ZCOUNT", its.provider_leases(name), f"({now_us}", "+inf"),
         ]
     return commands
 
@@ -102,11 +106,6 @@ def provider_views(
         usage, blocked, running = replies[3 * at : 3 * at + 3]
         found[name] = _view(limit, usage or [None] * 2, blocked or [None] * len(STATES), running or 0, now_us)
     return found
-
-
-def _definition(named: tuple[str, bytes]) -> tuple[str, ProviderLimit]:
-    name, stored = named
-    return name, read_limit(stored)
 
 
 def _windows(limit: ProviderLimit) -> tuple[tuple[str, int, int], tuple[str, int, int]]:
@@ -141,9 +140,10 @@ def _view(
     elif BROKEN in states:
         last, state = states[BROKEN], "trial"
     else:
-        return ProviderView("open", None, None, "", "", tuple(usage))
+        return ProviderView("open", None, None, "", "", tuple(usage), limit.shared)
     until = from_instant_ms(last.until_ms) if last.until_ms and state != "trial" else None
-    return ProviderView(state, until, from_instant_ms(last.since_ms), last.by, last.reason, tuple(usage))
+    since = from_instant_ms(last.since_ms)
+    return ProviderView(state, until, since, last.by, last.reason, tuple(usage), limit.shared)
 
 
 def _sum_of_window(stored: bytes, outside_us: int) -> int:

@@ -12,11 +12,13 @@ from orchestrator.core.ids import new_token
 from orchestrator.core.log import get_logger
 from orchestrator.limits import scripts
 from orchestrator.limits.providers import ProviderLimit, pack_told
+from orchestrator.limits.shared import copy_states, scope_of
 from orchestrator.workers.agent import Agent
 
 if TYPE_CHECKING:
     from orchestrator.limits.scripts import BlockReply, CallReply
     from orchestrator.services import Services
+    from orchestrator.store.keys import ProviderKeys
     from orchestrator.workers.provider_answers import Told
     from orchestrator.workers.runtime.attempt import Attempt
 
@@ -25,6 +27,10 @@ LEASE_MS: Final = 30_000
 RENEWALS: Final = 3
 """Renewals per lease, so that one lost reply does not cost it."""
 RENEWED_AT_ONCE: Final = 500
+LISTED_S: Final = 60.0
+"""How often a worker lists a provider that pools share, and copies its states."""
+COPIED_S: Final = 0.5
+"""Calls that are refused by a shared provider copy its states no more often than this."""
 _log = get_logger(__name__)
 
 
@@ -41,24 +47,46 @@ class ProviderCalls:
 
     def __init__(self, services: Services, *, worker: str) -> None:
         self.services, self.worker, self.lease_ms = services, worker, LEASE_MS
-        self._running: dict[str, dict[str, int]] = {}
+        self._running: dict[tuple[str, bool], dict[str, int]] = {}
+        """Running calls by provider and whether pools share it, each with the calls that may run at a time."""
+        self._copied: dict[tuple[str, str], float] = {}
+        """When this worker copied the states of a shared provider, by its name and limits."""
         self._begun = anyio.Event()
 
     def of(self, attempt: Attempt) -> AttemptProviders:
         """Return the gate of one attempt."""
         return AttemptProviders(self, attempt)
 
-    def add(self, name: str, call: str, at_once: int) -> None:
-        """Renew the lease of a call from now on; `at_once`: calls that may run at a time, 0 for any number."""
-        self._running.setdefault(name, {})[call] = at_once
+    def keys_of(self, name: str, *, shared: bool) -> ProviderKeys:
+        """Return the keys of a provider: those of the pool, or of the scope that pools share."""
+        return scope_of(self.services.keys, name) if shared else self.services.keys
+
+    def add(self, name: str, call: str, limit: ProviderLimit) -> None:
+        """Renew the lease of a call from now on."""
+        self._running.setdefault((name, limit.shared), {})[call] = limit.at_once
         self._begun.set()
 
-    def remove(self, name: str, call: str) -> None:
+    def remove(self, name: str, call: str, limit: ProviderLimit) -> None:
         """Renew the lease of a call no longer."""
-        calls = self._running.get(name, {})
+        calls = self._running.get((name, limit.shared), {})
         calls.pop(call, None)
         if not calls:
-            self._running.pop(name, None)
+            self._running.pop((name, limit.shared), None)
+
+    async def copy(self, name: str, limit: ProviderLimit, *, older_s: float = 0.0) -> None:
+        """List a shared provider and copy its states into the pool, unless this worker did it `older_s` ago or later.
+
+        A failure is logged: the scope decides about calls, and the supervisor copies its states, too.
+        """
+        now_s = anyio.current_time()
+        if older_s and now_s < self._copied.get((name, limit.text), -LISTED_S) + older_s:
+            return
+        self._copied[name, limit.text] = now_s
+        services = self.services
+        try:
+            await copy_states(services.store, services.keys, name, shown=limit.text)
+        except StoreError as failure:
+            _log.warning("provider_states_not_copied", provider=name, error=str(failure))
 
     async def run(self) -> None:
         """Renew leases until cancelled."""
@@ -67,20 +95,21 @@ class ProviderCalls:
             self._begun = anyio.Event()
             while self._running:
                 await anyio.sleep(self.lease_ms / 1000 / RENEWALS)
-                for name, calls in list(self._running.items()):
-                    await self._renew(name, list(calls.items()))
+                for (name, shared), calls in list(self._running.items()):
+                    await self._renew(name, list(calls.items()), shared=shared)
 
-    async def _renew(self, name: str, calls: list[tuple[str, int]]) -> None:
+    async def _renew(self, name: str, calls: list[tuple[str, int]], *, shared: bool) -> None:
         for at in range(0, len(calls), RENEWED_AT_ONCE):
             some = calls[at : at + RENEWED_AT_ONCE]
-            call = scripts.renew(self.services.keys, name=name, calls=some, lease_ms=self.lease_ms)
+            keys = self.keys_of(name, shared=shared)
+            call = scripts.renew(keys, name=name, calls=some, lease_ms=self.lease_ms)
             try:
                 with anyio.fail_after(self.lease_ms / 1000 / RENEWALS):
                     renewed = await self.services.store.call(call)
             except (StoreError, TimeoutError) as failure:
                 _log.warning("provider_leases_not_renewed", provider=name, count=len(some), error=str(failure))
                 continue
-            running = self._running.get(name, {})
+            running = self._running.get((name, shared), {})
             if lapsed := max(0, sum(one in running for one, _ in some) - renewed):
                 _log.warning("provider_places_lost", provider=name, count=lapsed)
 
@@ -122,6 +151,10 @@ class AttemptProviders:
         delivery = self._attempt.delivery
         return f"agent {delivery.agent}, task {delivery.task_id}, worker {self._calls.worker}"
 
+    def _who(self, *, shared: bool) -> str:
+        """Return who tells a state, also to operators of other pools."""
+        return f"pool {self._services.keys.pool}, {self.who}" if shared else self.who
+
     @property
     def hides_texts(self) -> bool:
         """See `ProviderGate`."""
@@ -137,56 +170,67 @@ class AttemptProviders:
         store = self._services.store
         await store.require(Feature.PROVIDER_LIMITS)
         limit = self._begun[call] = self._limit(name)
+        if limit.shared:
+            await self._calls.copy(name, limit, older_s=LISTED_S)
         taken = await store.call(
             scripts.take(
-                self._services.keys,
+                self._calls.keys_of(name, shared=limit.shared),
                 name=name,
                 call=call,
                 tokens=tokens,
                 definition=limit,
                 lease_ms=self._calls.lease_ms,
-                by=self.who,
+                by=self._who(shared=limit.shared),
             ),
             retry_for_s=self._services.settings.redis.command_timeout_s,
         )
         if taken.status is scripts.CallStatus.TAKEN:
-            self._calls.add(name, call, limit.at_once)
+            self._calls.add(name, call, limit)
+        elif limit.shared and taken.status is scripts.CallStatus.BLOCKED:
+            await self._calls.copy(name, limit, older_s=COPIED_S)
         return taken
 
     async def settle(self, name: str, call: str, used: int, outcome: str, reason: str) -> None:
         """See `ProviderGate`."""
-        self._calls.remove(name, call)
         limit = self._begun.pop(call, None)
         if limit is None:
             return  # nothing was sent
+        self._calls.remove(name, call, limit)
         settled = await self._services.store.call(
             scripts.settle(
-                self._services.keys,
+                self._calls.keys_of(name, shared=limit.shared),
                 name=name,
                 call=call,
                 used=used,
                 tokens_us=limit.tokens_us,
                 outcome=outcome,
-                told=pack_told(self.who, reason),
+                told=pack_told(self._who(shared=limit.shared), reason),
+                shared=limit.shared,
             ),
             retry_for_s=self._services.settings.redis.command_timeout_s,
         )
         if settled.broken_ms:
             self._log_block(name, "broken", settled.broken_ms, reason)
+        if limit.shared and (settled.broken_ms or settled.status is scripts.SettleStatus.MENDED):
+            await self._calls.copy(name, limit)
 
     async def block(self, name: str, told: Told) -> BlockReply:
         """See `ProviderGate`."""
+        entry = self._services.settings.limits.get(name)
+        limit = ProviderLimit() if entry is None else ProviderLimit.of(entry)
         call = scripts.block(
-            self._services.keys,
+            self._calls.keys_of(name, shared=limit.shared),
             name=name,
             state=told.state,
-            told=pack_told(self.who, told.reason),
+            told=pack_told(self._who(shared=limit.shared), told.reason),
             for_ms=told.for_ms,
             until_ms=told.until_ms,
         )
         blocked = await self._services.store.call(call, retry_for_s=self._services.settings.redis.command_timeout_s)
         if not blocked.has_passed:
             self._log_block(name, told.state, blocked.until_ms, told.reason)
+        if limit.shared:
+            await self._calls.copy(name, limit)
         return blocked
 
     def _log_block(self, name: str, state: str, until_ms: int, reason: str) -> None:

@@ -30,7 +30,7 @@ async def list_(*, limit: Annotated[int, option("--limit", metavar="N")] = 1000,
     """List the rate limits, with the rate that applies, the defined rate and the agents that have the limit.
 
     @AGENT is an agent's own limit. Of a provider that workers have called, also its state, until when and who told it,
-    and how much of its windows is used and left.
+    and how much of its windows is used and left; if pools share one, also whether its calls are those of all pools.
 
     Args:
         limit: How many, by name [1000].
@@ -47,6 +47,8 @@ async def list_(*, limit: Annotated[int, option("--limit", metavar="N")] = 1000,
     columns: tuple[str, ...] = ("limit", "rate", "defined", "agents")
     if any(view.provider for view in found.limits):
         columns += ("state", "until", "told_by", "used", "left")
+    if any(view.provider and view.provider.shared for view in found.limits):
+        columns += ("counts",)
     show_affected(common.output, rows, columns, key="limit", empty="no limits")
     say_rest(len(rows), found.total)
 
@@ -61,4 +63,5 @@ def _of_provider(view: LimitView) -> dict[str, object]:
         "told_by": provider.told_by or None,
         "used": {usage.unit: usage.used for usage in provider.usage},
         "left": {usage.unit: usage.left for usage in provider.usage},
+        "counts": "all pools" if provider.shared else "this pool",
     }

@@ -1,0 +1,91 @@
+"""Keeps the copies of the states of providers that pools share as the scopes of their limits have them.
+
+A worker copies what it meets at once. This loop brings to the pool what calls of other pools were told, and what ended
+early, and carries a command that clears a provider to the scope.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from orchestrator.core.backoff import Pauses
+from orchestrator.core.errors import ServerRefused, StoreError
+from orchestrator.core.live_settings import sweep_s
+from orchestrator.core.log import get_logger
+from orchestrator.core.reading import read_readable, read_text
+from orchestrator.limits import scripts
+from orchestrator.limits.providers import read_named_limit
+from orchestrator.limits.shared import CLEARED, COPIED, copy_states, differs, scope_of
+
+if TYPE_CHECKING:
+    from orchestrator.core.turns import LoopTurn
+    from orchestrator.services import Services
+
+LOOK_S: Final = 0.5
+"""Time between two looks at the scopes, while the pool has providers that it shares."""
+BATCH: Final = 100
+"""Providers that one pipeline looks at."""
+_log = get_logger(__name__)
+
+
+class ProviderKeeper:
+    """Compares the states of shared providers with those of their scopes.
+
+    Args:
+        services: of the pool.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._pauses = Pauses()
+
+    async def run(self) -> None:
+        """Compare until cancelled."""
+        with self._services.watch_loop("provider_keeper", waits_s=sweep_s) as turn:
+            while True:
+                turn.record()
+                wait_s = sweep_s(self._services.settings)
+                try:
+                    if await self._compare_all(turn):
+                        wait_s = min(wait_s, LOOK_S)
+                    self._pauses.reset()
+                except StoreError as failure:
+                    _log.failure("provider_states_not_copied", error=failure)
+                    wait_s = self._pauses.next_s(failure)
+                await anyio.sleep(wait_s)
+
+    async def _compare_all(self, turn: LoopTurn) -> bool:
+        """Bring the copies in line; return whether the pool shares a provider."""
+        names = await self._shared()
+        for at in range(0, len(names), BATCH):
+            turn.record()
+            await self._compare(names[at : at + BATCH])
+        return bool(names)
+
+    async def _shared(self) -> list[str]:
+        """Return the providers that the pool shares with others."""
+        reply = await self._services.store.execute("HGETALL", self._services.keys.providers)
+        stored = [(read_text(name), value) for name, value in zip(reply[::2], reply[1::2], strict=True)]
+        return sorted(name for name, limit in read_readable(read_named_limit, stored) if limit.shared)
+
+    async def _compare(self, names: list[str]) -> None:
+        store, keys = self._services.store, self._services.keys
+        asked = [("HMGET", scope_of(keys, name).blocked(name), *COPIED) for name in names]
+        asked += [("HMGET", keys.blocked(name), *COPIED, CLEARED) for name in names]
+        replies = await store.pipeline(asked)
+        for name, scope, pool in zip(names, replies, replies[len(names) :], strict=False):
+            try:
+                for reply in (scope, pool):
+                    if isinstance(reply, StoreError):
+                        raise reply
+                cleared = pool[-1]
+                if cleared is not None:
+                    await store.call(scripts.clear(scope_of(keys, name), name=name))
+                    _log.info("shared_provider_cleared", provider=name)
+                if cleared is not None or differs(scope, pool[:-1]):
+                    await copy_states(store, keys, name, cleared=cleared or b"")
+            except ServerRefused as refusal:
+                # A damaged key of one provider must not keep the others from being looked at.
+                _log.error("provider_states_refused", provider=name, error=str(refusal))

@@ -1,0 +1,148 @@
+"""Providers that pools share: one window, one number of calls at once, and what one pool is told holds back all."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from orchestrator import Agent, Cause, QuotaExhausted, TaskContext, Throttled
+from orchestrator.limits.shared import scope_of
+from orchestrator.views.limits import list_limits
+from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
+from tests.helpers.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from orchestrator import TaskHandle
+    from orchestrator.views.providers import ProviderView
+    from tests.faultkit.servers import RedisServer
+    from tests.helpers.local_team import LocalTeam
+
+GPT = "model:gpt"
+
+
+@dataclass
+class Service:
+    """A provider that answers what a test plans, and notes which pool made each request, and when."""
+
+    answers: deque[Exception | None] = field(default_factory=deque)
+    requests: list[tuple[str, float]] = field(default_factory=list)
+    running: int = 0
+    most: int = 0
+
+    async def request(self, pool: str) -> str:
+        """Answer."""
+        self.requests.append((pool, anyio.current_time()))
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await anyio.sleep(0.005)
+            if self.answers and (answer := self.answers.popleft()):
+                raise answer
+        finally:
+            self.running -= 1
+        return pool
+
+
+def writer(service: Service, pool: str, *, limits: tuple[str, ...] = (GPT,)) -> Agent:
+    """An agent that calls the provider once."""
+    agent = Agent("writer", limits=limits, concurrency=4)
+
+    @agent.skill(max_attempts=1)
+    async def write(ctx: TaskContext) -> str:
+        async with ctx.provider(GPT, tokens=10):
+            answer = await service.request(pool)
+        assert ctx.attempt == 1
+        return answer
+
+    return agent
+
+
+@asynccontextmanager
+async def two_pools(server: RedisServer, prefix: str, **limit: Any) -> AsyncIterator[dict[str, LocalTeam]]:
+    """Teams of two pools whose settings share the provider."""
+    shared = {GPT: {"shared": True, **(limit or {"at_once": 50})}}
+    settings = {pool: local_settings(server.url, prefix, pool=pool, limits=shared) for pool in ("east", "west")}
+    async with run_local_team(settings["east"]) as east, run_local_team(settings["west"]) as west:
+        yield {"east": east, "west": west}
+
+
+async def provider_of(team: LocalTeam) -> ProviderView:
+    """The provider as `orc limits list` shows it."""
+    (limit,) = [one for one in (await list_limits(team.services)).limits if one.limit == GPT]
+    assert limit.provider is not None
+    return limit.provider
+
+
+async def state_becomes(team: LocalTeam, cause: Cause, handle: TaskHandle[Any]) -> None:
+    """Wait until a task waits for this cause."""
+
+    async def waits() -> bool:
+        return (await handle.status()).detail.cause is cause
+
+    await wait_for(waits, f"cause {cause} in {team.settings.pool}", TIMEOUT_S)
+
+
+async def submit(team: LocalTeam, number: int) -> list[TaskHandle[Any]]:
+    """Submit tasks."""
+    return [await team.orc.submit("write") for _ in range(number)]
+
+
+async def test_a_pause_told_in_one_pool_holds_both_back(redis_server: RedisServer, prefix: str) -> None:
+    """No call of the other pool begins inside it, its tasks wait in the queue, and `why` names the pool that was told."""
+    service = Service(deque([Throttled(1.5, "429")]))
+    async with two_pools(redis_server, prefix) as pools:
+        for name, team in pools.items():
+            await team.work(writer(service, name))
+        (first,) = await submit(pools["east"], 1)
+        await state_becomes(pools["east"], Cause.SNOOZED, first)
+        others = await submit(pools["west"], 6)
+        await state_becomes(pools["west"], Cause.PROVIDER, others[-1])
+        why = (await others[-1].status()).detail
+        assert why.actor is not None
+        assert why.actor.startswith("pool east, agent writer, task ")
+        assert {await handle.result(TIMEOUT_S) for handle in others} == {"west"}
+        assert await first.result(TIMEOUT_S) == "east"
+        (told, *after) = [at for _, at in service.requests]
+        assert len(after) == 7
+        assert min(after) >= told + 1.5
+
+
+async def test_clear_reaches_both_pools(redis_server: RedisServer, prefix: str) -> None:
+    """`orc limits clear` in one pool ends the state in the scope, and tasks of the other pool start again."""
+    service = Service(deque([QuotaExhausted()]))
+    async with two_pools(redis_server, prefix) as pools:
+        for name, team in pools.items():
+            await team.work(writer(service, name))
+        handles = await submit(pools["east"], 1)
+        await state_becomes(pools["east"], Cause.SNOOZED, handles[0])
+        handles += await submit(pools["west"], 1)
+        await state_becomes(pools["west"], Cause.PROVIDER, handles[1])
+        assert [(await provider_of(team)).state for team in pools.values()] == ["quota", "quota"]
+        await pools["west"].orc.admin.clear_limit(GPT, reason="paid")
+        assert [await handle.result(TIMEOUT_S) for handle in handles] == ["east", "west"]
+        assert [(await provider_of(team)).state for team in pools.values()] == ["open", "open"]
+
+
+async def test_calls_at_once_of_both_pools(redis_server: RedisServer, prefix: str) -> None:
+    """No more calls run at a time in both pools together; the list shows those of both."""
+    service = Service()
+    async with two_pools(redis_server, prefix, at_once=3, requests="1k/s") as pools:
+        for name, team in pools.items():
+            await team.work(writer(service, name))
+        handles = [handle for team in pools.values() for handle in await submit(team, 12)]
+        assert [await handle.result(TIMEOUT_S) for handle in handles] == ["east"] * 12 + ["west"] * 12
+        assert service.most == 3
+        found = await provider_of(pools["east"])
+        assert found.shared
+        assert {usage.unit: usage.used for usage in found.usage}["at_once"] == 0
+        keys = pools["east"].services.keys
+        store = pools["east"].services.store
+        assert await store.execute("EXISTS", keys.provider_usage(GPT), keys.provider_leases(GPT)) == 0
+        assert await store.execute("EXISTS", scope_of(keys, GPT).provider_usage(GPT)) == 1
