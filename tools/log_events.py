@@ -697,8 +697,17 @@ SECTIONS: Final = (
                 "provider_blocked",
                 "warning",
                 ("provider", "reason", "state", "task", "until_ms"),
-                "A provider told to wait, has no quota, or failed several times in a row. No worker of the pool calls "
-                "it until then. `orc limits list` shows it, and `orc limits clear` ends it early.",
+                "A provider told to wait, has no quota, or failed several times in a row. No worker of the pool, or of "
+                "the pools that share it, calls it until then. `orc limits list` shows it, and `orc limits clear` ends "
+                "it early.",
+            ),
+            LogEvent(
+                "provider_states_not_copied",
+                "warning",
+                ("error", "provider"),
+                "What keeps calls from a provider that pools share could not be copied into the pool. Its tasks may "
+                "start meanwhile, and meet the provider blocked. It is tried again. Check that Redis is reachable: "
+                "`orc doctor`.",
             ),
             LogEvent(
                 "provider_not_blocked",
@@ -1179,6 +1188,20 @@ SECTIONS: Final = (
                 ("budget", "count"),
                 "Attempts that do not run held something of a budget, because Redis lost writes. It counts as spent, "
                 "or as free if its `--lost` says so. Compare the budget with the bill of the provider.",
+            ),
+            LogEvent(
+                "shared_provider_cleared",
+                "info",
+                ("provider",),
+                "The supervisor has ended what kept all pools from a provider that they share, because an operator "
+                "cleared it. No action.",
+            ),
+            LogEvent(
+                "provider_states_refused",
+                "error",
+                ("error", "provider"),
+                "Redis refused to copy what keeps calls from a provider that pools share, because a key has another "
+                "type. Run `orc doctor` and `orc keys check`.",
             ),
             LogEvent(
                 "budget_freed_tasks",

@@ -4,6 +4,7 @@
 -- that pools share, the scope of its limit has this hash, and each pool a copy (protocol rule 41).
 --@include time: integer
 --@include key: has_type
+--@include notify: notify_supervisor
 
 -- Longest life of a state that has an end, ms.
 local longest_block_ms = 2678400000
@@ -87,6 +88,7 @@ local function clear_blocked(pool, name, now_ms)
   if has_type({}, list_key, 'hash') and is_shared(redis.call('HGET', list_key, name)) then
     redis.call('HSET', blocked_key, 'cleared', integer(now_ms))
     redis.call('PEXPIRE', blocked_key, integer(cleared_kept_ms))
+    notify_supervisor(pool, 'providers')
   end
   local usage_key = pool .. ':provider:usage:' .. name
   if has_type({}, usage_key, 'hash') then redis.call('HDEL', usage_key, 'fails', 'trips') end

@@ -38,7 +38,10 @@ for i = 1, #states do
   end
 end
 if cleared ~= '' and present.cleared == cleared then gone[#gone + 1] = 'cleared' end
-if not listed then list_provider(pool, name, shown) end
+if not listed then
+  list_provider(pool, name, shown)
+  notify_supervisor(pool, 'providers')
+end
 if #set == 0 and #gone == 0 then return listed and 'same' or 'changed' end
 
 if #set > 0 then redis.call('HSET', blocked_key, unpack(set)) end

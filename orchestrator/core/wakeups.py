@@ -13,6 +13,8 @@ SCHEDULES: Final = "schedules"
 """What `lua/includes/schedule.lua` notifies when another schedule comes first."""
 BUDGETS: Final = "budgets"
 """What scripts notify when a budget may have room for tasks that wait for it."""
+PROVIDERS: Final = "providers"
+"""What scripts notify when a provider that pools share is listed, or cleared by an operator."""
 REGISTRY: Final = "agents"
 """What scripts notify when a command or a limit has changed what any agent may take."""
 

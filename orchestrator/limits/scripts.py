@@ -11,6 +11,8 @@ from orchestrator.store.calls import Arguments, Call, pack_rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import msgspec
+
     from orchestrator.limits.providers import ProviderLimit
     from orchestrator.store.keys import PoolKeys, ProviderKeys, ScopeKeys
 
@@ -199,7 +201,7 @@ def follow(
     keys: PoolKeys,
     *,
     name: str,
-    states: Sequence[tuple[str, bytes]],
+    states: Sequence[tuple[str, msgspec.Raw]],
     shown: str = "",
     cleared: bytes = b"",
     now_us: str = "",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.limits import scripts
 from orchestrator.limits.providers import STATES
+from orchestrator.store.calls import opaque
 from orchestrator.store.keys import PoolKeys, ScopeKeys
 
 if TYPE_CHECKING:
@@ -53,6 +54,6 @@ async def copy_states(
         StoreError: Redis did not answer, or a key has another type.
     """
     found = await store.execute("HMGET", scope_of(keys, name).blocked(name), *COPIED)
-    states = [(field, value) for field, value in zip(COPIED, found, strict=True) if value is not None]
+    states = [(field, opaque(value)) for field, value in zip(COPIED, found, strict=True) if value is not None]
     call = scripts.follow(keys, name=name, states=states, shown=shown, cleared=cleared)
     return await store.call(call, retry_for_s=retry_for_s)

@@ -196,7 +196,8 @@ async def supervise(
 
     async def work() -> None:
         assign_wakeup, promote_wakeup, schedule_wakeup, repair_requested = Wakeup(), Wakeup(), Wakeup(), Wakeup()
-        assign_refused, agents_changed, budgets_changed = Wakeup(), Wakeup(), Wakeup()
+        assign_refused, agents_changed = Wakeup(), Wakeup()
+        budgets_changed, providers_changed = Wakeup(), Wakeup()
         assigner = Assigner(services, assign_wakeup, repair_requested=assign_refused)
         doorbell = Doorbell(
             services,
@@ -205,6 +206,7 @@ async def supervise(
             scheduler=schedule_wakeup,
             registrations=agents_changed,
             budgets=budgets_changed,
+            providers=providers_changed,
             calls=assigner,
         )
         keys_lost = Wakeup()
@@ -218,7 +220,7 @@ async def supervise(
             "registry_cleanup": RegistryCleanup(services).run,
             "registration_check": RegistrationCheck(services, agents_changed).run,
             "budget_keeper": BudgetKeeper(services, budgets_changed).run,
-            "provider_keeper": ProviderKeeper(services).run,
+            "provider_keeper": ProviderKeeper(services, providers_changed).run,
             "event_trimmer": EventTrimmer(services).run,
             "older_workers": OlderWorkers(services).run,
             "recoverer": Recoverer(services, repair_requested=repair_requested).run,

@@ -18,7 +18,7 @@ from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
 from orchestrator.core.queue_name import QueueName
 from orchestrator.core.reading import read_text
-from orchestrator.core.wakeups import BUDGETS, EVERYTHING, REGISTRY, SCHEDULES, changed_queue
+from orchestrator.core.wakeups import BUDGETS, EVERYTHING, PROVIDERS, REGISTRY, SCHEDULES, changed_queue
 from orchestrator.tasks.assigning import AGENTS_AT_ONCE, read_then_assign
 from orchestrator.tasks.model import Assigned
 
@@ -45,7 +45,7 @@ def is_beyond(entry_id: str) -> bool:
 
 
 class Doorbell:
-    """Notifies assigner, promoter, scheduler, keeper of budgets and check of registrations of what concerns them.
+    """Notifies assigner, promoter, scheduler, keepers of budgets and providers, and check of registrations of what concerns them.
 
     Args:
         calls: takes the replies of calls that assign tasks.
@@ -60,10 +60,11 @@ class Doorbell:
         scheduler: Wakeup,
         registrations: Wakeup,
         budgets: Wakeup,
+        providers: Wakeup,
         calls: Assigner,
     ) -> None:
         self._services, self._assigner, self._promoter = services, assigner, promoter
-        self._wakeups = {"scheduled": promoter, SCHEDULES: scheduler, BUDGETS: budgets}
+        self._wakeups = {"scheduled": promoter, SCHEDULES: scheduler, BUDGETS: budgets, PROVIDERS: providers}
         self._scheduler, self._registrations, self._calls = scheduler, registrations, calls
         self._last_names: set[str] = set()
         self._ahead: tuple[str, ...] = ()

@@ -21,6 +21,7 @@ from orchestrator.limits.shared import CLEARED, COPIED, copy_states, differs, sc
 
 if TYPE_CHECKING:
     from orchestrator.core.turns import LoopTurn
+    from orchestrator.core.wakeups import Wakeup
     from orchestrator.services import Services
 
 LOOK_S: Final = 0.5
@@ -35,10 +36,11 @@ class ProviderKeeper:
 
     Args:
         services: of the pool.
+        wakeup: told when a shared provider is listed or cleared.
     """
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, services: Services, wakeup: Wakeup) -> None:
+        self._services, self._wakeup = services, wakeup
         self._pauses = Pauses()
 
     async def run(self) -> None:
@@ -53,8 +55,8 @@ class ProviderKeeper:
                     self._pauses.reset()
                 except StoreError as failure:
                     _log.failure("provider_states_not_copied", error=failure)
-                    wait_s = self._pauses.next_s(failure)
-                await anyio.sleep(wait_s)
+                    await anyio.sleep(self._pauses.next_s(failure))
+                await self._wakeup.wait(wait_s)
 
     async def _compare_all(self, turn: LoopTurn) -> bool:
         """Bring the copies in line; return whether the pool shares a provider."""
