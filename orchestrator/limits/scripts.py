@@ -147,7 +147,9 @@ def settle(
     return Call("limits/settle", args, lambda reply: CallSettled(read_word(SettleStatus, reply[0]), reply[1]))
 
 
-def renew(keys: ProviderKeys, *, name: str, calls: Sequence[tuple[str, int]], lease_ms: int, now_us: str = "") -> Call[int]:
+def renew(
+    keys: ProviderKeys, *, name: str, calls: Sequence[tuple[str, int]], lease_ms: int, now_us: str = ""
+) -> Call[int]:
     """Extend the leases of up to 500 calls of a provider, each with its `at_once`; return how many have one then."""
     args: Arguments = {
         "pool": keys.root,

@@ -45,7 +45,7 @@ def is_beyond(entry_id: str) -> bool:
 
 
 class Doorbell:
-    """Notifies assigner, promoter, scheduler, keepers of budgets and providers, and check of registrations of what concerns them.
+    """Notifies assigner, promoter, scheduler, check of registrations, and keepers of budgets and providers.
 
     Args:
         calls: takes the replies of calls that assign tasks.

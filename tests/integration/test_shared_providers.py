@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import pytest
 
 from orchestrator import Agent, Cause, QuotaExhausted, TaskContext, Throttled
 from orchestrator.limits.shared import scope_of
@@ -95,7 +94,7 @@ async def submit(team: LocalTeam, number: int) -> list[TaskHandle[Any]]:
 
 
 async def test_a_pause_told_in_one_pool_holds_both_back(redis_server: RedisServer, prefix: str) -> None:
-    """No call of the other pool begins inside it, its tasks wait in the queue, and `why` names the pool that was told."""
+    """No call of the other pool begins inside it, its tasks wait in the queue, and `why` names who was told."""
     service = Service(deque([Throttled(1.5, "429")]))
     async with two_pools(redis_server, prefix) as pools:
         for name, team in pools.items():

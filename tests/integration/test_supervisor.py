@@ -312,6 +312,7 @@ def _doorbell(team: LocalTeam, wakeup: Wakeup) -> tuple[Doorbell, Assigner]:
         scheduler=Wakeup(),
         registrations=Wakeup(),
         budgets=Wakeup(),
+        providers=Wakeup(),
         calls=assigner,
     ), assigner
 
