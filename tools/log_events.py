@@ -1197,7 +1197,14 @@ SECTIONS: Final = (
                 "cleared it. No action.",
             ),
             LogEvent(
-                "provider_states_refused",
+                "provider_sweep_failed",
+                "warning",
+                ("error",),
+                "The supervisor could not look at what keeps calls from providers that pools share. It tries again. "
+                "Check that Redis is reachable: `orc doctor`.",
+            ),
+            LogEvent(
+                "provider_sweep_refused",
                 "error",
                 ("error", "provider"),
                 "Redis refused to copy what keeps calls from a provider that pools share, because a key has another "

@@ -668,8 +668,8 @@ class ProviderSettings(_Section):
     )
     shared: bool = Field(
         default=False,
-        description="Whether all pools of the prefix share `requests`, `tokens`, `at_once` and what the provider tells; "
-        "`starts` is that of each pool.",
+        description="Whether all pools of the prefix share `requests`, `tokens` and `at_once`, and what the provider "
+        "tells; `starts` is that of each pool.",
     )
 
     @model_validator(mode="after")

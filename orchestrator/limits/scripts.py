@@ -97,7 +97,7 @@ def take(
         "call": call,
         "tokens": tokens,
         "definition": pack_rows([definition.row]),
-        "shared": read_whole(definition.shared),
+        "shared": "1" if definition.shared else "",
         "lease_ms": lease_ms,
         "by": by,
         "now_arg": now_us,
@@ -141,7 +141,7 @@ def settle(
         "tokens_us": tokens_us,
         "outcome": outcome,
         "told": told,
-        "shared": read_whole(shared),
+        "shared": "1" if shared else "",
         "now_arg": now_us,
     }
     return Call("limits/settle", args, lambda reply: CallSettled(read_word(SettleStatus, reply[0]), reply[1]))

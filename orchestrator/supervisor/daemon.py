@@ -41,8 +41,8 @@ from orchestrator.supervisor.older_workers import OlderWorkers
 from orchestrator.supervisor.payload_sweeper import PayloadSweeper
 from orchestrator.supervisor.pool_runner import PoolRunner
 from orchestrator.supervisor.promoter import Promoter
-from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.provider_keeper import ProviderKeeper
+from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.recoverer import Recoverer
 from orchestrator.supervisor.registration_check import RegistrationCheck
 from orchestrator.supervisor.registry_cleanup import RegistryCleanup

@@ -20,9 +20,12 @@ from orchestrator.limits.providers import read_named_limit
 from orchestrator.limits.shared import CLEARED, COPIED, copy_states, differs, scope_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from orchestrator.core.turns import LoopTurn
     from orchestrator.core.wakeups import Wakeup
     from orchestrator.services import Services
+    from orchestrator.store.calls import Argument
 
 LOOK_S: Final = 0.5
 """Time between two looks at the scopes, while the pool has providers that it shares."""
@@ -54,7 +57,7 @@ class ProviderKeeper:
                         wait_s = min(wait_s, LOOK_S)
                     self._pauses.reset()
                 except StoreError as failure:
-                    _log.failure("provider_states_not_copied", error=failure)
+                    _log.failure("provider_sweep_failed", error=failure)
                     await anyio.sleep(self._pauses.next_s(failure))
                 await self._wakeup.wait(wait_s)
 
@@ -74,7 +77,7 @@ class ProviderKeeper:
 
     async def _compare(self, names: list[str]) -> None:
         store, keys = self._services.store, self._services.keys
-        asked = [("HMGET", scope_of(keys, name).blocked(name), *COPIED) for name in names]
+        asked: list[Sequence[Argument]] = [("HMGET", scope_of(keys, name).blocked(name), *COPIED) for name in names]
         asked += [("HMGET", keys.blocked(name), *COPIED, CLEARED) for name in names]
         replies = await store.pipeline(asked)
         for name, scope, pool in zip(names, replies, replies[len(names) :], strict=False):
@@ -90,4 +93,4 @@ class ProviderKeeper:
                     await copy_states(store, keys, name, cleared=cleared or b"")
             except ServerRefused as refusal:
                 # A damaged key of one provider must not keep the others from being looked at.
-                _log.error("provider_states_refused", provider=name, error=str(refusal))
+                _log.error("provider_sweep_refused", provider=name, error=str(refusal))

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.store.calls import Argument
-    from orchestrator.store.keys import PoolKeys
+    from orchestrator.store.keys import PoolKeys, ProviderKeys
 
-NAMES: Final = ("advance", "remaining", "records")
+NAMES: Final = ("advance", "advance_providers", "remaining", "records")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,11 @@ def advance(keys: PoolKeys, *, by_ms: int) -> list[Argument]:
     return _command("advance", keys, by_ms)
 
 
+def advance_providers(keys: ProviderKeys, *, names: Sequence[str], by_ms: int) -> list[Argument]:
+    """Return the command that advances time for providers of a pool, or for one that pools share, by its scope."""
+    return _command("advance_providers", keys, pack_rows([(name,) for name in names]), by_ms)
+
+
 def remaining(keys: PoolKeys) -> list[Argument]:
     """Return the command that counts the remaining work; `parse_remaining` reads its reply."""
     return _command("remaining", keys)
@@ -68,7 +73,7 @@ def script_file(name: str) -> ScriptFile:
     return load_script(root, name)
 
 
-def _command(name: str, keys: PoolKeys, *args: Argument) -> list[Argument]:
+def _command(name: str, keys: ProviderKeys, *args: Argument) -> list[Argument]:
     script = script_file(name)
     assert len(args) == len(script.args), f"{name} takes {[binding.name for binding in script.args]}"
     return ["EVAL", script.text, 1, keys.root, *args]

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from orchestrator.client.client import Orchestrator
+from orchestrator.core.reading import read_text
 from orchestrator.core.settings_sources import load_settings
 from orchestrator.core.wakeups import Wakeup
+from orchestrator.limits.shared import scope_of
 from orchestrator.schedules.scheduler import Scheduler
 from orchestrator.services import Services, SyncStore, open_services, pool_keys, reach_server
 from orchestrator.supervisor.daemon import supervise
@@ -123,6 +125,12 @@ class TemporaryPool:
     async def advance(self, by_ms: int) -> None:
         """Advance time: tasks that are due by then are ready, expired, or submitted by their schedule, on return."""
         keys, store = self.services.keys, self.services.store
+        # Agents that call a provider need not have its limit.
+        known = await store.pipeline([("HKEYS", keys.limits), ("HKEYS", keys.providers)])
+        names = sorted({read_text(name) for reply in known for name in reply})
+        await store.execute(*scripts.advance_providers(keys, names=names, by_ms=by_ms))
+        for name in names:
+            await store.execute(*scripts.advance_providers(scope_of(keys, name), names=[name], by_ms=by_ms))
         await store.execute(*scripts.advance(keys, by_ms=by_ms))
         while (await store.call(task_scripts.promote(keys, limit=PROMOTE_LIMIT))).left:
             pass

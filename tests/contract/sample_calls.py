@@ -23,7 +23,7 @@ from orchestrator.locks.fenced_writer import CallerRow
 from orchestrator.memory.scripts import MemoryChange
 from orchestrator.memory.scripts import pack_limits as pack_memory_limits
 from orchestrator.store.calls import Call, opaque
-from orchestrator.store.keys import PoolKeys, ScopeKeys
+from orchestrator.store.keys import PoolKeys, ProviderKeys, ScopeKeys
 from orchestrator.tasks.model import Verdict, VerdictKind
 from orchestrator.tasks.scripts import SubmitRow, UnusualRow
 from orchestrator.workspace.scripts import ChangeCall, pack_limits
@@ -35,6 +35,7 @@ KEYS: Final = PoolKeys("a:b:c", "p")
 SCOPE: Final = ScopeKeys("a:b:c", "session", "s")
 _VALUES: Final[dict[Any, Any]] = {
     PoolKeys: KEYS,
+    ProviderKeys: KEYS,
     ScopeKeys: SCOPE,
     str: "7",
     int: 7,

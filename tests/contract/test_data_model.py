@@ -165,6 +165,7 @@ NOT_SAVED = {
     *[
         *(f"share:{part}" for part in ("wait:FLOW", "line:LINE", "taken:KEY", "rest:KEY", "flows", "keys", "queues")),
         *("providers", "provider:usage:NAME", "provider:leases:NAME", "provider:calls:NAME"),
+        *("provider:usage:N", "provider:leases:N", "provider:calls:N"),
         "window:MS",
         "ops",
         "ops:before",

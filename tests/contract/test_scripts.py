@@ -333,6 +333,7 @@ def test_workspace_suffixes() -> None:
     others = (
         *("exec", "lock", "fence", "usage", "window", "day", "state", "chat", "stm", "im", "ltm", "sim", "forget"),
         *("emb", "vec", "lsh", "agents", "type", "place", "of", "gone", "counts", "buf", "erased"),
+        *("blocked", "provider"),
     )
     known = {f":{_stem(kind.suffix)}" for kind in SCOPE_KEYS if not kind.suffix.startswith(others)}
     text = "\n".join(script.text for script in all_scripts().values() if script.name.startswith("workspace/"))

@@ -365,8 +365,14 @@ async def test_time_keeps_the_place_of_what_asks(make: Callable[..., Team]) -> N
         assert ran == ["answered"]
 
 
-@pytest.mark.parametrize("limits", [("gpt",), ()], ids=["declared", "undeclared"])
-async def test_a_provider_is_open_when_its_pause_has_passed(make: Callable[..., Team], limits: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("limits", "shared"),
+    [(("gpt",), False), ((), False), (("gpt",), True)],
+    ids=["declared", "undeclared", "shared"],
+)
+async def test_a_provider_is_open_when_its_pause_has_passed(
+    make: Callable[..., Team], limits: tuple[str, ...], *, shared: bool
+) -> None:
     """The pause that it told, and the requests in its window, move too."""
     agent, answers = Agent("writer", limits=limits), [Throttled(3600)]
 
@@ -377,7 +383,7 @@ async def test_a_provider_is_open_when_its_pause_has_passed(make: Callable[..., 
                 raise answers.pop()
         return ctx.attempt
 
-    async with make(agent, settings={"limits": {"gpt": {"requests": "1/d"}}}) as team:
+    async with make(agent, settings={"limits": {"gpt": {"requests": "1/d", "shared": shared}}}) as team:
         handle = await team.orc.submit("write")
         await team.drain()
         assert (await handle.status()).state is TaskState.SCHEDULED

@@ -393,6 +393,10 @@ def play_provider(pool: Pool) -> None:
     pool.sleep(15_000)
     assert take("e") == "taken"
     settle("e", "ok")
+    shown = f"{limit.text} shared"
+    state = ("throttled", opaque(b"%d 1 ed" % (pool.now_ms + 5)))
+    for states in ([state], []):
+        assert pool.call(limit_scripts.follow(keys, name="x", states=states, shown=shown))
 
 
 def play_repair(pool: Pool) -> None:

@@ -17,6 +17,7 @@ from orchestrator.core.errors import InvalidInput, ServerRefused
 from orchestrator.core.ids import check_name, decode_foreign, encode_foreign
 from orchestrator.core.settings import Settings, WorkspaceSettings
 from orchestrator.limits import scripts as limit_scripts
+from orchestrator.limits.providers import ProviderLimit
 from orchestrator.locks.fenced_writer import CallerRow
 from orchestrator.repair import scripts as repair_scripts
 from orchestrator.simulations import scripts as simulation_scripts
@@ -120,11 +121,22 @@ def use_boards(scope: OneScope) -> None:
 
 
 def use_limits(scope: OneScope) -> None:
-    """Fill two windows of one name."""
+    """Fill two windows of one name, and make calls of a provider that pools share."""
     for window_us in (1_000_000, 60_000_000):
         for op, status in (("a", "allowed"), ("a", "duplicate"), ("b", "refused")):
-            call = limit_scripts.check(scope.keys, op=op, most=1, window_us=window_us, cost=1, sums=True)
-            assert scope.call(call).status == status
+            checked = limit_scripts.check(scope.keys, op=op, most=1, window_us=window_us, cost=1, sums=True)
+            assert scope.call(checked).status == status
+    keys, name, limit = scope.keys, "x", ProviderLimit(9, 60_000_000, 900, 60_000_000, 3, shared=True)
+    for call in "ab":
+        taken = limit_scripts.take(keys, name=name, call=call, tokens=9, definition=limit, lease_ms=1000, by="ed")
+        assert scope.call(taken).status == "taken"
+    scope.call(limit_scripts.renew(keys, name=name, calls=[("a", 3)], lease_ms=1000))
+    outcome = limit_scripts.settle(keys, name=name, call="a", used=5, tokens_us=60_000_000, outcome="ok", shared=True)
+    assert scope.call(outcome).status == "settled"
+    scope.call(limit_scripts.block(keys, name=name, state="quota", told=b"ed"))
+    assert scope.call(limit_scripts.clear(keys, name=name))
+    on_pools = {script.name for script in all_scripts().values() if script.keys[0].name == "pool"}
+    scope.ran -= on_pools
 
 
 def use_subjects(scope: OneScope) -> None:

@@ -1,8 +1,7 @@
 #!lua
 -- Lets time pass for waiting tasks: moves stored times back. Moves due times, next fire times of schedules, deadlines of
--- questions and joins, `start_by`, scores in queues, starts inside rate-limit windows, the ends of what blocks providers, and what
--- counts in their windows. Does not move leases, lifetimes of keys,
--- and what a worker or a handler measures itself.
+-- questions and joins, `start_by`, scores in queues, and starts inside rate-limit windows; `advance_providers` moves the times of
+-- providers. Does not move leases, lifetimes of keys, and what a worker or a handler measures itself.
 -- returns: ok
 -- repeat: moves time again
 local pool  = KEYS[1]            -- key: root of the pool's slot
@@ -72,33 +71,6 @@ for i = 1, #limits do
     redis.call('ZADD', limit_key, '+inf', string.format('%.0f', returned - by_ms * 1000))
     redis.call('ZREM', limit_key, returned)
   end
-end
--- Agents that call a provider need not have its limit.
-local known = redis.call('HKEYS', pool .. ':providers')
-for i = 1, #limits do known[#known + 1] = limits[i] end
-local moved = {}
-for i = 1, #known do
-  local name = known[i]
-  local blocked_key, usage_key = pool .. ':blocked:' .. name, pool .. ':provider:usage:' .. name
-  local kinds = moved[name] and {} or {'throttled', 'quota', 'broken'}
-  for j = 1, #kinds do
-    local stored = redis.call('HGET', blocked_key, kinds[j])
-    local ends, told = string.match(stored or '', '^(%d+)( .*)$')
-    if ends and ends ~= '0' then
-      redis.call('HSET', blocked_key, kinds[j], string.format('%.0f', math.max(1, ends - by_ms)) .. told)
-    end
-  end
-  local fields = moved[name] and {} or redis.call('HKEYS', usage_key)
-  for j = 1, #fields do
-    local sums = string.find(fields[j], ':', 1, true) and redis.call('HGET', usage_key, fields[j]) or ''
-    for place = 9, #sums, 24 do
-      local first, last, sum = struct.unpack('>ddd', sums, place)
-      sums = string.sub(sums, 1, place - 1) .. struct.pack('>ddd', first - by_ms * 1000, last - by_ms * 1000, sum)
-        .. string.sub(sums, place + 24)
-    end
-    if sums ~= '' then redis.call('HSET', usage_key, fields[j], sums) end
-  end
-  moved[name] = true
 end
 local schedules = move(pool .. ':schedules', back_ms)
 for i = 1, #schedules do

@@ -42,7 +42,7 @@ class Provider:
     def __init__(self, pool: Pool, limit: ProviderLimit = LIMIT) -> None:
         self.pool, self.limit, self._calls = pool, limit, count(1)
 
-    def take(self, call: str | None = None, tokens: int = 0, **changed: int) -> CallReply:
+    def take(self, call: str | None = None, tokens: int = 0, **changed: Any) -> CallReply:
         """Begin a call."""
         call = call or f"c{next(self._calls)}"
         limit = replace(self.limit, **changed)

@@ -15,6 +15,7 @@ from tests.helpers.cases import each_case
 KEYS = PoolKeys("a:b:c", "p")
 COMMANDS = {
     "advance": scripts.advance(KEYS, by_ms=1),
+    "advance_providers": scripts.advance_providers(KEYS, names=["n"], by_ms=1),
     "remaining": scripts.remaining(KEYS),
     "records": scripts.records(KEYS, ids=["t"]),
 }
