@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Ends a call of a provider: returns the reserved tokens that it did not use, counts those that it used beyond, and frees its
 -- place. A failure counts towards the breaker, a success resets it.
--- status: settled | mended (this success ended `broken`) | gone (the call had ended, or its lease long ago; nothing changed)
+-- status: settled | reopened (this success ended `broken`) | gone (the call had ended, or its lease long ago; nothing changed)
 -- returns: status, then the end of the block in ms if this failure broke the provider, else 0
 -- repeat: returns gone
 local pool      = KEYS[1]            -- key: root of the pool's slot; of a shared provider, of the scope of its limit
@@ -35,7 +35,7 @@ if outcome == 'ok' then
   if tried then
     redis.call('HDEL', blocked_key, 'broken')
     if shared ~= '1' then notify_supervisor(pool, 'agents') end
-    return {'mended', 0}
+    return {'reopened', 0}
   end
   return {'settled', 0}
 end

@@ -109,7 +109,7 @@ class SettleStatus(StrEnum):
     """Reply to the end of a call of a provider."""
 
     SETTLED = "settled"
-    MENDED = "mended"
+    REOPENED = "reopened"
     GONE = "gone"
 
 

@@ -5,8 +5,10 @@ The scope decides about calls. The copy keeps tasks of agents that have the limi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from orchestrator.core.errors import StoreError
 from orchestrator.limits import scripts
 from orchestrator.limits.providers import STATES
 from orchestrator.store.calls import opaque
@@ -15,6 +17,8 @@ from orchestrator.store.keys import PoolKeys, ScopeKeys
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from orchestrator.store.calls import Argument
+    from orchestrator.store.keys import ProviderKeys
     from orchestrator.store.store import Store
 
 COPIED: Final = (*STATES, "trial")
@@ -23,9 +27,27 @@ CLEARED: Final = "cleared"
 """Field of the copy: an operator has cleared the provider, and its scope is not cleared yet."""
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Comparison of the copy that a pool has of a shared provider with its scope.
+
+    Attributes:
+        differs: whether the copy of the pool is not that of the scope.
+        cleared: the mark of a command to clear the provider that the scope has not followed; None: there is none.
+    """
+
+    differs: bool
+    cleared: bytes | None
+
+
 def scope_of(keys: PoolKeys, name: str) -> ScopeKeys:
     """Return the keys of the limit of a provider that all pools of the prefix share."""
     return ScopeKeys(keys.prefix, "limit", name)
+
+
+def keys_of(keys: PoolKeys, name: str, *, shared: bool) -> ProviderKeys:
+    """Return the keys that count the calls of a provider: those of the pool, or of the scope."""
+    return scope_of(keys, name) if shared else keys
 
 
 def differs(scope: Sequence[bytes | None], pool: Sequence[bytes | None]) -> bool:
@@ -35,6 +57,22 @@ def differs(scope: Sequence[bytes | None], pool: Sequence[bytes | None]) -> bool
     """
     awaits = scope[-1] is None and pool[-1] is not None and pool[-1].endswith(b" ")
     return scope[:-1] != pool[:-1] or (scope[-1] != pool[-1] and not awaits)
+
+
+async def compare(store: Store, keys: PoolKeys, names: Sequence[str]) -> list[Compared | StoreError]:
+    """Compare the copies of the pool with the scopes, in one round trip; a key of another type is an error.
+
+    Raises:
+        StoreError: Redis did not answer.
+    """
+    asked: list[Sequence[Argument]] = [("HMGET", scope_of(keys, name).blocked(name), *COPIED) for name in names]
+    asked += [("HMGET", keys.blocked(name), *COPIED, CLEARED) for name in names]
+    replies = await store.pipeline(asked)
+    found: list[Compared | StoreError] = []
+    for scope, pool in zip(replies[: len(names)], replies[len(names) :], strict=True):
+        failure = next((reply for reply in (scope, pool) if isinstance(reply, StoreError)), None)
+        found.append(failure or Compared(differs(scope, pool[:-1]), pool[-1]))
+    return found
 
 
 async def copy_states(

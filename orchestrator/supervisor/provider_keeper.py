@@ -17,15 +17,12 @@ from orchestrator.core.log import get_logger
 from orchestrator.core.reading import read_readable, read_text
 from orchestrator.limits import scripts
 from orchestrator.limits.providers import read_named_limit
-from orchestrator.limits.shared import CLEARED, COPIED, copy_states, differs, scope_of
+from orchestrator.limits.shared import compare, copy_states, scope_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from orchestrator.core.turns import LoopTurn
     from orchestrator.core.wakeups import Wakeup
     from orchestrator.services import Services
-    from orchestrator.store.calls import Argument
 
 LOOK_S: Final = 0.5
 """Time between two looks at the scopes, while the pool has providers that it shares."""
@@ -77,20 +74,15 @@ class ProviderKeeper:
 
     async def _compare(self, names: list[str]) -> None:
         store, keys = self._services.store, self._services.keys
-        asked: list[Sequence[Argument]] = [("HMGET", scope_of(keys, name).blocked(name), *COPIED) for name in names]
-        asked += [("HMGET", keys.blocked(name), *COPIED, CLEARED) for name in names]
-        replies = await store.pipeline(asked)
-        for name, scope, pool in zip(names, replies, replies[len(names) :], strict=False):
+        for name, found in zip(names, await compare(store, keys, names), strict=True):
             try:
-                for reply in (scope, pool):
-                    if isinstance(reply, StoreError):
-                        raise reply
-                cleared = pool[-1]
-                if cleared is not None:
+                if isinstance(found, StoreError):
+                    raise found
+                if found.cleared is not None:
                     await store.call(scripts.clear(scope_of(keys, name), name=name))
                     _log.info("shared_provider_cleared", provider=name)
-                if cleared is not None or differs(scope, pool[:-1]):
-                    await copy_states(store, keys, name, cleared=cleared or b"")
+                if found.cleared is not None or found.differs:
+                    await copy_states(store, keys, name, cleared=found.cleared or b"")
             except ServerRefused as refusal:
                 # A damaged key of one provider must not keep the others from being looked at.
                 _log.error("provider_sweep_refused", provider=name, error=str(refusal))

@@ -12,13 +12,12 @@ from orchestrator.core.ids import new_token
 from orchestrator.core.log import get_logger
 from orchestrator.limits import scripts
 from orchestrator.limits.providers import ProviderLimit, pack_told
-from orchestrator.limits.shared import copy_states, scope_of
+from orchestrator.limits.shared import copy_states, keys_of
 from orchestrator.workers.agent import Agent
 
 if TYPE_CHECKING:
     from orchestrator.limits.scripts import BlockReply, CallReply
     from orchestrator.services import Services
-    from orchestrator.store.keys import ProviderKeys
     from orchestrator.workers.provider_answers import Told
     from orchestrator.workers.runtime.attempt import Attempt
 
@@ -56,10 +55,6 @@ class ProviderCalls:
     def of(self, attempt: Attempt) -> AttemptProviders:
         """Return the gate of one attempt."""
         return AttemptProviders(self, attempt)
-
-    def keys_of(self, name: str, *, shared: bool) -> ProviderKeys:
-        """Return the keys of a provider: those of the pool, or of the scope that pools share."""
-        return scope_of(self.services.keys, name) if shared else self.services.keys
 
     def add(self, name: str, call: str, limit: ProviderLimit) -> None:
         """Renew the lease of a call from now on."""
@@ -101,7 +96,7 @@ class ProviderCalls:
     async def _renew(self, name: str, calls: list[tuple[str, int]], *, shared: bool) -> None:
         for at in range(0, len(calls), RENEWED_AT_ONCE):
             some = calls[at : at + RENEWED_AT_ONCE]
-            keys = self.keys_of(name, shared=shared)
+            keys = keys_of(self.services.keys, name, shared=shared)
             call = scripts.renew(keys, name=name, calls=some, lease_ms=self.lease_ms)
             try:
                 with anyio.fail_after(self.lease_ms / 1000 / RENEWALS):
@@ -174,7 +169,7 @@ class AttemptProviders:
             await self._calls.copy(name, limit, older_s=LISTED_S)
         taken = await store.call(
             scripts.take(
-                self._calls.keys_of(name, shared=limit.shared),
+                keys_of(self._services.keys, name, shared=limit.shared),
                 name=name,
                 call=call,
                 tokens=tokens,
@@ -198,7 +193,7 @@ class AttemptProviders:
         self._calls.remove(name, call, limit)
         settled = await self._services.store.call(
             scripts.settle(
-                self._calls.keys_of(name, shared=limit.shared),
+                keys_of(self._services.keys, name, shared=limit.shared),
                 name=name,
                 call=call,
                 used=used,
@@ -211,7 +206,7 @@ class AttemptProviders:
         )
         if settled.broken_ms:
             self._log_block(name, "broken", settled.broken_ms, reason)
-        if limit.shared and (settled.broken_ms or settled.status is scripts.SettleStatus.MENDED):
+        if limit.shared and (settled.broken_ms or settled.status is scripts.SettleStatus.REOPENED):
             await self._calls.copy(name, limit)
 
     async def block(self, name: str, told: Told) -> BlockReply:
@@ -219,7 +214,7 @@ class AttemptProviders:
         entry = self._services.settings.limits.get(name)
         limit = ProviderLimit() if entry is None else ProviderLimit.of(entry)
         call = scripts.block(
-            self._calls.keys_of(name, shared=limit.shared),
+            keys_of(self._services.keys, name, shared=limit.shared),
             name=name,
             state=told.state,
             told=pack_told(self._who(shared=limit.shared), told.reason),

@@ -384,7 +384,7 @@ class TestBreaker:
             assert provider.take("other").what == "broken"
         pool.sleep(300_000)
         assert provider.take("trial") == TAKEN
-        assert provider.settle("trial").status is SettleStatus.MENDED
+        assert provider.settle("trial").status is SettleStatus.REOPENED
         assert [provider.take() for _ in range(3)] == [TAKEN] * 3
         assert self.fail(provider, 5)[-1] == pool.now_ms + 15_000
 

@@ -191,7 +191,7 @@ class TestWindows:
         pool.sleep(15_000)
         assert shared.take("q").status is CallStatus.TAKEN
         assert {shared.take(name).what for name in POOLS} == {"trying"}
-        assert shared.settle("q6").status is SettleStatus.MENDED
+        assert shared.settle("q6").status is SettleStatus.REOPENED
         assert shared.take("r").status is CallStatus.TAKEN
 
     def test_nothing_is_written_but_calls(self, shared: Shared) -> None:
