@@ -56,3 +56,26 @@ async def test_a_dead_worker_frees_its_places(redis_server: RedisServer, prefix:
         assert direct.zcount(keys.provider_leases(PROVIDER), time.time() * 1e6, "+inf") == 0
         assert direct.hlen(keys.provider_calls(PROVIDER)) <= 2
         assert find_violations(direct, keys) == []
+
+
+async def test_a_dead_worker_frees_places_for_another_pool(
+    redis_server: RedisServer, prefix: str, attempt_log: AttemptLog
+) -> None:
+    """After `kill -9` inside two calls, a call of another pool that shares the provider gets a place."""
+    east = make_settings(redis_server.url, prefix, leader_lease_s=1.0, sweep_s=0.5)
+    west = east.model_copy(update={"pool": "west"})
+    env = {"ORC_LIMITS": json.dumps({PROVIDER: {"at_once": 2, "shared": True}})}
+    with ExitStack() as stack:
+        for settings in (east, west):
+            stack.enter_context(subprocesses.supervisor(settings))
+            stack.enter_context(subprocesses.host(settings, attempt_log, processes=1, agents=AGENT, env=env))
+        async with Orchestrator(settings=east) as orc, Orchestrator(settings=west) as other:
+            held = [await orc.submit("call", {"for_s": 600.0}) for _ in range(2)]
+            await wait_for(lambda: len(attempt_log.notes("called")) == 2, "two calls", WAIT_S)
+            began_s = time.monotonic()
+            refused = await other.submit("call")
+            await wait_for(lambda: time.monotonic() > began_s + 2, "more than a lease", WAIT_S)
+            assert attempt_log.notes("called", task=refused.id) == []
+            os.kill(attempt_log.notes("called")[0].pid, signal.SIGKILL)
+            for handle in (*held, refused):
+                assert await handle.result(WAIT_S) in {1, 2}

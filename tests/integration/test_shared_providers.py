@@ -8,10 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import pytest
 
-from orchestrator import Agent, Cause, QuotaExhausted, TaskContext, Throttled
-from orchestrator.limits.shared import scope_of
+from orchestrator import Agent, Cause, ProviderFailed, QuotaExhausted, TaskContext, TaskFailed, Throttled
+from orchestrator.limits import scripts
+from orchestrator.limits.providers import ProviderLimit
+from orchestrator.limits.shared import copy_states, scope_of
 from orchestrator.views.limits import list_limits
+from tests.helpers.http_provider import HttpProvider
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
 from tests.helpers.waiting import wait_for
 
@@ -113,6 +117,32 @@ async def test_a_pause_told_in_one_pool_holds_both_back(redis_server: RedisServe
         assert min(after) >= told + 1.5
 
 
+@pytest.mark.parametrize("tasks", [20, pytest.param(120, marks=pytest.mark.slow)])
+async def test_two_pools_and_a_server(redis_server: RedisServer, prefix: str, tasks: int) -> None:
+    """A server that answers 429 to one pool gets no request of any before its time, then nearly all that it allows."""
+    async with HttpProvider() as server, two_pools(redis_server, prefix, requests="20/s", at_once=20) as pools:
+        for _ in range(2):
+            for team in pools.values():
+                agent = Agent("writer", limits=[GPT], concurrency=5)
+
+                @agent.skill(max_attempts=1)
+                async def write(ctx: TaskContext) -> int:
+                    async with ctx.provider(GPT, tokens=10):
+                        await server.request()
+                    return ctx.attempt
+
+                await team.work(agent)
+        server.throttle(1)
+        handles = [handle for team in pools.values() for handle in await submit(team, tasks)]
+        assert {await handle.result(60) for handle in handles} == {1}
+        assert server.early == 0
+        begun = server.accepted
+        assert len(begun) == 2 * tasks
+        if tasks > 100:
+            # The window in which the last one lies has passed for all but it.
+            assert 2 * tasks / (begun[-1] - begun[0] + 1) >= 0.9 * 20
+
+
 async def test_clear_reaches_both_pools(redis_server: RedisServer, prefix: str) -> None:
     """`orc limits clear` in one pool ends the state in the scope, and tasks of the other pool start again."""
     service = Service(deque([QuotaExhausted()]))
@@ -145,3 +175,39 @@ async def test_calls_at_once_of_both_pools(redis_server: RedisServer, prefix: st
         store = pools["east"].services.store
         assert await store.execute("EXISTS", keys.provider_usage(GPT), keys.provider_leases(GPT)) == 0
         assert await store.execute("EXISTS", scope_of(keys, GPT).provider_usage(GPT)) == 1
+
+
+async def test_a_provider_that_fails_in_both_pools(redis_server: RedisServer, prefix: str) -> None:
+    """Failures of both pools in a row break it for both, and the copy of each pool says so."""
+    service = Service(deque([ProviderFailed("503")] * 5))
+    async with two_pools(redis_server, prefix) as pools:
+        for name, team in pools.items():
+            await team.work(writer(service, name))
+        for name in ("east", "west", "east", "west", "east"):
+            (handle,) = await submit(pools[name], 1)
+            with pytest.raises(TaskFailed):
+                await handle.result(TIMEOUT_S)
+        (waiting,) = await submit(pools["west"], 1)
+        await state_becomes(pools["west"], Cause.PROVIDER, waiting)
+        assert [(await provider_of(team)).state for team in pools.values()] == ["broken", "broken"]
+        await waiting.cancel()
+
+
+async def test_a_damaged_copy_does_not_hold_up_others(
+    redis_server: RedisServer, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The supervisor logs a key of another type, and still copies the states of other providers."""
+    both = {name: {"shared": True, "at_once": 5} for name in ("a", "b")}
+    async with run_local_team(local_settings(redis_server.url, prefix, limits=both)) as team:
+        services, keys = team.services, team.services.keys
+        for name in both:
+            await copy_states(services.store, keys, name, shown=ProviderLimit(at_once=5, shared=True).text)
+        await services.store.execute("SET", keys.blocked("a"), "x", "EX", 100)
+        block = scripts.block(scope_of(keys, "b"), name="b", state="quota", told=b"east\n429")
+        await services.store.call(block)
+
+        async def copied() -> bool:
+            return bool(await services.store.execute("HEXISTS", keys.blocked("b"), "quota"))
+
+        await wait_for(copied, "the copy", TIMEOUT_S)
+        assert "provider_sweep_refused" in caplog.text
