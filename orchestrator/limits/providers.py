@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from orchestrator.core.ids import check_name
 from orchestrator.core.rates import parse_amount
 from orchestrator.core.reading import read_text, read_whole, reads_stored
 
@@ -70,9 +71,16 @@ def read_limit(stored: bytes) -> ProviderLimit:
 
 
 def read_named_limit(named: tuple[str, bytes]) -> tuple[str, ProviderLimit]:
-    """Decode a stored definition with its name."""
+    """Decode a stored definition with its name.
+
+    Raises:
+        DamagedData, InvalidInput: no program stores such a one.
+    """
     name, stored = named
-    return name, read_limit(stored)
+    limit = read_limit(stored)
+    if limit.shared:
+        check_name("limit", name)  # of which a scope is named
+    return name, limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ def environment(settings: Settings) -> dict[str, str]:
     return {
         **{name: address for name, address in addresses.items() if address is not None},
         "ORC_PREFIX": settings.prefix,
+        "ORC_POOL": settings.pool,
         "ORC_REDIS__URL": settings.redis.url.get_secret_value(),
         "ORC_WORKER__DRAIN_S": str(settings.worker.drain_s),
         "ORC_WORKER__HEARTBEAT_S": str(settings.worker.heartbeat_s),

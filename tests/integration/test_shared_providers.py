@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,10 +18,12 @@ from orchestrator.limits.shared import copy_states, scope_of
 from orchestrator.views.limits import list_limits
 from tests.helpers.http_provider import HttpProvider
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
+from tests.helpers.terminal import Terminal
 from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from orchestrator import TaskHandle
     from orchestrator.views.providers import ProviderView
@@ -97,6 +100,7 @@ async def submit(team: LocalTeam, number: int) -> list[TaskHandle[Any]]:
     return [await team.orc.submit("write") for _ in range(number)]
 
 
+@pytest.mark.every_server
 async def test_a_pause_told_in_one_pool_holds_both_back(redis_server: RedisServer, prefix: str) -> None:
     """No call of the other pool begins inside it, its tasks wait in the queue, and `why` names who was told."""
     service = Service(deque([Throttled(1.5, "429")]))
@@ -143,6 +147,7 @@ async def test_two_pools_and_a_server(redis_server: RedisServer, prefix: str, ta
             assert 2 * tasks / (begun[-1] - begun[0] + 1) >= 0.9 * 20
 
 
+@pytest.mark.every_server
 async def test_clear_reaches_both_pools(redis_server: RedisServer, prefix: str) -> None:
     """`orc limits clear` in one pool ends the state in the scope, and tasks of the other pool start again."""
     service = Service(deque([QuotaExhausted()]))
@@ -175,6 +180,29 @@ async def test_calls_at_once_of_both_pools(redis_server: RedisServer, prefix: st
         store = pools["east"].services.store
         assert await store.execute("EXISTS", keys.provider_usage(GPT), keys.provider_leases(GPT)) == 0
         assert await store.execute("EXISTS", scope_of(keys, GPT).provider_usage(GPT)) == 1
+
+
+async def test_the_list_says_whose_calls_it_counts(redis_server: RedisServer, prefix: str, tmp_path: Path) -> None:
+    """Of a provider that pools share, those of all pools; a name that no program stores is left out."""
+    service = Service()
+    async with two_pools(redis_server, prefix, requests="100/h") as pools:
+        for name, team in pools.items():
+            await team.work(writer(service, name))
+            for handle in await submit(team, 2):
+                await handle.result(TIMEOUT_S)
+        keys, store = pools["east"].services.keys, pools["east"].services.store
+        await store.execute("HSET", keys.providers, "a b", ProviderLimit(at_once=1, shared=True).text)
+        terminal = Terminal(tmp_path, ORC_REDIS__URL=redis_server.url, ORC_PREFIX=prefix, ORC_POOL="east")
+        listed = await anyio.to_thread.run_sync(terminal.orc, "limits", "list", "-o", "json")
+        (found,) = json.loads(listed.out)["items"]
+        assert (found["limit"], found["counts"], found["used"], found["left"]) == (
+            GPT,
+            "all pools",
+            {"requests": 4},
+            {"requests": 96},
+        )
+        table = await anyio.to_thread.run_sync(terminal.orc, "limits", "list")
+        assert "all pools" in table.out
 
 
 async def test_a_provider_that_fails_in_both_pools(redis_server: RedisServer, prefix: str) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
@@ -18,7 +19,7 @@ from orchestrator.core.errors import ConfigError
 from orchestrator.core.rates import ANY_STARTS, parse_rate
 from orchestrator.core.settings import ProviderSettings, RedisSettings, Settings, leaves, starts_of
 from orchestrator.core.settings_sources import LoadedSettings, load_settings, load_with_places
-from orchestrator.limits.providers import ProviderLimit
+from orchestrator.limits.providers import ProviderLimit, read_limit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -342,6 +343,12 @@ def test_limits_of_a_provider(load: Load) -> None:
     assert ProviderLimit.of(limits["bank"]) == ProviderLimit(tokens=2_000_000, tokens_us=86_400_000_000)
     assert (starts_of(limits["slow"]), starts_of(limits["bank"])) == (parse_rate("1/s"), ANY_STARTS)
     assert ProviderLimit.of("10/s") == ProviderLimit()
+    shared = ProviderLimit.of(ProviderSettings(at_once=2, shared=True))
+    assert shared == ProviderLimit(at_once=2, shared=True)
+    assert [read_limit(limit.text.encode()) for limit in (shared, replace(shared, shared=False))] == [
+        shared,
+        ProviderLimit(at_once=2),
+    ]
     for weaker, stronger in (('"1/s"', '{"at_once": 2}'), ("{at_once=3}", '"2/s"')):
         merged = load({"ORC_LIMITS": f'{{"gpt": {stronger}}}'}, file=f"[limits]\ngpt={weaker}").settings.limits["gpt"]
         assert merged == ("2/s" if stronger == '"2/s"' else ProviderSettings(at_once=2))
