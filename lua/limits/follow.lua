@@ -46,6 +46,6 @@ if #set == 0 and #gone == 0 then return listed and 'same' or 'changed' end
 
 if #set > 0 then redis.call('HSET', blocked_key, unpack(set)) end
 if #gone > 0 then redis.call('HDEL', blocked_key, unpack(gone)) end
-if wanted.throttled or wanted.quota or wanted.broken then keep_blocked(blocked_key, now_ms) end
+if #set > 0 or wanted.throttled or wanted.quota or wanted.broken then keep_blocked(blocked_key, now_ms) end
 notify_supervisor(pool, 'agents')
 return 'changed'

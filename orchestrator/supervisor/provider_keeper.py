@@ -42,6 +42,8 @@ class ProviderKeeper:
     def __init__(self, services: Services, wakeup: Wakeup) -> None:
         self._services, self._wakeup = services, wakeup
         self._pauses = Pauses()
+        self._refused: dict[str, str] = {}
+        """Last refusal by provider, which is logged once."""
 
     async def run(self) -> None:
         """Compare until cancelled."""
@@ -56,6 +58,7 @@ class ProviderKeeper:
                 except StoreError as failure:
                     _log.failure("provider_sweep_failed", error=failure)
                     await anyio.sleep(self._pauses.next_s(failure))
+                    wait_s = LOOK_S
                 await self._wakeup.wait(wait_s)
 
     async def _compare_all(self, turn: LoopTurn) -> bool:
@@ -74,6 +77,7 @@ class ProviderKeeper:
 
     async def _compare(self, names: list[str]) -> None:
         store, keys = self._services.store, self._services.keys
+        failure: StoreError | None = None
         for name, found in zip(names, await compare(store, keys, names), strict=True):
             try:
                 if isinstance(found, StoreError):
@@ -83,6 +87,14 @@ class ProviderKeeper:
                     _log.info("shared_provider_cleared", provider=name)
                 if found.cleared is not None or found.differs:
                     await copy_states(store, keys, name, cleared=found.cleared or b"")
+                self._refused.pop(name, None)
             except ServerRefused as refusal:
                 # A damaged key of one provider must not keep the others from being looked at.
-                _log.error("provider_sweep_refused", provider=name, error=str(refusal))
+                if self._refused.get(name) != str(refusal):
+                    _log.error("provider_sweep_refused", provider=name, error=str(refusal))
+                self._refused[name] = str(refusal)
+            except StoreError as unanswered:
+                # Of a cluster, the server of one scope may be down.
+                failure = unanswered
+        if failure is not None:
+            raise failure

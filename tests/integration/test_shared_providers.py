@@ -231,11 +231,13 @@ async def test_a_damaged_copy_does_not_hold_up_others(
         for name in both:
             await copy_states(services.store, keys, name, shown=ProviderLimit(at_once=5, shared=True).text)
         await services.store.execute("SET", keys.blocked("a"), "x", "EX", 100)
-        block = scripts.block(scope_of(keys, "b"), name="b", state="quota", told=b"east\n429")
-        await services.store.call(block)
+        for state in ("quota", "throttled"):
+            block = scripts.block(scope_of(keys, "b"), name="b", state=state, told=b"east\n429", for_ms=60_000)
+            await services.store.call(block)
 
-        async def copied() -> bool:
-            return bool(await services.store.execute("HEXISTS", keys.blocked("b"), "quota"))
+            async def copied(state: str = state) -> bool:
+                return bool(await services.store.execute("HEXISTS", keys.blocked("b"), state))
 
-        await wait_for(copied, "the copy", TIMEOUT_S)
-        assert "provider_sweep_refused" in caplog.text
+            await wait_for(copied, f"the copy of {state}", TIMEOUT_S)
+        refused = [record for record in caplog.records if "provider_sweep_refused" in record.getMessage()]
+        assert len(refused) == 1

@@ -263,6 +263,17 @@ class TestCopy:
         assert shared.copy()
         assert pool.assign().count == 10
 
+    def test_damaged_states(self, shared: Shared) -> None:
+        """Values that no program writes are copied, count for nothing, and do not stay for ever."""
+        scope, keys, execute = scope_of(shared.pool.keys, GPT), shared.pool.keys, shared.pool.execute
+        self.ready(shared.pool)
+        for fields in (("trial", "x"), ("trial", "x", "throttled", "soon", "quota", "9" * 40, "broken", "")):
+            execute("HSET", scope.blocked(GPT), *fields)
+            execute("PEXPIRE", scope.blocked(GPT), 100_000)
+            assert [shared.copy() for _ in range(2)] == [True, False]
+            assert execute("PTTL", keys.blocked(GPT)) > 0
+        assert shared.pool.assign().count == 10
+
     def test_the_list(self, shared: Shared) -> None:
         """The pool lists the provider and its limits, and says so once."""
         keys, execute = shared.pool.keys, shared.pool.execute
