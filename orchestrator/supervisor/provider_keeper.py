@@ -12,7 +12,6 @@ import anyio
 
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ServerRefused, StoreError
-from orchestrator.core.live_settings import sweep_s
 from orchestrator.core.log import get_logger
 from orchestrator.core.reading import read_readable, read_text
 from orchestrator.limits import scripts
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 0.5
 """Time between two looks at the scopes, while the pool has providers that it shares."""
+IDLE_S: Final = 30.0
+"""Time between two looks at the list of providers while there is none; a script notifies when one is listed."""
 BATCH: Final = 100
 """Providers that one pipeline looks at."""
 _log = get_logger(__name__)
@@ -47,19 +48,17 @@ class ProviderKeeper:
 
     async def run(self) -> None:
         """Compare until cancelled."""
-        with self._services.watch_loop("provider_keeper", waits_s=sweep_s) as turn:
+        with self._services.watch_loop("provider_keeper", waits_s=IDLE_S) as turn:
             while True:
                 turn.record()
-                wait_s = sweep_s(self._services.settings)
+                shares = True
                 try:
-                    if await self._compare_all(turn):
-                        wait_s = min(wait_s, LOOK_S)
+                    shares = await self._compare_all(turn)
                     self._pauses.reset()
                 except StoreError as failure:
                     _log.failure("provider_sweep_failed", error=failure)
                     await anyio.sleep(self._pauses.next_s(failure))
-                    wait_s = LOOK_S
-                await self._wakeup.wait(wait_s)
+                await self._wakeup.wait(LOOK_S if shares else IDLE_S)
 
     async def _compare_all(self, turn: LoopTurn) -> bool:
         """Bring the copies in line; return whether the pool shares a provider."""
