@@ -15,6 +15,7 @@ from orchestrator import Agent, Cause, ProviderFailed, QuotaExhausted, TaskConte
 from orchestrator.limits import scripts
 from orchestrator.limits.providers import ProviderLimit
 from orchestrator.limits.shared import copy_states, scope_of
+from orchestrator.supervisor import provider_keeper
 from orchestrator.views.limits import list_limits
 from tests.helpers.http_provider import HttpProvider
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
@@ -145,6 +146,24 @@ async def test_two_pools_and_a_server(redis_server: RedisServer, prefix: str, ta
         if tasks > 100:
             # The window in which the last one lies has passed for all but it.
             assert 2 * tasks / (begun[-1] - begun[0] + 1) >= 0.9 * 20
+
+
+async def test_workers_copy_what_their_calls_meet(
+    redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks of the other pool wait in the queue before its supervisor looks again."""
+    monkeypatch.setattr(provider_keeper, "LOOK_S", 60.0)
+    service = Service(deque([None, QuotaExhausted()]))
+    async with two_pools(redis_server, prefix) as pools:
+        for name, team in pools.items():
+            await team.work(writer(service, name))
+        # A worker also copies when it lists the provider, with its first call.
+        assert await (await submit(pools["west"], 1))[0].result(TIMEOUT_S) == "west"
+        handles = await submit(pools["east"], 1)
+        await state_becomes(pools["east"], Cause.SNOOZED, handles[0])
+        handles += await submit(pools["west"], 1)
+        for handle, team in zip(handles, pools.values(), strict=True):
+            await state_becomes(team, Cause.PROVIDER, handle)
 
 
 @pytest.mark.every_server

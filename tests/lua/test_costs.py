@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator.core.rates import ANY_STARTS, Rate
+from orchestrator.limits import scripts as limit_scripts
+from orchestrator.limits.providers import ProviderLimit
+from orchestrator.limits.shared import keys_of
 from orchestrator.tasks.model import Verdict, VerdictKind
 from tests.lua.pool import USUAL_TTL_S, Team, row
 
@@ -107,6 +110,25 @@ def test_commands_of_an_agent_with_a_limit(pool: Pool) -> None:
     none, rated, open_ = costs
     # Definition, pause, block and window; then definition, last start, start, trim and lifetime.
     assert (rated - none, open_ - none) == (9, 4)
+
+
+def test_commands_of_a_call_of_a_provider(pool: Pool) -> None:
+    """A call of a shared provider costs no more than one of the pool, which reads its list, too."""
+    for shared, expected in ((False, (16, 8)), (True, (15, 8))):
+        limit = ProviderLimit(100, 60_000_000, 9000, 60_000_000, 50, shared=shared)
+        keys, costs = keys_of(pool.keys, "gpt", shared=shared), []
+        for call in "ab":
+            begun = pool.commands()
+            taken = limit_scripts.take(keys, name="gpt", call=call, tokens=9, definition=limit, lease_ms=1000, by="ed")
+            assert pool.call(taken).status == "taken"
+            runs = pool.commands()
+            settled = limit_scripts.settle(
+                keys, name="gpt", call=call, used=5, tokens_us=60_000_000, outcome="ok", shared=shared
+            )
+            assert pool.call(settled).status == "settled"
+            costs.append((runs - begun, pool.commands() - runs))
+        # The first call lists the provider.
+        assert costs[-1] == expected
 
 
 def test_commands_of_a_task_with_a_budget(pool: Pool) -> None:
