@@ -12,6 +12,7 @@ from orchestrator.core.errors import NotFound
 from orchestrator.core.ids import check_name
 from orchestrator.core.queue_name import QueueName
 from orchestrator.core.reading import read_text, read_whole
+from orchestrator.limits.shared import keys_of
 from orchestrator.views.active_commands import desired_reads
 from orchestrator.views.limit_pages import LimitRow, read_limit_rows, time_us
 from orchestrator.views.paging import read_together
@@ -34,8 +35,8 @@ class RunningCall:
     """A call of a provider that runs.
 
     Attributes:
-        by: agent, task and worker, as the worker wrote them.
-        task: its task, if `by` names one.
+        by: agent, task and worker, as the worker wrote them; of a provider that pools share first the pool.
+        task: its task, if `by` names one of this pool.
         tokens: that it has reserved.
         since: when it began.
         lease_until: when its place is free unless its worker renews it.
@@ -103,11 +104,12 @@ async def read_limit_page(services: Services, name: str) -> LimitDetail:
     providers = read_limits((name.encode(), stored) if stored is not None else ())
     now_us, agents = time_us(desired[-1]), [read_text(agent) for agent in latest or ()]
     (row,) = await read_limit_rows(services, [name], providers, desired)
+    its = keys_of(keys, name, shared=name in providers and providers[name].shared)
     leases, running, *offers = await read_together(
         services,
         [
-            ("ZRANGE", keys.provider_leases(name), f"({now_us}", "+inf", "BYSCORE", "LIMIT", 0, CALLS, "WITHSCORES"),
-            ("ZCOUNT", keys.provider_leases(name), f"({now_us}", "+inf"),
+            ("ZRANGE", its.provider_leases(name), f"({now_us}", "+inf", "BYSCORE", "LIMIT", 0, CALLS, "WITHSCORES"),
+            ("ZCOUNT", its.provider_leases(name), f"({now_us}", "+inf"),
             *(("HMGET", keys.agent(agent), "limits", "skills") for agent in agents),
         ],
     )
@@ -117,7 +119,7 @@ async def read_limit_page(services: Services, name: str) -> LimitDetail:
     begun, *lengths = await read_together(
         services,
         [
-            ("HMGET", keys.provider_calls(name), *ids) if ids else ("TIME",),
+            ("HMGET", its.provider_calls(name), *ids) if ids else ("TIME",),
             *(("ZCARD", keys.queue(queue)) for queue in queues),
         ],
     )
@@ -125,7 +127,7 @@ async def read_limit_page(services: Services, name: str) -> LimitDetail:
     waiting = (LimitedQueue(queue, tasks or 0) for queue, tasks in zip(queues, lengths, strict=True))
     return LimitDetail(
         row,
-        tuple(_call(stored, ends_us) for stored, ends_us in calls if stored is not None),
+        tuple(_call(stored, ends_us, keys.pool) for stored, ends_us in calls if stored is not None),
         running or 0,
         tuple(sorted(bound)),
         len(agents),
@@ -143,10 +145,11 @@ def _queues(agent: str, offer: Sequence[Any]) -> list[str]:
     return [str(QueueName.of_agent(agent)), *(str(QueueName.of_skill(skill)) for skill in skills)]
 
 
-def _call(stored: bytes, ends_us: bytes) -> RunningCall:
+def _call(stored: bytes, ends_us: bytes, pool: str) -> RunningCall:
     tokens, _, rest = read_text(stored).partition(" ")
     at_us, _, by = rest.partition(" ")
-    task = _TASK.search(by)
+    of_other = by.startswith("pool ") and not by.startswith(f"pool {pool}, ")
+    task = None if of_other else _TASK.search(by)
     return RunningCall(
         by=by,
         task=task[1] if task else None,

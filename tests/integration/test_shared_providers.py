@@ -16,6 +16,7 @@ from orchestrator.limits import scripts
 from orchestrator.limits.providers import ProviderLimit
 from orchestrator.limits.shared import copy_states, scope_of
 from orchestrator.supervisor import provider_keeper
+from orchestrator.views.limit_detail import read_limit_page
 from orchestrator.views.limits import list_limits
 from tests.helpers.http_provider import HttpProvider
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
@@ -199,6 +200,41 @@ async def test_calls_at_once_of_both_pools(redis_server: RedisServer, prefix: st
         store = pools["east"].services.store
         assert await store.execute("EXISTS", keys.provider_usage(GPT), keys.provider_leases(GPT)) == 0
         assert await store.execute("EXISTS", scope_of(keys, GPT).provider_usage(GPT)) == 1
+
+
+async def test_the_page_of_a_shared_provider(redis_server: RedisServer, prefix: str) -> None:
+    """It has the calls of all pools that run; a task of another pool is none of this one's."""
+    gate, begun = anyio.Event(), 0
+
+    def holder() -> Agent:
+        agent = Agent("writer")
+
+        @agent.skill
+        async def write(ctx: TaskContext) -> None:
+            nonlocal begun
+            async with ctx.provider(GPT, tokens=7):
+                begun += 1
+                await gate.wait()
+
+        return agent
+
+    async with two_pools(redis_server, prefix) as pools:
+        handles = {}
+        for name, team in pools.items():
+            await team.work(holder())
+            (handles[name],) = await submit(team, 1)
+        await wait_for(lambda: begun == 2, "both calls", TIMEOUT_S)
+        for name, team in pools.items():
+            found = await read_limit_page(team.services, GPT)
+            assert (found.running, found.limit.provider and found.limit.provider.shared) == (2, True)
+            assert sorted(call.by.partition(", task ")[0] for call in found.calls) == [
+                "pool east, agent writer",
+                "pool west, agent writer",
+            ]
+            assert [call.task for call in found.calls if call.task] == [handles[name].id]
+        gate.set()
+        for handle in handles.values():
+            await handle.result(TIMEOUT_S)
 
 
 async def test_the_list_says_whose_calls_it_counts(redis_server: RedisServer, prefix: str, tmp_path: Path) -> None:
