@@ -7,6 +7,7 @@ local pool  = KEYS[1]            -- key: root of the pool's slot
 local scope = ARGV[1]            -- str: session:S, skill:S or version:V:QUEUE, as in the key
 local slot  = ARGV[2]            -- str: the slot of its stop; '' for versions
 local limit = tonumber(ARGV[3])  -- int: at most this many (500)
+--@include key: has_type
 --@include envelope: skill_queue
 --@include record: read_task
 --@include desired: is_active
@@ -16,6 +17,8 @@ local limit = tonumber(ARGV[3])  -- int: at most this many (500)
 
 if is_active(pool, slot) then return {0, 0} end
 local held_key = pool .. ':held:' .. scope
+-- A client may have written a key of another type. The reconciler renames it.
+if not has_type({}, held_key, 'zset') then return {0, 0} end
 local found = redis.call('ZRANGE', held_key, 0, limit - 1, 'WITHSCORES')
 local ready, ids, moved = {}, {}, 0
 local refused, queue = parse_version_scope(scope)

@@ -1,5 +1,6 @@
 -- Assigns ready tasks: moves them from the queues of an agent to its inbox.
 --@include time: integer
+--@include key: set_aside
 --@include record: read_task, read_alike, lifetime, next_generation
 --@include desired: is_active, agent_blocked, held_until, any_session_stopped, stopped_scope
 --@include envelope: skill_queue
@@ -7,7 +8,7 @@
 --@include notify: notify_supervisor, notify_of_suspects
 --@include room: inbox_room, mark_full
 --@include lent: lent_slots, awaited_tasks, mark_awaited
---@include queue: enqueue, put_suspects
+--@include queue: enqueue, put_suspects, put_held
 --@include inbox: put_entry
 --@include limit: limit_room, take_slots
 --@include ending: start_endings, end_task, stop_waiting, flush_endings
@@ -17,6 +18,9 @@
 
 -- The most bytes of envelopes that one call reads.
 local assign_bytes = 262144
+
+-- The most tasks of an agent that one call looks at because others are held back.
+local most_looked = 500
 
 -- The fields of a plain task that need not be read.
 local plain = {}
@@ -57,7 +61,7 @@ local function start_assigning(pool, now, ahead)
     any_active = any_active, sessions = any_active and any_session_stopped(pool),
     any_suspects = any_suspects, any_waits = any_waits, scopes = scopes or {},
     ending = start_endings(now), expiring = {}, awaited = {}, assigned = 0, looked = 0, bytes = 0, ahead = ahead,
-    places = {}, opened = {}, shut = {}, closed = {}, unfilled = {}, lends = {}, known_shares = {},
+    places = {}, opened = {}, shut = {}, closed = {}, unfilled = {}, lends = {}, known_shares = {}, types = {},
   }
 end
 
@@ -131,6 +135,12 @@ local function open_place(pool, run, name)
   return place
 end
 
+-- Returns the place of the tasks that versions refused. A client may have written a key of another type.
+local function open_held(pool, run, scope)
+  set_aside(pool, run.types, 'held:' .. scope, 'zset', run.now)
+  return open_place(pool, run, 'held:' .. scope)
+end
+
 -- Returns how many tasks a place holds that the call has not taken out.
 local function count_left(place)
   return place.count - #place.gone
@@ -202,7 +212,7 @@ local function filled_places(pool, run, agent)
     end
     local scopes = run.scopes[queue]
     for j = 1, scopes and #scopes or 0, 2 do
-      local place = open_place(pool, run, 'held:' .. scopes[j])
+      local place = open_held(pool, run, scopes[j])
       if count_left(place) > 0 then
         agent.digests = agent.digests or live_versions(pool, agent.name)
         if not any_refuses(scopes[j + 1], agent.digests) then filled[#filled + 1] = place end
@@ -297,11 +307,9 @@ local function hold_tasks(pool, run, scope, scored)
   -- What the call takes out of the same place is removed before.
   local opened = run.places['held:' .. scope]
   if opened then close_place(pool, run, opened) end
-  redis.call('ZADD', pool .. ':held:' .. scope, unpack(scored))
+  put_held(pool, run.types, scope, scored, run.now)
   local _, queue = parse_version_scope(scope)
-  if not queue then
-    redis.call('SADD', pool .. ':held', scope)
-  elseif list_version_scope(pool, scope, run.now_ms) then
+  if queue and list_version_scope(pool, scope, run.now_ms) then
     -- Another agent may have another version.
     notify_supervisor(pool, 'queue:' .. queue)
   end
@@ -363,8 +371,10 @@ local function fill_inbox(pool, run, agent, most)
   end
   local grants, held, parked, suspects = {}, {}, {}, {}
   local assigned = 0
-  for i = 1, first + each do
+  local i, last = 0, first + each
+  while i < last do
     if assigned >= first + want or run.bytes >= assign_bytes then break end
+    i = i + 1
     local place, id, score
     if i <= first then
       place, id, score = open_place(pool, run, deep[3 * i]), deep[3 * i - 2], deep[3 * i - 1]
@@ -410,6 +420,7 @@ local function fill_inbox(pool, run, agent, most)
       if not scope and task.refused then scope = refusing_scope(pool, run, agent, task, found.env) end
       if scope then
         enqueue(held, scope, score, id)
+        last = last < most_looked and last + 1 or last
       elseif task.group then
         -- Workers with room for it take it (`take_suspects`).
         enqueue(suspects, task.queue or skill_queue(found.env), score, id)
@@ -422,6 +433,8 @@ local function fill_inbox(pool, run, agent, most)
         end
         if scope then
           enqueue(held, scope, score, id)
+          -- The tasks behind it do not wait for the next call.
+          last = last < most_looked and last + 1 or last
         else
           run.bytes = run.bytes + #found.env
           put_entry(pool, agent.name, id, score, generation, found.env, task)

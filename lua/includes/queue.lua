@@ -2,6 +2,7 @@
 --@include notify: notify_supervisor, notify_of_room
 --@include record: read_task
 --@include desired: suspended_scopes
+--@include key: has_type, set_aside
 --@include held_bytes: add_bytes
 --@include share: join_flow, leave_flow, wake_flows
 
@@ -76,6 +77,14 @@ local function remove_suspects(pool, queue, ids)
   return removed
 end
 
+-- Adds tasks to those that are held back for a scope. A client may have written a key of another type.
+local function put_held(pool, types, scope, scored, now)
+  set_aside(pool, types, 'held:' .. scope, 'zset', now)
+  set_aside(pool, types, 'held', 'set', now)
+  redis.call('ZADD', pool .. ':held:' .. scope, unpack(scored))
+  redis.call('SADD', pool .. ':held', scope)
+end
+
 -- The queues of which this call has told supervisors that a suspect left.
 local slots_told = {}
 
@@ -106,7 +115,11 @@ local function leave_queue(pool, queue, id, flow)
   if redis.call('EXISTS', pool .. ':held') == 0 then return end
   local task = read_task(pool .. ':task:' .. id, 'skill', 'env', 'refused', 'need')
   local scopes = suspended_scopes(queue, task.skill, id, task.env, task.refused, task.need)
-  for i = 1, #scopes do redis.call('ZREM', pool .. ':held:' .. scopes[i], id) end
+  for i = 1, #scopes do
+    local held_key = pool .. ':held:' .. scopes[i]
+    -- A client may have written a key of another type.
+    if has_type({}, held_key, 'zset') then redis.call('ZREM', held_key, id) end
+  end
 end
 
 -- Adds tasks to `scheduled`, `asking`, `joining` or `expiring`: `scored` is a flat list due_ms, id, due_ms, id ... Notifies

@@ -11,9 +11,8 @@ local function parse_version_scope(scope)
   return string.match(scope, '^version:([^:]+):(.*)$')
 end
 
--- Lists a scope of versions that holds tasks; returns whether it was not listed.
+-- Lists a scope among those of versions that hold tasks; returns whether it was not listed.
 local function list_version_scope(pool, scope, now_ms)
-  redis.call('SADD', pool .. ':held', scope)
   return redis.call('ZADD', pool .. ':refused', 'NX', integer(now_ms), scope) == 1
 end
 

@@ -9,10 +9,9 @@ local rows    = cmsgpack.unpack(ARGV[1])  -- rows: suffix type keep_s guards
 local repair  = ARGV[2]                   -- str: 1 = repair what is found
 local now_arg = ARGV[3]                   -- time: test override, microseconds
 --@include time: now_us, integer
---@include key: has_type
+--@include key: has_type, set_aside
 --@include counter: increment_counters
 
-local renamed_s = 2592000
 local now = now_us(now_arg)
 local types, answers, repaired = {}, {}, 0
 local counters_sound = has_type(types, pool .. ':stats:TOTAL', 'hash')
@@ -30,10 +29,7 @@ for i = 1, #rows do
     local done = repair == '1' and code ~= 'guarded-type'
     if done then
       if code == 'wrong-type' then
-        local renamed_key = pool .. ':mistyped:' .. rows[i].suffix .. ':' .. integer(now)
-        redis.call('RENAME', key, renamed_key)
-        if redis.call('TTL', renamed_key) == -1 then redis.call('EXPIRE', renamed_key, renamed_s) end
-        types[key] = 'none'
+        set_aside(pool, types, rows[i].suffix, type, now)
       else
         redis.call('EXPIRE', key, keep_s)
       end

@@ -18,7 +18,7 @@ local now_arg = ARGV[4]             -- time: test override, microseconds
 --@rare: stored_size, collect_bytes, add_bytes, stop_waiting
 --@rare: choose_task, end_turn, reopen_place, parse_flow, flow_of, free_place, wake_flows
 --@rare: scopes_by_queue, is_active, agent_blocked, any_session_stopped, stopped_scope, live_workers, live_versions, any_refuses
---@rare: refusing_scope, parse_version_scope, list_version_scope, unlist_scope, hold_tasks, awaited_tasks, close_queues
+--@rare: refusing_scope, parse_version_scope, list_version_scope, unlist_scope, hold_tasks, open_held, awaited_tasks, close_queues
 --@rare: mark_awaited, limited_room
 --@rare: limit_room, take_slots, put_suspects, notify_of_suspects, end_task, append_event, forgiven_failures
 --@rare: pass_lane, flush_turns, note_activity, refusing_budget, flush_budgets

@@ -63,7 +63,7 @@ end
 -- A row without options has two columns.
 if #rows == 1 and next(rows[1], 2) == nil and accept_plain(rows[1]) then return {} end
 
---@include key: percent_encode
+--@include key: has_type, percent_encode
 --@include envelope: session_of, family_of
 --@include record: read_task, has_ended, lifetime
 --@include desired: is_active
@@ -122,6 +122,16 @@ local function refused_by(queue, skill, id, envelope)
   return nil
 end
 
+-- Returns how many tasks are held back for a scope: none in a key of another type, which a client may have written.
+local function held_by(scope)
+  local place = 'held:' .. scope
+  if not lengths[place] then
+    local held_key = pool .. ':' .. place
+    lengths[place] = has_type({}, held_key, 'zset') and redis.call('ZCARD', held_key) or 0
+  end
+  return lengths[place]
+end
+
 local refused_scopes
 -- Returns how many tasks of a queue wait for another version of their skill.
 local function refused_length(queue)
@@ -129,7 +139,7 @@ local function refused_length(queue)
   local length = 0
   for i = 1, #refused_scopes do
     local _, held_for = parse_version_scope(refused_scopes[i])
-    if held_for == queue then length = length + redis.call('ZCARD', pool .. ':held:' .. refused_scopes[i]) end
+    if held_for == queue then length = length + held_by(refused_scopes[i]) end
   end
   return length
 end
@@ -152,13 +162,6 @@ end
 local function flow_length(queue)
   local place = 'share:' .. queue
   lengths[place] = lengths[place] or tonumber(redis.call('ZSCORE', pool .. ':share:queues', queue) or 0)
-  return lengths[place]
-end
-
--- Returns how many tasks the stop of a scope holds back.
-local function held_by(scope)
-  local place = 'held:' .. scope
-  lengths[place] = lengths[place] or redis.call('ZCARD', pool .. ':' .. place)
   return lengths[place]
 end
 

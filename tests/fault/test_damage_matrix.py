@@ -230,6 +230,39 @@ async def test_a_key_of_the_pool(redis_server: RedisServer, prefix: str, tmp_pat
             damager.close()
 
 
+HELD: Final[dict[str, dict[str, Any]]] = {
+    "session:s": {"session": "s"},
+    "skill:fail": {"agent": "ada"},
+    "budget:b": {"budget": "b"},
+}
+"""Scopes that hold tasks back, and how a task comes into one: two stops, and a budget of nothing."""
+
+
+@pytest.mark.parametrize("scope", HELD)
+async def test_a_list_of_held_tasks(redis_server: RedisServer, prefix: str, scope: str) -> None:
+    """A key that a client puts in place of held tasks keeps no other task of the agent from its start.
+
+    The supervisor sweeps rarely here: nothing but the assignment itself finds the key in time.
+    """
+    settings = local_settings(redis_server.url, prefix, supervisor__sweep_s=60)
+    async with run_local_team(settings) as team:
+        await team.work(make_agent())
+        await team.orc.admin.stop(session="s")
+        await team.orc.admin.stop(skill="fail")
+        await team.orc.admin.set_budget("b", usd=0)
+        damager = Damager(redis_server, as_client=bool(LOGINS.prefix))
+        try:
+            damager.retype(team.services.keys.held(scope), "zset")
+            skill, arguments = ("fail", {}) if scope == "skill:fail" else ("echo", {"n": 0})
+            held = await team.orc.submit(skill, arguments, **HELD[scope])
+            for n in range(3):
+                assert await (await team.orc.submit("echo", {"n": n})).result(timeout=WITHIN_S) == n
+            with redis_server.client() as client:
+                assert client.zrange(team.services.keys.held(scope), 0, -1) == [held.id.encode()]
+        finally:
+            damager.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("piece", range(PIECES))
 async def test_keys_of_scopes(redis_server: RedisServer, prefix: str, tmp_path: Path, piece: int) -> None:

@@ -69,3 +69,28 @@ def test_in_batches(pool: Pool) -> None:
     held(pool, 501)
     assert let_go(pool) == (500, True)
     assert let_go(pool) == (1, False)
+
+
+def test_a_list_of_another_type_holds_no_agent_up(pool: Pool) -> None:
+    """A key that a client wrote in place of held tasks is renamed when the next one is held; others start meanwhile."""
+    pool.register()
+    pool.append(make_command("stop", {"skill": "sum"}))
+    pool.execute("SET", pool.keys.held(SCOPE), "x")
+    pool.execute("SET", pool.keys.suspended_scopes, "x")
+    (stopped, plain) = pool.put(row(queue="agent:ed", skill="sum"), row(queue="agent:ed"))
+    assert pool.assign().count == 1
+    assert [one.task_id for one in pool.read()] == [plain]
+    assert pool.members(pool.keys.held(SCOPE)) == [stopped]
+    renamed = [name for name in pool.names() if ":mistyped:held" in name]
+    assert len(renamed) == 2
+    assert all(0 < pool.ttl_s(name) <= 30 * 86_400 for name in renamed)
+
+
+def test_a_damaged_list_is_released_by_nobody(pool: Pool) -> None:
+    """What is no list of tasks releases nothing, and a task that it lost can be cancelled."""
+    first, _ = held(pool, 2)
+    pool.execute("DEL", pool.keys.held(SCOPE))
+    pool.execute("SET", pool.keys.held(SCOPE), "x")
+    assert let_go(pool) == (0, False)
+    pool.cancel(first)
+    assert pool.task(first)["state"] == "cancelled"
