@@ -144,7 +144,8 @@ local function reclaim_task(pool, ending, agent, entry, id, crew, witnessed, max
   local task = {gen = found.gen, queue = found.queue or skill_queue(found.env), score = score, idem = found.idem, by = found.by,
     fails = tonumber(found.fails or 0), deaths = tonumber(found.deaths or 0), env = found.env, skill = found.skill,
     out = found.out, died = died, lane = found.lane, forgiven = fails_forgiven, blamed = tonumber(found.blamed or 0),
-    group = tonumber(found.group), session = found.session, fair = found.fair, rank = found.rank, joined = found.joined}
+    group = tonumber(found.group), session = found.session, fair = found.fair, rank = found.rank, joined = found.joined,
+    spends = found.budget or found.funds}
   task.recent = task.deaths - deaths_forgiven
   local now_ms = math.floor(ending.now / 1000)
   local skill = found.skill or string.match(task.queue, '^skill:(.*)$')

@@ -131,6 +131,12 @@ local function consider(i)
     leave[#leave + 1] = entry
     return
   end
+  if task.spends then
+    -- Only `assign` starts it, if its budgets have room.
+    requeue_task(pool, waiting, id, task, generation, now, 'waits for its budget')
+    leave[#leave + 1] = entry
+    return
+  end
   local room, _, trials = 1, 0, nil
   if limits ~= '' and not (died and task.group) then room, _, trials = limit_room(pool, limits, now, 1) end
   if (died and task.group) or room < 1 then

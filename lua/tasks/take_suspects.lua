@@ -15,7 +15,7 @@ local now_arg = ARGV[6]                   -- time: test override, microseconds
 --@include envelope: depth_of
 --@include record: read_task, next_generation
 --@include desired: is_active, agent_blocked, held_until, any_session_stopped, stopped_scope
---@include queue: put_ready, remove_suspects, notify_of_kept_slots
+--@include queue: put_ready, put_held, remove_suspects, notify_of_kept_slots
 --@include limit: limit_room, take_slots
 --@include inbox: put_entry
 --@include version: any_refuses, live_versions
@@ -102,12 +102,12 @@ end
 local ending = start_endings(now)
 local offer = {funds = spec.funds}
 
--- Returns whether the budgets of a suspect have no room for its start; takes it if they have.
-local function lacks_budget(record, queue, id, generation)
+-- Returns the scope of the first budget without room for the start of a suspect, or nil: it is taken from all of them.
+local function lacking_budget(record, queue, id, generation)
   --@row record: state gen env fails deaths skill out requeued group alone blamed refused fair rank budget funds unfunded
-  if not record.budget and not record.funds and not offer.funds then return false end
+  if not record.budget and not record.funds and not offer.funds then return nil end
   local task = {budget = record.budget, funds = record.funds, unfunded = record.unfunded, skill = record.skill}
-  return refusing_budget(pool, ending, offer, id, task, queue, generation) ~= nil
+  return refusing_budget(pool, ending, offer, id, task, queue, generation)
 end
 
 for i = 1, #found do
@@ -136,7 +136,13 @@ for i = 1, #found do
       most = now_ms - (tonumber(record.alone) or now_ms) >= patience_ms and 1 or 0
     end
     local generation = integer(next_generation(record.gen, now_ms))
-    if (alone or fits(depth, most)) and not lacks_budget(record, queue, id, generation) then
+    local has_place = alone or fits(depth, most)
+    local lacking = has_place and lacking_budget(record, queue, id, generation)
+    if lacking then
+      -- It waits beside the suspects, so that no slot is kept for it.
+      collect(held, lacking, score, id)
+      collect(removed, queue, id)
+    elseif has_place then
       local task = {fails = record.fails, deaths = record.deaths, requeued = record.requeued, out = record.out}
       bytes = bytes + put_entry(pool, agent, id, score, generation, record.env, task)
       stop_waiting(pool, ending, id, queue, record.env)
@@ -151,6 +157,7 @@ for i = 1, #found do
 end
 if #grants > 0 then take_slots(pool, limits, now, grants, trials) end
 for place, scored in pairs(ready) do put_ready(pool, place, scored) end
+for lacking, scored in pairs(held) do put_held(pool, {}, lacking, scored, now) end
 for queue, ids in pairs(removed) do
   remove_suspects(pool, queue, ids)
   notify_of_kept_slots(pool, queue)

@@ -8,8 +8,9 @@ import pytest
 
 from orchestrator.control.commands import DeleteBudget
 from orchestrator.core.amounts import MICRO, Amounts, parse_amounts
+from orchestrator.tasks.model import VerdictKind
 from tests.lua.budgets.test_spending import usd
-from tests.lua.pool import Team, row
+from tests.lua.pool import LEASE_MS, Team, row
 
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
@@ -242,6 +243,30 @@ def test_suspects_wait_for_room(pool: Pool) -> None:
     assert usd(pool) == (0.25, 0)
 
 
+def test_suspects_without_room_keep_no_slot(pool: Pool) -> None:
+    """A suspect whose budget has no room waits beside the suspects, so that its slot runs other tasks meanwhile."""
+    pool.set_budget(usd=1)
+    pool.register(slots=1, team=reserving(0.25))
+    (id_,) = pool.put(row(budget="b"))
+    pool.one()
+    pool.execute("HSET", pool.keys.task(id_), "group", "1")
+    pool.abandon("w1")
+    pool.set_budget("b", usd=0.25)
+    (other,) = pool.put(row())
+    assert pool.assign().count == 0
+    assert pool.take_suspects() == []
+    assert (held(pool), pool.task(id_)["need"]) == (1, "b 250000 0 0 0")
+    assert pool.execute("EXISTS", pool.keys.suspected_queues) == 0
+    assert pool.assign().count == 1
+    (delivery,) = pool.read()
+    assert delivery.task_id == other
+    pool.end(delivery)
+    pool.set_budget("b", usd=1)
+    assert pool.sweep_all() == 1
+    pool.assign()
+    assert [one.task_id for one in pool.take_suspects()] == [id_]
+
+
 def test_a_smaller_reserve_lets_waiting_tasks_start(pool: Pool) -> None:
     """Tasks that wait for amounts, or budgets, that their agent no longer asks for start when all move."""
     pool.set_budget("b", usd=1)
@@ -262,6 +287,53 @@ def test_a_smaller_reserve_lets_waiting_tasks_start(pool: Pool) -> None:
     assert not pool.execute("EXISTS", pool.keys.held("budget:gone"))
 
 
+@pytest.mark.parametrize("room", [False, True], ids=["none", "one"])
+def test_the_hard_line(pool: Pool, *, room: bool) -> None:
+    """Once the limit is spent, the next assignment starts nothing; twin: with room for one it starts one."""
+    pool.set_budget(usd=1)
+    pool.register(slots=50, team=reserving(0.25))
+    pool.put(*[row(budget="b") for _ in range(4)])
+    pool.assign()
+    deliveries = pool.read(limit=50)
+    pool.put(*[row(budget="b") for _ in range(100)])
+    for delivery in deliveries:
+        pool.reserve(delivery, usd=0.25)
+    for number, delivery in enumerate(deliveries):
+        pool.settle(delivery, usd=0 if room and number == 0 else 0.25)
+    verdicts = (VerdictKind.SUCCEEDED, VerdictKind.RETRY, VerdictKind.REQUEUE, VerdictKind.SNOOZE)
+    for delivery, verdict in zip(deliveries, verdicts, strict=True):
+        pool.end(delivery, verdict, payload=b"1", delay_ms=0)
+    pool.sleep(1)
+    pool.promote()
+    pool.sweep_all()
+    assert pool.assign().count == room
+    assert pool.assign().count == 0
+    pool.abandon("w1")
+    assert pool.assign().count == 0
+    assert sum(usd(pool)) == 1
+
+
+@pytest.mark.parametrize("died", [True, False], ids=["of another worker", "own, unread"])
+def test_no_attempt_is_taken_over(pool: Pool, *, died: bool) -> None:
+    """A worker takes no attempt with a budget over from another one: it starts anew, with room; twin: one without."""
+    pool.set_budget(usd=0.25)
+    pool.register("w1", slots=5, team=reserving(0.25))
+    pool.register("w2", slots=5, team=reserving(0.25))
+    spending, plain = pool.put(row(budget="b"), row())
+    pool.assign()
+    assert len(pool.read("w1", limit=5)) == 2
+    if died:
+        pool.look()
+        pool.age(2 * LEASE_MS)
+        taken = pool.adopt("w2")
+    else:
+        taken = pool.adopt("w1", own=True)
+    assert [one.task_id for one in taken] == [plain]
+    assert pool.task(spending)["state"] == "ready"
+    assert usd(pool) == ((0.25, 0) if died else (0, 0))
+    assert pool.assign().count == (0 if died else 1)
+
+
 def test_a_used_up_budget_ends_a_sweep(pool: Pool) -> None:
     """A sweep does not look at all waiting tasks while none of them can start."""
     pool.set_budget(usd=0)
@@ -272,3 +344,42 @@ def test_a_used_up_budget_ends_a_sweep(pool: Pool) -> None:
     assert not pool.sweep(limit=5).left
     pool.set_budget(usd=1)
     assert pool.sweep_all(limit=5) == 12
+
+
+def test_very_many_waiting_tasks(pool: Pool) -> None:
+    """Ten thousand tasks of a budget without room cost other agents nothing, and those behind them few calls.
+
+    A higher limit frees them by 500, in their order.
+    """
+    pool.set_budget(usd=0)
+    pool.register(slots=2, team=reserving(0.01))
+    pool.register("w2", slots=2, team=Team("ann", skills=frozenset(("other",))))
+    (first,) = pool.put(row(queue="skill:other"))
+    costs = [pool.commands()]
+    assert pool.assign("ann").count == 1
+    costs.append(pool.commands())
+    pool.end(pool.read("w2", agent="ann")[0])
+    ids = [id_ for _ in range(20) for id_ in pool.put(*[row(budget="b") for _ in range(500)], max_tasks=20_000)]
+    plain, other = pool.put(row(), row(queue="skill:other"), max_tasks=20_000)
+    calls, found = 0, 0
+    while not found:
+        found, calls = pool.assign().count, calls + 1
+    assert (held(pool), calls) == (10_000, 21)
+    (delivery,) = pool.read()
+    assert delivery.task_id == plain
+    costs.append(pool.commands())
+    assert pool.assign("ann").count == 1
+    costs.append(pool.commands())
+    assert costs[3] - costs[2] <= costs[1] - costs[0]
+    pool.end(delivery)
+    pool.set_budget(usd=1)
+    assert pool.sweep_all(limit=500) == 100
+    assert pool.queue("skill:sum") == ids[:100]
+    pool.set_budget(usd=100)
+    done = pool.sweep(limit=500)
+    assert (done.moved, done.left) == (500, True)
+    assert pool.sweep_all(limit=500) == 9400
+    assert pool.queue("skill:sum") == ids
+    pool.assign()
+    assert [one.task_id for one in pool.read()] == ids[:2]
+    assert first != other
