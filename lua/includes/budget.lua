@@ -96,6 +96,24 @@ local function end_run(known)
   end
 end
 
+-- Turns a budget by day to the account of a day. `other` of its record has the account of another day: of the one before, or of
+-- a later one, which stays until the clock has come there. A clock that comes to this day goes on with it, so that a step
+-- of the clock opens no day twice. An earlier day that is not known goes on with what is spent, and the day after it begins anew.
+local function turn_day(budget, stored_day, other, day)
+  local before = tonumber(stored_day)
+  budget.day = before
+  if before == day then return end
+  local other_day, amounts = string.match(other or '', '^(%d+) (.*)$')
+  other_day = tonumber(other_day or 0)
+  if before and other_day <= day then budget.other = integer(before) .. ' ' .. format_amounts(budget.spent) end
+  if other_day == day then
+    budget.spent = whole_amounts(amounts)
+  elseif not before or day > before then
+    budget.spent = {0, 0, 0, 0}
+  end
+  budget.spent_text, budget.day, budget.turned, budget.changed = nil, day, true, true
+end
+
 -- Returns a budget as the call has read and changed it. `closed` says why nothing may be taken from it: `undefined`, or
 -- `damaged` for keys of another type and values that no program stores. A new day of a budget by day begins with nothing
 -- spent, after any number of days; what attempts hold stays held.
@@ -106,8 +124,8 @@ local function read_budget(pool, known, name)
   if budget then return budget end
   budget = {name = name}
   known.found[name] = budget
-  --@row stored: limit spent held per day lost soft at_hard
-  local stored = redis.pcall('HMGET', pool .. ':budget:' .. name, 'limit', 'spent', 'held', 'per', 'day', 'lost', 'soft', 'at_hard')
+  --@row stored: limit spent held per day lost soft at_hard other
+  local stored = redis.pcall('HMGET', pool .. ':budget:' .. name, 'limit', 'spent', 'held', 'per', 'day', 'lost', 'soft', 'at_hard', 'other')
   if not stored.limit then
     budget.closed = rawget(stored, 'err') and 'damaged' or 'undefined'
     return budget
@@ -121,15 +139,7 @@ local function read_budget(pool, known, name)
     budget.closed = 'damaged'
     return budget
   end
-  if stored.per == 'day' then
-    local day = math.floor(known.now / 86400000000)
-    local before = tonumber(stored.day)
-    budget.day = before
-    -- A clock that steps back opens no earlier day.
-    if not before or day > before then
-      budget.spent, budget.spent_text, budget.day, budget.changed = {0, 0, 0, 0}, nil, day, true
-    end
-  end
+  if stored.per == 'day' then turn_day(budget, stored.day, stored.other, math.floor(known.now / 86400000000)) end
   return budget
 end
 
@@ -414,6 +424,12 @@ local function refuses_budget(pool, known, name, definition)
   return nil
 end
 
+-- Stores the account of a day.
+local function store_day(budget_key, budget)
+  redis.call('HSET', budget_key, 'day', integer(budget.day), 'spent', format_amounts(budget.spent))
+  if budget.other then redis.call('HSET', budget_key, 'other', budget.other) end
+end
+
 -- Defines a budget, or changes what the command names of it.
 local function set_budget(pool, known, name, definition)
   local budget, is_new, limit, soft, per, at_hard, lost = changed_budget(pool, known, name, definition)
@@ -421,8 +437,11 @@ local function set_budget(pool, known, name, definition)
   local anew = is_new or per ~= budget.per
   redis.call('HSET', budget_key, 'limit', format_amounts(limit))
   if is_new then redis.call('HSET', budget_key, 'held', '0 0 0 0') end
-  if anew or budget.changed then
+  if anew then
     redis.call('HSET', budget_key, 'spent', '0 0 0 0', 'day', integer(math.floor(known.now / 86400000000)))
+    redis.call('HDEL', budget_key, 'other')
+  elseif budget.turned then
+    store_day(budget_key, budget)
   end
   local words = {soft = soft, per = per, at_hard = at_hard, lost = lost}
   for field, word in pairs(words) do
@@ -485,7 +504,7 @@ local function flush_budgets(pool, known)
         budget.spent_text = format_amounts(budget.spent)
         redis.call('HSET', budget_key, 'spent', budget.spent_text, 'held', budget.held_text)
       end
-      if budget.day then redis.call('HSET', budget_key, 'day', integer(budget.day)) end
+      if budget.turned then store_day(budget_key, budget) end
     end
     if budget.freed and not freed then
       local held_key = waiting_key(pool, name)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.store.keys import PoolKeys
     from orchestrator.store.store import Store
 
-_FIELDS: Final = ("limit", "spent", "held", "soft", "at_hard", "per", "lost", "day")
+_FIELDS: Final = ("limit", "spent", "held", "soft", "at_hard", "per", "lost", "day", "other")
 DAY_S: Final = 86_400
 """Seconds of a day, which begins at 0:00 UTC."""
 
@@ -64,7 +64,7 @@ def read_held(stored: bytes | None) -> tuple[Amounts, int]:
 def _read(name: str, row: Any, day: int) -> BudgetState | str:
     if isinstance(row, StoreError) or not isinstance(row, list):
         return "damaged"
-    limit, spent, held, soft, at_hard, per, lost, stored_day = (read_text(word or b"") for word in row)
+    limit, spent, held, soft, at_hard, per, lost, stored_day, other = (read_text(word or b"") for word in row)
     if not limit:
         return "undefined"
     try:
@@ -78,11 +78,22 @@ def _read(name: str, row: Any, day: int) -> BudgetState | str:
             per_day=per == "day",
             lost=lost or "spent",
         )
+        return replace(state, spent=_spent_on(day, stored_day, state.spent, other)) if state.per_day else state
     except ValueError:
         return "damaged"
-    # A new day begins with nothing spent; the next call of a script stores it.
-    is_new_day = state.per_day and (not stored_day.isdigit() or day > read_whole(stored_day))
-    return replace(state, spent=Amounts()) if is_new_day else state
+
+
+def _spent_on(day: int, stored_day: str, spent: Amounts, other: str) -> Amounts:
+    """Return what is spent of a budget by day, as the next call of a script stores it (`turn_day`)."""
+    if not stored_day.isdigit():
+        return Amounts()
+    other_day, _, amounts = other.partition(" ")
+    before = read_whole(stored_day)
+    if day == before:
+        return spent
+    if other_day.isdigit() and read_whole(other_day) == day:
+        return Amounts(*map(_whole, _four(amounts)))
+    return Amounts() if day > before else spent
 
 
 def _four(text: str) -> list[str]:

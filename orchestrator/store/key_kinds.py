@@ -365,7 +365,8 @@ POOL_KEYS: Final = (
     KeyKind(
         "budget:B",
         "hash",
-        "limit, spent, held: usd tokens calls seconds, in millionths, `-` for no limit; soft, per, day, at_hard, lost",
+        "limit, spent, held: usd tokens calls seconds, in millionths, `-` for no limit; soft, per, day, other (a day "
+        "and what was spent on it), at_hard, lost",
         "until it is deleted",
         permanent=True,
         backup=Backup.KEPT,

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.every_server
 
+DAY_MS = 86_400_000
+
 
 def usd(pool: Pool, name: str = "b") -> tuple[float, float]:
     """Spent and held dollars of a budget."""
@@ -243,6 +245,53 @@ def test_a_new_day(pool: Pool) -> None:
         assert usd(pool)[0] == 3
     pool.sleep(-86_400_000)
     assert pool.reserve(delivery, 50, usd=0.25).reason == "overspent"
+
+
+@pytest.mark.parametrize("days", [1, 2, 30, 3650])
+def test_a_wrong_day(pool: Pool, days: int) -> None:
+    """A clock that steps ahead and back finds the account of each day: none opens twice, and the next one opens."""
+    pool.set_budget(usd=1, per="day")
+    pool.register()
+    pool.put(row(budget="b"))
+    delivery = pool.one()
+
+    def spend(number: int, dollars: float) -> str:
+        reason = pool.reserve(delivery, number, usd=dollars).reason
+        if not reason:
+            pool.settle(delivery, number, usd=dollars)
+        return reason
+
+    assert spend(1, 0.75) == ""
+    pool.sleep(days * DAY_MS)
+    assert spend(2, 1) == ""
+    pool.sleep(-days * DAY_MS)
+    assert (spend(3, 0.5), spend(4, 0.25), usd(pool)) == ("room", "", (1, 0))
+    pool.sleep(days * DAY_MS)
+    assert spend(5, 0.25) == "room"
+    pool.sleep(-days * DAY_MS)
+    assert spend(6, 0.25) == "room"
+    # The next day begins with nothing spent, or goes on with what the clock had spent there.
+    pool.sleep(DAY_MS)
+    assert spend(7, 0.25) == ("room" if days == 1 else "")
+    pool.sleep(DAY_MS)
+    assert spend(8, 0.5) == ("room" if days == 2 else "")
+
+
+def test_an_unknown_earlier_day(pool: Pool) -> None:
+    """A clock that was wrong when the budget was set goes on with what is spent, and the next day begins anew."""
+    pool.sleep(3650 * DAY_MS)
+    pool.set_budget(usd=1, per="day")
+    pool.register()
+    pool.put(row(budget="b"))
+    delivery = pool.one()
+    pool.reserve(delivery, usd=0.75)
+    pool.settle(delivery, usd=0.75)
+    pool.sleep(-3650 * DAY_MS)
+    assert pool.reserve(delivery, 2, usd=0.5).reason == "room"
+    pool.sweep_all()
+    pool.sleep(DAY_MS)
+    assert pool.reserve(delivery, 3, usd=1).status == "granted"
+    assert pool.execute("HGET", pool.keys.budget("b"), "day") == b"%d" % (pool.now_ms // DAY_MS)
 
 
 def test_large_reserves_of_a_unit_without_a_limit(pool: Pool) -> None:
