@@ -137,8 +137,12 @@ class JoinRecord(Protocol):
     async def read_ends(self, handles: Sequence[TaskHandle[Any]]) -> Mapping[str, TaskOutcome]:
         """Return how those of the tasks ended that have ended."""
 
-    async def register_join(self, ids: Sequence[str], terms: JoinTerms, *, wait_ms: int) -> None:
+    async def register_join(
+        self, ids: Sequence[str], terms: JoinTerms, *, wait_ms: int, earlier: Sequence[str] = ()
+    ) -> None:
         """Register the tasks, for a wait of at least `wait_ms`; those that have ended are kept for that time.
+
+        So are those of `earlier` joins, because the next attempt reads them again.
 
         Raises:
             WaitCycle: one of them waits for this task.
@@ -157,12 +161,14 @@ class JoinCalls:
         pending: the join that is not over; once set, the attempt ends with it.
     """
 
-    __slots__ = ("_asking", "_joins", "_lock", "_record", "pending")
+    __slots__ = ("_asking", "_earlier", "_joins", "_lock", "_record", "pending")
 
     def __init__(self, record: JoinRecord, asking: Asking) -> None:
         self.pending: PendingJoin | None = None
         self._record, self._asking = record, asking
         self._joins = 0
+        self._earlier = dict[str, None]()
+        """Tasks of the joins that are over, in their order."""
         self._lock = anyio.Lock()
 
     async def join(
@@ -186,9 +192,11 @@ class JoinCalls:
             if stored.met is not None and stored.met.digest != join.digest:
                 raise JoinChanged(join.number)
             if stored.over:
+                self._earlier.update(dict.fromkeys(join.ids))
                 return self._time_out(join, default)
             ends = await self._record.read_ends(join.handles)
             if join.is_met(ends):
+                self._earlier.update(dict.fromkeys(join.ids))
                 met = MetJoin(join.digest, join.failure(ends, stored.met))
                 if met != stored.met:
                     await self._record.store_met(join.number, met)
@@ -196,10 +204,12 @@ class JoinCalls:
             return await self._wait(join, ends)
 
     async def _wait(self, join: Join, ends: Mapping[str, TaskOutcome]) -> NoReturn:
-        ids = [handle.id for handle in join.handles]
+        ids = join.ids
         missing = len(ids) - len(ends)
+        now = set(ids)
+        earlier = [id_ for id_ in self._earlier if id_ not in now]
         terms = JoinTerms(join.number, len(join.handles) - join.needed, join.failed != "collect")
-        await self._record.register_join(ids, terms, wait_ms=join.wait_ms)
+        await self._record.register_join(ids, terms, wait_ms=join.wait_ms, earlier=earlier)
         self._asking.check_not_asked()
         self.pending = PendingJoin(join.number, missing, join.delay_ms, join.at_ms)
         self._asking.joins = True
@@ -266,9 +276,14 @@ class Join:
         return "" if enough or not failures else failures[0]
 
     @property
+    def ids(self) -> list[str]:
+        """Its tasks."""
+        return [handle.id for handle in self.handles]
+
+    @property
     def digest(self) -> str:
         """Digest of the ids of its tasks."""
-        ids = " ".join(sorted(handle.id for handle in self.handles))
+        ids = " ".join(sorted(self.ids))
         return hashlib.blake2b(ids.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 

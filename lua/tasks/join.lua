@@ -1,6 +1,7 @@
 #!lua
 -- Registers tasks that an attempt joins: up to 500 rows. `finish` makes the task wait for them with the verdict `join`
 -- (protocol rule 37). A join of more tasks takes several calls; the first one drops what an earlier attempt has registered.
+-- The calls `earlier` name the tasks of earlier joins of the attempt: they are kept as long, because the next attempt reads them again.
 -- With `met` the call stores instead how the join was met, so that later attempts find the same.
 -- Refuses a task that waits for the parent, because neither could go on: the parent itself, one that joins or awaits it,
 -- directly or over others, one above it, and one of the lane of such a task.
@@ -13,7 +14,7 @@ local pool       = KEYS[1]                   -- key: root of the pool's slot
 local id         = ARGV[1]                   -- str: task
 local generation = ARGV[2]                   -- str: generation of the attempt
 local rows       = cmsgpack.unpack(ARGV[3])  -- rows: id
-local begins     = ARGV[4]                   -- str: 1: the first call of the join
+local part       = ARGV[4]                   -- str: first, more or earlier
 local number     = tonumber(ARGV[5])         -- int: number of the join, from 1
 local left       = tonumber(ARGV[6])         -- int: tasks that may be left when the join is met
 local stop       = ARGV[7]                   -- str: 1: the first failure of a task meets it, else 0
@@ -123,9 +124,9 @@ for i = 1, #rows do
   local child = read_task(pool .. ':task:' .. child_id, 'state', 'env', 'joined', 'lane', 'awaits', 'idem')
   bytes, looked = bytes + #(child.env or ''), i
   if not child.state or has_ended(child.state) then
-    any_failed = any_failed or child.state ~= 'succeeded'
+    any_failed = any_failed or (part ~= 'earlier' and child.state ~= 'succeeded')
     if child.state then ended[#ended + 1] = {child_id, child.idem or false, with_parent_of_ended(child.joined)} end
-  else
+  elseif part ~= 'earlier' then
     local why = obstacle(child_id, child)
     if why then return {why, child_id} end
     local joined = with_parent(child_id, child.joined)
@@ -135,8 +136,8 @@ for i = 1, #rows do
   end
 end
 
-if begins == '1' or not is_list then redis.call('UNLINK', joins_key) end
-if begins == '1' then
+if part == 'first' or (part == 'more' and not is_list) then redis.call('UNLINK', joins_key) end
+if part == 'first' then
   redis.call('HSET', task_key, 'join', generation .. ' ' .. integer(number) .. ' ' .. integer(left) .. ' ' .. stop .. ' ' .. integer(keep_s))
 end
 for i = 1, #parents do redis.call('HSET', pool .. ':task:' .. parents[i][1], 'joined', parents[i][2]) end

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -496,6 +496,10 @@ class JoinReply(NamedTuple):
     left: int = 0
 
 
+JoinPart: TypeAlias = Literal["first", "more", "earlier"]
+"""The first call of a join, a later one, or one that names tasks of earlier joins."""
+
+
 class JoinTerms(NamedTuple):
     """When a join is met.
 
@@ -516,7 +520,7 @@ def join(
     id_: str,
     generation: str,
     ids: Sequence[str],
-    begins: bool,
+    part: JoinPart,
     terms: JoinTerms,
     keep_s: int,
     most: int,
@@ -529,7 +533,7 @@ def join(
         id_: task of the attempt.
         generation: of the attempt.
         ids: the tasks.
-        begins: whether this is the first call of the join.
+        part: whether this is the first call of the join, a later one, or one that names tasks of earlier joins.
         terms: when it is met.
         keep_s: lifetime of the task while it waits.
         most: tasks that may join one task.
@@ -540,7 +544,7 @@ def join(
         "id": id_,
         "generation": generation,
         "rows": pack_rows([(one,) for one in ids]),
-        "begins": "1" if begins else "",
+        "part": part,
         "number": terms.number,
         "left": terms.left,
         "stop": "1" if terms.stop else "0",

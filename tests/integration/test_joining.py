@@ -347,6 +347,42 @@ async def test_a_child_that_ended_before_is_not_run_again(team: LocalTeam, redis
     assert redis_client.ttl(keys.task(ids[0])) >= redis_client.ttl(keys.task(handle.id))
 
 
+async def test_children_of_an_earlier_join_are_kept(team: LocalTeam, redis_client: Any) -> None:
+    """A later join that waits much longer keeps the children of the earlier ones, met or late, with their keys."""
+    agent = Agent("clerk", concurrency=1)
+    ids: list[str] = []
+
+    @agent.skill
+    async def leaf() -> int:
+        return 1
+
+    @agent.skill
+    async def several(ctx: TaskContext) -> None:
+        met, late = await ctx.submit(leaf, key="met"), await ctx.submit(leaf, key="late", delay=0.3)
+        last = await ctx.submit(leaf, delay=3600)
+        ids[:] = [met.id, late.id]
+        await ctx.join([met])
+        await ctx.join([late], deadline=0.1, default=None)
+        await late.result()
+        await ctx.join([last], deadline=60 * 86_400)
+
+    await team.work(agent)
+    handle = await team.orc.submit("several")
+
+    async def waits_for_the_last() -> bool:
+        status = await handle.status()
+        return status.state is TaskState.JOINING and not {*(status.detail.children or ())} & {*ids}
+
+    await wait_for(waits_for_the_last, "the last join", LONG_S)
+    keys = team.services.keys
+    await wait_for(lambda: redis_client.ttl(keys.task(handle.id)) > 60 * 86_400, "the verdict", LONG_S)
+    waits_s = redis_client.ttl(keys.task(handle.id))
+    assert [redis_client.ttl(keys.task(id_)) >= waits_s for id_ in ids] == [True, True]
+    stored = [name for name in redis_client.keys(f"{keys.root}:idem:*") if redis_client.get(name)]
+    of_children = [name for name in stored if redis_client.ttl(name) >= waits_s]
+    assert len(of_children) >= 2
+
+
 async def test_cancelled_and_deleted_children_have_failed(team: LocalTeam) -> None:
     """A child that an operator cancels, or that was deleted, has failed."""
     agent = Agent("clerk", concurrency=2)

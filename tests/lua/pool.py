@@ -343,7 +343,8 @@ class Pool:
         number: int = 1,
         left: int = 0,
         stop: bool = False,
-        begins: bool = True,
+        part: task_scripts.JoinPart = "first",
+        keep_s: int = MAX_WAIT_S,
         most: int = 50,
     ) -> task_scripts.JoinReply:
         """Run join."""
@@ -352,9 +353,9 @@ class Pool:
             id_=delivery.task_id,
             generation=delivery.generation,
             ids=ids,
-            begins=begins,
+            part=part,
             terms=task_scripts.JoinTerms(number, left, stop),
-            keep_s=MAX_WAIT_S,
+            keep_s=keep_s,
             most=most,
         )
         return self.call(call)
@@ -366,7 +367,7 @@ class Pool:
             id_=delivery.task_id,
             generation=delivery.generation,
             ids=(),
-            begins=False,
+            part="more",
             terms=task_scripts.JoinTerms(number, 0, stop=False),
             keep_s=0,
             most=0,

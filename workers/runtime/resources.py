@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from orchestrator.memory.owner import MemoryOwner
     from orchestrator.services import Services
     from orchestrator.tasks.model import Delivery, Question
+    from orchestrator.tasks.scripts import JoinPart
     from orchestrator.workers.asking import PendingQuestion
     from orchestrator.workers.context import AttemptTimer
     from orchestrator.workers.joining import Join, PendingJoin
@@ -379,7 +380,7 @@ class AttemptRecord:
             id_=delivery.task_id,
             generation=delivery.generation,
             ids=(),
-            begins=False,
+            part="more",
             terms=JoinTerms(number, 0, stop=False),
             keep_s=0,
             most=MOST_JOINERS,
@@ -406,18 +407,24 @@ class AttemptRecord:
         retry_for_s = self._services.settings.redis.command_timeout_s
         return await store.read_with_retry(lambda: outcomes(store, ids), retry_for_s=retry_for_s)
 
-    async def register_join(self, ids: Sequence[str], terms: JoinTerms, *, wait_ms: int) -> None:
+    async def register_join(
+        self, ids: Sequence[str], terms: JoinTerms, *, wait_ms: int, earlier: Sequence[str] = ()
+    ) -> None:
         """Register the tasks of a join by 500; see `JoinRecord`."""
+        await self._services.store.require(Feature.JOINS)
+        await self._register(ids, "first", terms, wait_ms)
+        await self._register(earlier, "earlier", terms, wait_ms)
+
+    async def _register(self, ids: Sequence[str], part: JoinPart, terms: JoinTerms, wait_ms: int) -> None:
         delivery, store, settings = self._delivery, self._services.store, self._services.settings
-        await store.require(Feature.JOINS)
-        rest, begins = list(ids), True
+        rest = list(ids)
         while rest:
             call = scripts.join(
                 self._services.keys,
                 id_=delivery.task_id,
                 generation=delivery.generation,
                 ids=rest[:JOINED_AT_ONCE],
-                begins=begins,
+                part=part,
                 terms=terms,
                 keep_s=round(settings.queue.max_wait_s) + wait_ms // 1000 + 1,
                 most=MOST_JOINERS,
@@ -435,7 +442,7 @@ class AttemptRecord:
                 case "unknown":
                     why = "too many tasks wait for this task to find out whether it does; join children of this task"
                     raise JoinRefused(done.task, why)
-            rest, begins = rest[done.looked :], False
+            rest, part = rest[done.looked :], "more" if part == "first" else part
 
     async def cancel_tasks(self, ids: Sequence[str], reason: str) -> None:
         """Cancel tasks and those below them; see `JoinRecord`."""

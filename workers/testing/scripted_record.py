@@ -115,7 +115,9 @@ class ScriptedRecord:
         """Return the scripted ends; a child without one has not ended."""
         return {handle.id: handle.outcome for handle in handles if handle.outcome is not None}
 
-    async def register_join(self, ids: Sequence[str], terms: JoinTerms, *, wait_ms: int) -> None:
+    async def register_join(
+        self, ids: Sequence[str], terms: JoinTerms, *, wait_ms: int, earlier: Sequence[str] = ()
+    ) -> None:
         """Do nothing: the attempt ends."""
 
     async def cancel_tasks(self, ids: Sequence[str], reason: str) -> None:

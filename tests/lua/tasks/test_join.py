@@ -181,7 +181,7 @@ def test_first_failure(pool: Pool, parent: Delivery, when: str) -> None:
     pool.join(parent, ids[:2], stop=True)
     if when == "while it registers":
         pool.end(failing, VerdictKind.DEAD)
-    pool.join(parent, ids[2:], stop=True, begins=False)
+    pool.join(parent, ids[2:], stop=True, part="more")
     pool.begin_to_join(parent)
     if when == "while it waits":
         assert pool.state(parent.task_id) == "joining"
@@ -209,7 +209,7 @@ def test_many_steps(pool: Pool, parent: Delivery) -> None:
     other = children(pool, parent, 1)
     pool.join(parent, other)
     for first in range(0, 1500, 500):
-        reply = pool.join(parent, ids[first : first + 500], begins=first == 0)
+        reply = pool.join(parent, ids[first : first + 500], part="more" if first else "first")
         assert (reply.looked, reply.left) == (500, 500)
     assert sorted(joins(pool, parent)) == sorted(ids)
     pool.begin_to_join(parent)
@@ -480,6 +480,25 @@ def test_children_that_ended_before_are_kept(pool: Pool, parent: Delivery) -> No
     assert pool.submit(below(pool.one(), idem="a", digest="d")) == [("duplicate", early)]
 
 
+def test_children_of_an_earlier_join_are_kept(pool: Pool, parent: Delivery) -> None:
+    """A later join that waits longer keeps the tasks of an earlier one, with their keys, and judges none of them."""
+    early, failed, late = pool.put(*[below(parent, idem=name, digest="d") for name in "abc"])
+    first, second = run(pool, early, failed)
+    wait_for(pool, parent, [early, failed])
+    pool.end(first)
+    pool.end(second, VerdictKind.DEAD)
+    again = pool.one()
+    much = 10 * MAX_WAIT_S
+    assert pool.join(again, [late], stop=True, keep_s=much).left == 1
+    before = pool.task(parent.task_id)["join"]
+    assert pool.join(again, [early, failed], stop=True, keep_s=much, part="earlier")[2:] == (2, 0)
+    for name, id_ in (("a", early), ("b", failed)):
+        assert pool.ttl_s(pool.keys.task(id_)) == pool.ttl_s(f"{pool.keys.root}:idem:{name}") == much + DAY_S
+    assert (joins(pool, again), pool.task(parent.task_id)["join"]) == ([late], before)
+    with pool.unchanged():
+        pool.join(again, [early, failed], stop=True, keep_s=much, part="earlier")
+
+
 def test_children_of_an_ended_parent_are_not_kept(pool: Pool, parent: Delivery) -> None:
     """A task that ends after its parents is kept for its own time."""
     first, second = children(pool, parent, 2)
@@ -648,7 +667,7 @@ def test_a_list_of_another_type_is_replaced(pool: Pool, parent: Delivery) -> Non
     pool.join(parent, ids[:1])
     pool.execute("DEL", pool.keys.joins(parent.task_id))
     pool.execute("SET", pool.keys.joins(parent.task_id), "x")
-    assert pool.join(parent, ids[1:], begins=False).status == "registered"
+    assert pool.join(parent, ids[1:], part="more").status == "registered"
     assert joins(pool, parent) == ids[1:]
 
 
