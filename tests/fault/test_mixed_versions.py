@@ -21,8 +21,10 @@ from orchestrator import Orchestrator, UpgradeRefused, UpgradeUnfinished
 from orchestrator.core.formats import FORMAT, OLDEST_FORMAT, RESTORING
 from orchestrator.services import pool_keys
 from orchestrator.testing.waiting import wait_for, wait_until
+from orchestrator.views.budgets import show_budget
 from tests.docs.following import check_output, steps_of, type_command
 from tests.docs.pages import blocks
+from tests.fault.upgraded_agents import PROVIDER
 from tests.faultkit.processes import ActorProcess
 from tests.helpers import subprocesses
 from tests.helpers.end_state import RULES, find_violations, records
@@ -177,6 +179,11 @@ class MixedPool:
             10,
         )
 
+    def any_key(self, kind: str) -> bool:
+        """Whether the pool has a key of this kind."""
+        found: Any = self._direct.keys(f"{self.keys.root}:{kind}*")
+        return bool(found)
+
     def kill(self, *programs: ActorProcess) -> None:
         """Kill programs."""
         for program in programs:
@@ -303,6 +310,53 @@ async def test_the_end_of_an_upgrade(pool: MixedPool) -> None:
             assert "pip install -U redis-orchestrator" in late.output
         assert await (await orc.submit("echo", {"n": 1})).result(timeout=WAIT_S) == 1
     assert (supervisor.returncode, host.returncode) == (None, None)
+
+
+async def results_of(orc: Orchestrator, *skills: str) -> list[Any]:
+    """Run one task of each skill."""
+    handles = [await orc.submit(skill) for skill in skills]
+    return [await handle.result(timeout=WAIT_S) for handle in handles]
+
+
+async def test_joins_budgets_providers_and_effects_wait_for_the_end(pool: MixedPool) -> None:
+    """Beside old programs each is refused with its sentence, and their tasks go on; after the upgrade all work.
+
+    Meanwhile an old supervisor leads, and old and new workers run tasks of their agents. Then no old program starts.
+    """
+    old = pool.start(pool.old.supervisor()), pool.start(pool.old.host())
+    await pool.led_by(old[0])
+    await pool.served_by(old[1])
+    supervisor, host = pool.start(pool.new.supervisor()), pool.start(pool.new.host())
+    limits = {"ORC_LIMITS": json.dumps({PROVIDER: {"requests": "1000/min"}})}
+    novel = Version("new", ROOT, pool.new.environment | limits)
+    command = ("-m", "orchestrator.workers", "tests.fault.upgraded_agents:novel", "--processes", "1")
+    pool.start(novel.program(*command, name="novel"))
+    await pool.served_by(host)
+    async with Orchestrator(settings=pool.settings) as orc:
+        refused = await results_of(orc, "join", "call", "charge")
+        for label, sentence in zip(
+            ("a join of tasks", "a call of a provider", "an effect of a task"), refused, strict=True
+        ):
+            assert sentence.startswith(f"{label} needs programs of format")
+            assert "then type `orc upgrade finish`" in sentence
+        with pytest.raises(UpgradeUnfinished, match=r"a budget, .* needs .*, then type `orc upgrade finish`"):
+            await orc.admin.set_budget("run", usd=1)
+        with pytest.raises(UpgradeUnfinished, match=r"a budget, .* needs .*, then type `orc upgrade finish`"):
+            await orc.submit("spend", budget="run")
+        assert [kind for kind in ("budget", "joins", "joining", "provider") if pool.any_key(kind)] == []
+        assert await (await orc.submit("echo", {"n": 1})).result(timeout=WAIT_S) == 1
+        for program in reversed(old):
+            program.terminate()
+            await anyio.to_thread.run_sync(program.wait_exit)
+        await pool.led_by(supervisor)
+        await orc.admin.finish_upgrade()
+        await orc.admin.set_budget("run", usd=1)
+        assert await results_of(orc, "join", "call", "charge") == [6, 1, 1]
+        assert await (await orc.submit("spend", budget="run")).result(timeout=WAIT_S) == 1
+        assert (await show_budget(orc.services, "run")).units[0].spent == pytest.approx(0.01)
+        for late in (pool.start(pool.old.host()), pool.start(pool.old.supervisor())):
+            assert await anyio.to_thread.run_sync(late.wait_exit, WAIT_S) == CONFIGURATION
+            assert f"has format {FORMAT}, and this version reads format {OLDEST_FORMAT} only" in late.output
 
 
 async def test_old_programs_that_missed_the_end(pool: MixedPool, redis_client: redis.Redis) -> None:
