@@ -96,6 +96,7 @@ class Task:
         joins: the tasks of this join that have not ended.
         joined: the tasks that join it, or did.
         join_until: deadline of its join (0: none); None before its first verdict `join`.
+        need: what its start takes of its budget, while it waits for room; None: it does not.
     """
 
     id: str
@@ -134,6 +135,45 @@ class Task:
     joins: set[str] = field(default_factory=set)
     joined: list[str] = field(default_factory=list)
     join_until: int | None = None
+    need: int | None = None
+
+
+RESERVED: Final = 2
+"""Dollars that each start of the skill `a` takes from the budget of its task."""
+
+
+@dataclass
+class Fund:
+    """One budget, in dollars.
+
+    Attributes:
+        holds: what attempts hold, by task and generation, and by number of the call; 0 for a start.
+        settled: calls that are settled.
+    """
+
+    limit: int
+    spent: int = 0
+    holds: dict[tuple[str, int], dict[int, int]] = field(default_factory=dict)
+    settled: set[tuple[str, int, int]] = field(default_factory=set)
+
+    @property
+    def held(self) -> int:
+        """What all attempts hold."""
+        return sum(sum(calls.values()) for calls in self.holds.values())
+
+    def lacks(self, need: int, *, drawn: int = 0, starts: bool = False, more: int = 0) -> str:
+        """Why it has no room for an amount, or an empty string; `more` is promised to others."""
+        used = self.spent + self.held + more
+        if need > self.limit:
+            return "above"
+        if used > self.limit:
+            return "overspent"
+        return "room" if used + need - drawn > self.limit or (starts and not need and used >= self.limit) else ""
+
+    def book(self, task: Task, *, died: bool = False) -> None:
+        """An attempt ends: its start is free, unless it died, and calls that it has not settled are lost."""
+        calls = self.holds.pop((task.id, task.gen), {})
+        self.spent += sum(amount for number, amount in calls.items() if number or died)
 
 
 class Crew(NamedTuple):
@@ -223,6 +263,12 @@ class Agent:
         return math.ceil(self.slots * (1 + self.backlog / 2))
 
 
+def reserved(agent: Agent, task: Task) -> int:
+    """What the start of a task takes."""
+    skill = task.row.skill or task.row.queue.removeprefix("skill:")
+    return RESERVED if skill == "a" and "a" in agent.skills else 0
+
+
 class Model:
     """A pool."""
 
@@ -230,6 +276,7 @@ class Model:
         self.agents = {agent.name: agent for agent in agents}
         self.limits = limits
         self.now_us = now_us
+        self.fund = Fund(3 * RESERVED)
         self.tasks: dict[str, Task] = {}
         self.keys: dict[str, tuple[str, str]] = {}
         self.expiring: set[str] = set()
@@ -268,7 +315,16 @@ class Model:
         return any(task.suspect and task.state == "ready" for task in self.tasks.values())
 
     def _ready(self, queue: str) -> list[Task]:
-        return [task for task in self.tasks.values() if task.state == "ready" and task.row.queue == queue]
+        return [
+            task
+            for task in self.tasks.values()
+            if task.state == "ready" and task.row.queue == queue and task.need is None
+        ]
+
+    def unfunded(self) -> list[Task]:
+        """Tasks that wait for room of the budget, best first."""
+        found = [task for task in self.tasks.values() if task.state == "ready" and task.need is not None]
+        return sorted(found, key=lambda task: (task.score, task.id))
 
     def parked(self, agent: str) -> list[Task]:
         """Tasks addressed to an agent that lacks their skill."""
@@ -477,27 +533,41 @@ class Model:
         if want <= 0:
             return Assigned(0, left=False, wait_us=max(1, next_free - self.now_us) if next_free else 0)
         each = want if len(filled) == 1 else max(1, min(want, 1000 // len(filled)))
-        best = sorted((t for queue in filled for t in ready[queue][:each]), key=lambda task: (task.score, task.id))
+        best = sorted((t for queue in filled for t in ready[queue]), key=lambda task: (task.score, task.id))
         count = 0
-        for task in best[:each]:
-            if count >= want:
+        for at, task in enumerate(best):
+            if count >= want or at >= each:
                 break
             self.looked += 1
-            if task.by and task.by <= self.now_ms:
-                self._end(task, "expired")
-                self.expiring.discard(task.id)
-            elif task.row.skill and task.row.skill not in agent.skills:
-                task.parked = True
-            elif task.group is not None:
-                task.suspect = True
-                if task.group == 0 and task.alone is None:
-                    task.alone = self.now_ms
-            else:
-                self._deliver(agent, task)
-                count += 1
+            count += self._start(agent, task)
+            # The tasks behind it do not wait for the next call.
+            each += task.need is not None
         self.counts["assigned"] += count
         remain = any(task.id not in self.turns for queue in filled for task in self.queue(queue))
         return Assigned(count, left=remain and count < room, wait_us=0)
+
+    def _start(self, agent: Agent, task: Task) -> bool:
+        """Assign a task, unless it ends, or belongs elsewhere; whether it was assigned."""
+        if task.by and task.by <= self.now_ms:
+            self._end(task, "expired")
+            self.expiring.discard(task.id)
+        elif task.row.skill and task.row.skill not in agent.skills:
+            task.parked = True
+        elif task.group is not None:
+            task.suspect = True
+            if task.group == 0 and task.alone is None:
+                task.alone = self.now_ms
+        elif self._has_funds(agent, task):
+            self._deliver(agent, task)
+            return True
+        return False
+
+    def _has_funds(self, agent: Agent, task: Task) -> bool:
+        """Whether the budget of a task, if it has one, has room for its start; without room it waits."""
+        if task.row.budget and self.fund.lacks(reserved(agent, task), starts=True):
+            task.suspect, task.need = False, reserved(agent, task)
+            return False
+        return True
 
     def _unpark(self, agent: Agent) -> None:
         if agent.unparking:
@@ -530,15 +600,15 @@ class Model:
             if most == 0 and task.alone is not None and self.now_ms - task.alone >= PATIENCE_MS:
                 most = 1
             beside = [group for other, group in running if other >= depth]
-            if alone or len(beside) < min([most, *beside]):
+            if (alone or len(beside) < min([most, *beside])) and self._has_funds(agent, task):
                 most = 0 if alone else most
                 self._deliver(agent, task)
                 entry = agent.inbox[-1]
                 entry.consumer, entry.group = worker, (most, depth)
                 running.append((depth, most))
                 taken.append(entry)
-            if alone:
-                break
+                if alone:
+                    break
         self.counts["assigned"] += len(taken)
         return True, taken
 
@@ -551,6 +621,8 @@ class Model:
     def _deliver(self, agent: Agent, task: Task) -> None:
         task.state, task.original_score, task.suspect = "assigned", task.score, False
         self._raise(task)
+        if task.row.budget and (need := reserved(agent, task)):
+            self.fund.holds[task.id, task.gen] = {0: need}
         self._tell(task, "assigned")
         self.expiring.discard(task.id)
         entry = Entry(task.id, task.gen, task.fails + task.deaths + 1, task.deaths, task.forgiven[0])
@@ -591,6 +663,7 @@ class Model:
         assert found is not None
         agent, entry = found
         agent.inbox.remove(entry)
+        self.fund.book(task)
         if verdict.kind in _UNSTARTED:
             self._return_slots(agent, task)
         self._note_attempt(task, verdict.kind)
@@ -707,6 +780,7 @@ class Model:
                 task.cancel = True
                 return CancelStatus.SIGNALLED, TaskState.ASSIGNED
             agent.inbox.remove(entry)
+            self.fund.book(task)
             self._return_slots(agent, task)
         if task.state == "joining":
             task.joins.clear()
@@ -772,7 +846,7 @@ class Model:
         task.state, task.score = "ready", task.row.rank + self.now_ms
         self._join(task)
         task.cancel, task.by, task.due, task.original_score, task.left = False, 0, 0, None, ""
-        task.blamed, task.group, task.alone, task.snoozes = 0, None, None, 0
+        task.blamed, task.group, task.alone, task.snoozes, task.need = 0, None, None, 0, None
         if task.join:
             task.join_until = None
         if not task.answers.get(task.asks):
@@ -831,7 +905,7 @@ class Model:
             self._return_slots(agent, task)
         gen = task.gen
         self._raise(task)
-        if (died and task.group is not None) or self._limit_room(agent, 1)[0] < 1:
+        if (died and task.group is not None) or task.row.budget or self._limit_room(agent, 1)[0] < 1:
             agent.inbox.remove(entry)
             self._go_back(task, died=died)
             if not died:
@@ -923,6 +997,7 @@ class Model:
         if task.state == "ready":
             ranked = task.row.rank + max(task.gen, task.due)
             task.parked = task.suspect = False
+            task.need = None
             task.score = ranked if task.original_score is None else task.original_score
         elif task.state == "assigned":
             held = self.entry_of(task_id)
@@ -954,6 +1029,58 @@ class Model:
     def emit(self, rows: Sequence[EmitRow]) -> list[EmitStatus]:
         """lua/tasks/emit.lua."""
         return [self._emit(row) for row in rows]
+
+    def reserve(self, delivery: Delivery, number: int, amount: int) -> str:
+        """lua/budgets/reserve.lua: status, or why it is refused."""
+        task, gen = self.tasks[delivery.task_id], int(delivery.generation)
+        if task.deleted or task.state != "assigned" or task.gen != gen:
+            return "stale"
+        if not task.row.budget:
+            return "none"
+        calls = self.fund.holds.get((task.id, gen), {})
+        if number in calls:
+            return "granted"
+        if (task.id, gen, number) in self.fund.settled:
+            return "settled"
+        drawn = min(calls.get(0, 0), amount)
+        if why := self.fund.lacks(amount, drawn=drawn):
+            return why
+        calls = self.fund.holds.setdefault((task.id, gen), calls)
+        calls[number] = amount
+        if drawn:
+            calls[0] -= drawn
+        return "granted"
+
+    def settle(self, delivery: Delivery, number: int, used: int | None) -> str:
+        """lua/budgets/settle.lua; None: it is unknown what was used."""
+        task, gen = self.tasks[delivery.task_id], int(delivery.generation)
+        if task.deleted or task.state != "assigned" or task.gen != gen:
+            return "stale"
+        if not task.row.budget:
+            return "none"
+        calls = self.fund.holds.get((task.id, gen), {})
+        if number not in calls:
+            return "already" if (task.id, gen, number) in self.fund.settled else "unknown"
+        taken = calls.pop(number)
+        self.fund.spent += taken if used is None else used
+        self.fund.settled.add((task.id, gen, number))
+        return "settled"
+
+    def set_budget(self, limit: int) -> str:
+        """The command `set-budget`."""
+        if limit < self.fund.spent:
+            return "below"
+        self.fund.limit = limit
+        return "accepted"
+
+    def sweep(self) -> int:
+        """lua/budgets/sweep.lua, of all waiting tasks: how many fit."""
+        promised, moved = 0, 0
+        for task in self.unfunded():
+            assert task.need is not None
+            if not self.fund.lacks(task.need, starts=True, more=promised):
+                promised, moved, task.need = promised + task.need, moved + 1, None
+        return moved
 
     def effect(self, delivery: Delivery, before: bytes, value: bytes) -> tuple[str, bytes]:
         """lua/tasks/effect.lua."""
@@ -1156,6 +1283,7 @@ class Model:
     def _take_back(self, task: Task, crew: Crew | None, *, witnessed: bool = False) -> tuple[bool, bool]:
         """Take a task from its worker; whether it goes on, and whether this was a death of it."""
         died = crew is not None and (not task.deaths or task.begun == task.gen)
+        self.fund.book(task, died=died)
         if crew is not None:
             task.by = 0
         if crew is not None and died:

@@ -22,6 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from orchestrator.core.amounts import MICRO, Amounts
 from orchestrator.core.rates import Rate
 from orchestrator.store.calls import opaque
 from orchestrator.tasks import scripts as task_scripts
@@ -39,7 +40,7 @@ from orchestrator.tasks.states import STEPS
 from orchestrator.why.explanation import explain
 from orchestrator.why.model import Cause
 from tests.lua.keyspace import without_lifetime
-from tests.lua.model import ASKED, FINAL, Agent, Limit, Model, Task
+from tests.lua.model import ASKED, FINAL, RESERVED, Agent, Limit, Model, Task
 from tests.lua.pool import LEASE_MS, START_US, USUAL_TTL_S, Assigned, Pool, Team, chunk, counted_id, rank, row
 from tests.lua.watched_pool import WatchedPool
 
@@ -63,6 +64,8 @@ TROUBLES = [
     *["take", "die_together", "finish_old", "cancel", "repeat", "promote"],
 ]
 
+FUND = "fund"
+"""The budget of the tasks that have one."""
 MAX_SNOOZES = 1
 """How many snoozes every task may have."""
 EVERY_MS = 5000
@@ -112,6 +115,8 @@ MUST_FIRE = [
         "dead by deaths",
     ],
     *["join, registered", "join, stale", "join, cycle", "joining"],
+    *["unfunded", "freed", "set_budget, accepted", "set_budget, below"],
+    *["reserve, granted", "reserve, room", "reserve, overspent", "reserve, stale", "reserve, none", "settle, settled"],
 ]
 
 fired: Counter[str] = Counter()
@@ -153,7 +158,7 @@ class Machine(RuleBasedStateMachine):
         self.todo: dict[str, int] = {}
         self.heard = "-"
         self.emitted: Counter[tuple[str, str]] = Counter()
-        self.effects = 0
+        self.effects = self.calls = 0
         self.told: set[str] = set()
         self.reserved: set[str] = set()
         self.freshened_s = time.monotonic()
@@ -162,6 +167,7 @@ class Machine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         """Register everybody."""
+        self.pool.set_budget(FUND, usd=self.model.fund.limit)
         for worker in self.workers:
             self.register(worker)
 
@@ -174,6 +180,7 @@ class Machine(RuleBasedStateMachine):
             rate=RATES.get(f"@{worker.agent}"),
             limits=("shared",) if "shared" in agent.limits else (),
             known_limits=tuple(RATES.items()),
+            funds=(("a", (Amounts(usd=RESERVED * MICRO), ())),) if "a" in agent.skills else (),
         )
         self.pool.register(worker.name, team, slots=self.slots[worker.name], backlog=agent.backlog)
 
@@ -206,6 +213,7 @@ class Machine(RuleBasedStateMachine):
         on_busy=st.sampled_from(["", "", "reject", "interrupt", "replace"]),
         depth=st.sampled_from([0, 0, 1, 2]),
         tags=st.sampled_from([(), (), ("eu",), ("eu", "us")]),
+        budget=st.sampled_from(["", FUND]),
     )
     def submit(  # noqa: PLR0917 - rules are called by keyword
         self,
@@ -221,6 +229,7 @@ class Machine(RuleBasedStateMachine):
         on_busy: str,
         depth: int,
         tags: tuple[str, ...],
+        budget: str,
     ) -> None:
         """A client submits a few tasks alike."""
         now = self.model.now_ms
@@ -240,6 +249,7 @@ class Machine(RuleBasedStateMachine):
                 on_busy=on_busy if lane and not (delay_ms or at_ms) else "",
                 depth=depth,
                 tags=tags,
+                budget=budget,
             )
             for queue, skill in places
         ]
@@ -720,7 +730,7 @@ class Machine(RuleBasedStateMachine):
         stop, begins = bool(i % 2), bool(i % 5)
 
         def step() -> None:
-            found = self.pool.join(delivery, ids, left=left, stop=stop, begins=begins, most=2)
+            found = self.pool.join(delivery, ids, left=left, stop=stop, part="first" if begins else "more", most=2)
             assert tuple(found) == self.model.join(delivery, ids, left=left, stop=stop, begins=begins, most=2)
             fired[f"join, {found.status}"] += 1
 
@@ -734,6 +744,58 @@ class Machine(RuleBasedStateMachine):
 
             self.act("join, then finish", end)
             fired["joining"] += self.model.tasks[delivery.task_id].state == "joining"
+
+    @rule(
+        i=st.integers(0, 10_000), amount=st.integers(0, 4), used=st.sampled_from([None, 0, 1, 5]), leave=st.booleans()
+    )
+    @precondition(lambda self: self.past)
+    def spend(self, i: int, amount: int, used: int | None, *, leave: bool) -> None:
+        """An attempt takes an amount of its budget, and mostly settles it; or one that lost its task does."""
+        held = [delivery for worker in self.workers for delivery in worker.holds.values()]
+        funded = [delivery for delivery in held if self.model.tasks[delivery.task_id].row.budget]
+        every = [*(funded or held), *self.past[-1:]]
+        delivery = every[i % len(every)]
+        self.calls += 1
+        number = self.calls
+
+        def reserve() -> None:
+            found = self.pool.reserve(delivery, number, usd=amount)
+            assert (found.reason or found.status) == self.model.reserve(delivery, number, amount)
+            fired[f"reserve, {found.reason or found.status}"] += 1
+
+        self.act("reserve", reserve)
+        if leave:
+            return
+
+        def settle() -> None:
+            found = self.pool.settle(delivery, number, lost=used is None, usd=used or 0)
+            assert found == self.model.settle(delivery, number, used)
+            fired[f"settle, {found}"] += 1
+
+        self.act("settle", settle)
+
+    @rule(more=st.integers(-2, 6))
+    def set_budget(self, more: int) -> None:
+        """An operator changes the limit of the budget."""
+        limit = max(0, self.model.fund.limit + more)
+
+        def step() -> None:
+            found = self.pool.set_budget(FUND, usd=limit).status
+            assert found == self.model.set_budget(limit)
+            fired[f"set_budget, {found}"] += 1
+
+        self.act("set_budget", step)
+
+    @rule()
+    def sweep(self) -> None:
+        """A supervisor looks at the tasks that wait for room."""
+
+        def step() -> None:
+            moved = self.pool.sweep_all(FUND, limit=500)
+            assert moved == self.model.sweep()
+            fired["freed"] += moved
+
+        self.act("sweep", step)
 
     @rule(i=st.integers(0, 4), forget=st.booleans())
     def renew(self, i: int, *, forget: bool) -> None:
@@ -901,7 +963,7 @@ class Machine(RuleBasedStateMachine):
             "recover": lambda i: self.recover(WORKERS[i][0], limit=500, looks=True),
             "finish_old": lambda i: self.finish_old(-1 - i, list(VerdictKind)[i]) if self.past else None,
             "cancel": lambda i: self.cancel([-1 - i]) if self.model.tasks else None,
-            "repeat": lambda _: self.repeat(),
+            "repeat": lambda _: self.repeat() if self.again else None,
             "promote": lambda _: self.promote(500),
         }
         for what, i in events:
@@ -1002,18 +1064,30 @@ class Machine(RuleBasedStateMachine):
                 e.id for e in agent.inbox
             ]
             assert pool.pending(agent.name) == [(e.id, e.consumer) for e in agent.inbox if e.consumer]
+        assert pool.members(pool.keys.held(f"budget:{FUND}")) == [task.id for task in model.unfunded()]
+        fired["unfunded"] += bool(model.unfunded())
         for lane in ("x", "y"):
             assert pool.members(pool.keys.lane(lane)) == model.lanes.get(lane, [])
         for tag in ("eu", "us"):
             assert pool.members(pool.keys.tag(tag)) == sorted(task.id for task in model.tagged(tag))
         places = Counter(
             [task.id for queue in queues for task in [*model.queue(queue), *model.suspects(queue)]]
-            + [task.id for task in [*model.scheduled(), *model.asking(), *model.joining()]]
+            + [task.id for task in [*model.scheduled(), *model.asking(), *model.joining(), *model.unfunded()]]
             + [task.id for agent in model.agents for task in model.parked(agent)]
             + [entry.task for agent in model.agents.values() for entry in agent.inbox]
             + [id_ for members in model.lanes.values() for id_ in members[1:]]
         )
         assert places == Counter(task.id for task in model.tasks.values() if task.state not in FINAL)
+
+    @invariant()
+    def the_budget_is_kept(self) -> None:
+        """The stored budget is the model's, and nothing is held but by attempts that run."""
+        stored, fund = self.pool.budget(FUND), self.model.fund
+        found = [stored[name][0] for name in ("limit", "spent", "held")]
+        assert found == [amount * MICRO for amount in (fund.limit, fund.spent, fund.held)]
+        for id_, gen in fund.holds:
+            task = self.model.tasks[id_]
+            assert (task.state, task.gen) == ("assigned", gen)
 
     @invariant()
     def states_and_generations(self) -> None:
@@ -1068,7 +1142,7 @@ class Machine(RuleBasedStateMachine):
         assert found.state == (runs if worker else TaskState(task.state))
         assert (found.worker.id if found.worker else None) == worker
         assert found.group == (task.group if task.suspect else None)
-        if task.state == "ready" and not (task.parked or task.suspect):
+        if task.state == "ready" and not (task.parked or task.suspect) and task.need is None:
             assert found.rank == [one.id for one in self.model.queue(task.row.queue)].index(task.id)
         if task.state == "waiting":
             members = self.model.lanes[task.row.lane]
@@ -1155,6 +1229,18 @@ class Machine(RuleBasedStateMachine):
         if ids:
             assert self.pool.cancel(*ids, only_this=True) == self.model.cancel(ids, only_this=True)
 
+    def fund_all(self) -> None:
+        """Let all start that wait for the budget."""
+        if self.model.unfunded():
+            limit = self.model.fund.spent + self.model.fund.held + 100
+            assert self.pool.set_budget(FUND, usd=limit).status == self.model.set_budget(limit)
+            assert self.pool.sweep_all(FUND, limit=500) == self.model.sweep()
+
+    def succeed(self, deliveries: Sequence[Delivery]) -> None:
+        """End attempts with a result."""
+        rows = [(delivery, Verdict(VerdictKind.SUCCEEDED, b"1")) for delivery in deliveries]
+        assert self.pool.finish(*rows) == self.model.finish(rows)
+
     def drain(self) -> None:
         """Play a well-behaved team until nothing is left."""
         if self.again is None:
@@ -1177,14 +1263,15 @@ class Machine(RuleBasedStateMachine):
                 self.cancel_joining()
             for name in self.model.agents:
                 self.assign_once(name, 500)
+            self.fund_all()
             for worker in self.workers:
-                self.compare(
-                    self.pool.read(worker.name, agent=worker.agent), self.model.read(worker.agent, worker.name, 100)
-                )
-                self.take_suspects(self.workers.index(worker), 500, reply_lost=True)
-                deliveries = self.adopt_once(worker, [], 500, own=True)
-                rows = [(delivery, Verdict(VerdictKind.SUCCEEDED, b"1")) for delivery in deliveries]
-                assert self.pool.finish(*rows) == self.model.finish(rows)
+                found = self.pool.read(worker.name, agent=worker.agent)
+                self.compare(found, self.model.read(worker.agent, worker.name, 100))
+                self.take_suspects(self.workers.index(worker), 500, reply_lost=False)
+                self.succeed([*found, *worker.holds.values()])
+                worker.holds.clear()
+                # What it had lost.
+                self.succeed(self.adopt_once(worker, [], 500, own=True))
         assert {task.state for task in self.model.tasks.values()} <= FINAL
         self.told.clear()
         self.agree()
@@ -1270,6 +1357,7 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
             on_busy=dice.choice(["", "", "reject", "reject", "reject", "interrupt", "replace"]),
             depth=dice.choice([0, 0, 1, 2]),
             tags=dice.choice([(), (), ("eu",), ("eu", "us")]),
+            budget=dice.choice(["", FUND]),
         ),
         lambda: machine.get_to_work(1 + i, kinds[: dice.randrange(3)], reply_lost=dice.random() < 0.2),
         lambda: machine.assign(dice.choice(["ed", "ann", "bob"]), dice.choice([1, 2, 500])),
@@ -1288,6 +1376,8 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
         lambda: machine.return_unseen(i, dice.choice([1, 500])),
         lambda: machine.promote(dice.choice([1, 500])),
         machine.repeat if machine.again else machine.supervise,
+        lambda: machine.set_budget(i - 1),
+        machine.sweep,
     ]
     if any(worker.holds for worker in machine.workers):
         steps += [lambda: machine.finish(i, kinds, delay_ms=10 * i, at_ms=0, twice=yes)] * 3
@@ -1312,6 +1402,10 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
     if machine.past:
         few = [dice.randrange(100) for _ in range(1 + i % 3)]
         steps += [lambda: machine.join(dice.randrange(1000), few, i % 2, own=yes, verdict=dice.random() < 0.8)] * 2
+        steps += [
+            lambda: machine.spend(dice.randrange(1000), i, dice.choice([None, 0, 1, 5]), leave=yes),
+            lambda: machine.spend(dice.randrange(1000), 2, 2, leave=False),
+        ]
         steps += [lambda: machine.finish_old(dice.randrange(10_000), kinds[0])]
         steps += [lambda: machine.emit(dice.randrange(10_000), dice.choices(["progress", "output"], k=1 + i % 3))] * 2
     dice.choice(steps)()
