@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 Kind = Literal["worker", "supervisor", "host"]
 Where = Literal["request", "reply"]
 WHERES: Final[tuple[Where, ...]] = ("request", "reply")
-AT_ONCE: Final = 24
+AT_ONCE: Final = 4 * (os.cpu_count() or 2)
 TIMEOUT_S: Final = 25.0
 FROZEN_S: Final = 3 * LEASE_S
 TIMINGS: Final = {"heartbeat_s": 0.3, "leader_lease_s": 0.9, "sweep_s": 0.4, "drain_s": 2.0}

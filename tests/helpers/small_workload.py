@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from orchestrator import Agent, TaskContext
-from orchestrator.core.errors import Fenced, SubmitRefused
+from orchestrator.core.errors import Fenced, JoinTimeout, SubmitRefused
 from tests.helpers.attempt_log import AttemptLog, Note
 from tests.helpers.end_state import counters, find_violations, records
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 LEASE_S: Final = 1.0
 GRANTS: Final = 3
 WINDOW_S: Final = 1.0
+LATE_S: Final = 1.2
 
 
 def make_agents(attempt_log: AttemptLog) -> list[Agent]:
@@ -63,6 +64,7 @@ def make_agents(attempt_log: AttemptLog) -> list[Agent]:
             raise
 
     _add_joiner(actor, note)
+    _add_late_joiners(actor, note)
 
     @actor.skill(max_deaths=5, backoff=0.05)
     async def flaky(ctx: TaskContext, n: int) -> int:
@@ -96,9 +98,42 @@ def _add_joiner(actor: Agent, note: Callable[..., None]) -> None:
             raise
 
 
+def _add_late_joiners(actor: Agent, note: Callable[..., None]) -> None:
+    @actor.skill(max_deaths=5)
+    async def late(ctx: TaskContext, n: int) -> int:
+        """Join a child that ends after the deadline, and go on with the default in each later attempt."""
+        note(ctx)
+        try:
+            child = await ctx.submit("quick", {"n": n}, delay=LATE_S)
+            found = await ctx.join([child], deadline=LATE_S / 4, default=None)
+            note(ctx, "met" if found else "late")
+            (one,) = await ctx.join([child])
+            return int(one.value)
+        except SubmitRefused:
+            note(ctx, "refused")
+            raise
+
+    @actor.skill(max_deaths=5)
+    async def overdue(ctx: TaskContext, n: int) -> int:
+        """Join such a child without a default."""
+        note(ctx)
+        try:
+            child = await ctx.submit("quick", {"n": n}, delay=LATE_S)
+            try:
+                await ctx.join([child], deadline=LATE_S / 4)
+                note(ctx, "met")
+            except JoinTimeout:
+                note(ctx, "late")
+            (one,) = await ctx.join([child])
+            return int(one.value)
+        except SubmitRefused:
+            note(ctx, "refused")
+            raise
+
+
 async def submit_all(orc: Orchestrator) -> dict[int, TaskHandle[Any]]:
     """Submit the tasks of the story; each answers its number."""
-    skills = ["quick", "chatty", "parent", "joiner", "flaky", *["stamp"] * (GRANTS + 1)]
+    skills = ["quick", "chatty", "parent", "joiner", "late", "overdue", "flaky", *["stamp"] * (GRANTS + 1)]
     return {n: await orc.submit(skill, {"n": n}) for n, skill in enumerate(skills)}
 
 
@@ -127,11 +162,30 @@ def violations_of(
     found += [f"{task} began twice in generation {generation}" for task, generation in attempt_log.attempts_run_twice()]
     if counters(direct, keys)["succeeded"] != len(stored):
         found.append(f"{counters(direct, keys)['succeeded']} successes were counted of {len(stored)} tasks")
+    found += late_joins(attempt_log, counters(direct, keys)["join_timeout"])
     granted = granted_ms(attempt_log)
     for earlier, later in zip(granted, granted[GRANTS:], strict=False):
         if later - earlier < WINDOW_S * 1000 - 1:
             found.append(f"{GRANTS + 1} grants within {later - earlier} ms: {granted}")
     return found
+
+
+def late_joins(attempt_log: AttemptLog, ended: int) -> list[str]:
+    """What is wrong with joins whose deadline passed: each ended once, and no later attempt found anything else.
+
+    Args:
+        attempt_log: what the handlers noted.
+        ended: how often a deadline has ended a join.
+    """
+    outcomes: dict[str, set[str]] = {}
+    for note in attempt_log.notes():
+        if note.what in {"late", "met"}:
+            outcomes.setdefault(note.task, set()).add(note.what)
+    late = [task for task, found in outcomes.items() if "late" in found]
+    wrong = [f"the join of {task} was both met and late" for task, found in outcomes.items() if len(found) > 1]
+    if ended != len(late):
+        wrong.append(f"deadlines ended {ended} joins, and {len(late)} tasks saw it")
+    return wrong
 
 
 def granted_ms(attempt_log: AttemptLog) -> list[int]:
