@@ -447,7 +447,7 @@ async def test_many_signals(deployment: Deployment, redis_client: redis.Redis) -
                 assert await held.result(timeout=TIMEOUT_S) is None
                 supervisor.terminate()
                 await wait_for(partial(_ended, supervisor), lambda: supervisor.describe("its end"), TIMEOUT_S)
-                assert (host.returncode, supervisor.returncode) == (0, 0)
+                assert (host.returncode, supervisor.returncode) == (0, 0), supervisor.describe("an orderly end")
                 assert (await held.info()).attempts == 1
                 assert not events(host, "worker_died")
 
