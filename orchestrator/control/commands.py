@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from orchestrator.core.amounts import UNITS, parse_amount
+from orchestrator.core.amounts import UNITS, parse_amount, show_amount
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name, check_task_id, check_task_prefix, encode_foreign
 from orchestrator.core.payload import decode_json
@@ -97,10 +97,11 @@ def _check_rate(value: str) -> str:
 
 
 def _check_amount(value: Any) -> str:
-    text = str(value)
-    if text != "none":
-        parse_amount("the limit", text)
-    return text
+    if value == "none":
+        return "none"
+    micro = parse_amount("the limit", value)
+    # A small or large number of Python or JSON would be written with an exponent.
+    return value if isinstance(value, str) else show_amount(micro)
 
 
 def _limit_word(unit: str, text: str | None) -> str:

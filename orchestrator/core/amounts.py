@@ -83,10 +83,11 @@ def parse_amounts(values: Mapping[str, Amount | None]) -> Amounts:
     return Amounts(*(parse_amount(unit, amount) if (amount := values.get(unit)) is not None else 0 for unit in UNITS))
 
 
-def show_amount(micro: int) -> str:
-    """Format an amount as a number without needless digits: `1.25`."""
+def show_amount(micro: int, *, grouped: bool = False) -> str:
+    """Format an amount as a number without needless digits: `1.25`; `grouped` separates thousands: `2,000,000`."""
     whole, rest = divmod(micro, MICRO)
-    return f"{whole}.{rest:06d}".rstrip("0") if rest else str(whole)
+    said = f"{whole:,}" if grouped else str(whole)
+    return f"{said}.{rest:06d}".rstrip("0") if rest else said
 
 
 def _number(unit: str, value: Amount) -> Decimal:

@@ -1,7 +1,7 @@
 """Gives control commands that pages send as forms.
 
 The id of the command comes from the form, so that a second click, or a repeat after a lost answer, gives it once: the
-second one leads to the receipts of the first.
+second one leads to the receipts of the first. A refused form is shown again as it was typed, with the reason.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from orchestrator.control.commands import KINDS, Job, RecordCommand, make_command
 from orchestrator.control.scripts import AppendStatus
 from orchestrator.core.errors import CommandRefused, InvalidInput
 from orchestrator.core.ids import check_task_id
+from orchestrator.dashboard.command_forms import command_form
 from orchestrator.dashboard.forms import read_form
 from orchestrator.dashboard.route import RouteRefused, action
 
@@ -73,12 +74,31 @@ async def send_given(
 
 
 async def _give(model: type[Command], dashboard: Dashboard, identity: Identity, request: Request) -> Response:
-    """Give the command of a form; answer with the page of its receipts."""
-    form = await read_form(request)
-    id_, reason = form.pop("id", ""), form.pop("reason", "")
-    fields = {name: value for name, value in form.items() if value}
-    new = await send_given(dashboard, identity, model, fields, id_=id_, reason=reason)
+    """Give the command of a form; answer with the page of its receipts, or with the form and why it was refused."""
+    typed = await read_form(request)
+    id_, reason = typed.get("id", ""), typed.get("reason", "")
+    fields = {name: text for name, text in typed.items() if name not in ("id", "reason") and text.strip()}
+    try:
+        new = await send_given(dashboard, identity, model, fields, id_=id_, reason=reason)
+    except (InvalidInput, CommandRefused) as refused:
+        return _show_again(dashboard, identity, model, typed, refused)
     return RedirectResponse(dashboard.url(f"/control/{id_}" + ("" if new else "?replayed=1")), 303)
+
+
+def _show_again(
+    dashboard: Dashboard,
+    identity: Identity,
+    model: type[Command],
+    typed: Mapping[str, str],
+    refused: InvalidInput | CommandRefused,
+) -> Response:
+    """Answer with the form as it was typed. Its id is a new one, because Redis may have noted the refused command."""
+    kind = model.model_fields["kind"].default
+    common = dashboard.context(identity, f"/commands/{kind}", "")
+    form = command_form(kind, model, typed, problem=str(refused))
+    template = dashboard.templates.get_template("command_form.html")
+    status = 400 if isinstance(refused, InvalidInput) else 409
+    return HTMLResponse(template.render({**common, **form, "live": ""}), status)
 
 
 for _kind, _model in GIVEN.items():

@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from orchestrator.control.commands import KINDS
+from orchestrator.core.amounts import MICRO, show_amount
 from orchestrator.core.durations import in_words
 from orchestrator.core.plural import counted
 
@@ -170,7 +171,7 @@ def milliseconds(number: float | None) -> str:
 
 def amount(number: float) -> str:
     """Return an amount of a budget without needless digits, with separators: `2,000,000` or `0.05`."""
-    return f"{number:,.12g}"
+    return show_amount(round(number * MICRO), grouped=True)
 
 
 def count(number: int) -> str:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime  # noqa: TC003 - a part of public values
 from typing import TYPE_CHECKING, Any, Final
 
+from orchestrator.budgets.model import explain_refusal
 from orchestrator.budgets.queries import budget_reads, read_held
+from orchestrator.core.amounts import NOTHING
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import DamagedData, NotFound
 from orchestrator.core.ids import check_name
@@ -32,6 +34,8 @@ MOST_HOLDS: Final = 10_000
 WAITING: Final = 25
 CONCERNS: Final = 10
 """Budgets that keep tasks from starting, of which the overview tells."""
+MOST_HELD_BACK: Final = 200
+"""Budgets for which tasks wait, among which it looks for those."""
 MOST_SCOPES: Final = 5000
 """Scopes of tasks that are held back, among which it looks for budgets."""
 _ATTEMPT: Final = ("state", "gen", "fails", "deaths", "cancel")
@@ -130,7 +134,7 @@ async def read_budget_page(
     )
     (view,) = views_of([name], replies, seconds=read_whole(time[0]))
     if view.state == "undefined" and not view.waiting:
-        raise NotFound(f"budget {name!r} is not set; set it with `orc budgets set {name} --usd N`")
+        raise NotFound(explain_refusal(name, "undefined", None, NOTHING))
     holding = cut(list(map(read_text, listed or ())), after=holds_after, limit=HOLDS, most=MOST_HOLDS)
     waiting = await page_sorted(services, keys.held(keys.budget_scope(name)), after=after, limit=WAITING)
     members, ids = holding.names, [id_ for id_, _ in waiting.members]
@@ -161,7 +165,7 @@ async def budgets_that_hold_back(services: Services, scopes: Sequence[bytes]) ->
     """
     keys, known = services.keys, map(read_text, scopes)
     names = sorted(scope.removeprefix(keys.budget_scope("")) for scope in known if keys.is_budget_scope(scope))
-    views = await read_views(services, names[: 2 * CONCERNS])
+    views = await read_views(services, names[:MOST_HELD_BACK])
     return tuple(filter(_holds_back, views))[:CONCERNS]
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime  # noqa: TC003 - a part of public values
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.budgets.model import explain_refusal
 from orchestrator.budgets.queries import DAY_S, budget_reads, parse_budgets
-from orchestrator.core.amounts import MICRO, UNITS
+from orchestrator.core.amounts import MICRO, NOTHING, UNITS
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import NotFound
 from orchestrator.core.reading import read_text, read_whole
@@ -98,7 +99,7 @@ async def show_budget(services: Services, name: str) -> BudgetView:
     """
     (found,) = await read_views(services, [name])
     if found.state == "undefined":
-        raise NotFound(f"budget {name!r} is not set; set it with `orc budgets set {name} --usd N`")
+        raise NotFound(explain_refusal(name, "undefined", None, NOTHING))
     return found
 
 

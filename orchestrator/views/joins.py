@@ -16,6 +16,7 @@ from orchestrator.views.paging import page_sorted, read_together
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from orchestrator.accounts.model import AccountScope
     from orchestrator.services import Services
 
 MISSING: Final = 100
@@ -26,11 +27,17 @@ MOST_JOINS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class MissingTask:
-    """A task that has not ended and that another one joins; state and skill are None if it is gone."""
+    """A task that has not ended and that another one joins.
+
+    Attributes:
+        state, skill: None if it is gone, or whoever reads may not see it.
+        hidden: whoever reads may not see it.
+    """
 
     id: str
     state: TaskState | None
     skill: str | None
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +61,10 @@ class JoinPage:
     joined_by: tuple[str, ...]
 
 
-async def read_join(services: Services, id_: str, *, after: str | None = None, limit: int = MISSING) -> JoinPage:
-    """Read the join of a task, and its missing tasks behind the cursor `after`.
+async def read_join(
+    services: Services, id_: str, scope: AccountScope, *, after: str | None = None, limit: int = MISSING
+) -> JoinPage:
+    """Read the join of a task, and its missing tasks behind the cursor `after`, as a user of a scope sees them.
 
     Raises:
         InvalidInput: no id of a task, or no cursor of this list.
@@ -76,7 +85,7 @@ async def read_join(services: Services, id_: str, *, after: str | None = None, l
     replies = await read_together(services, missing_reads(services, ids))
     return JoinPage(
         join,
-        missing_tasks(ids, replies),
+        missing_tasks(id_, ids, replies, scope),
         page.total,
         max(0, page.total - join.may_be_left),
         page.cursor,
@@ -89,14 +98,21 @@ def missing_reads(services: Services, ids: Sequence[str]) -> list[Sequence[Any]]
     return [read_command(services.keys, id_, *LISTED) for id_ in ids]
 
 
-def missing_tasks(ids: Sequence[str], replies: Sequence[Any]) -> tuple[MissingTask, ...]:
-    """Return missing tasks from the replies to `missing_reads`."""
-    return tuple(map(_missing, ids, replies))
+def missing_tasks(
+    parent: str, ids: Sequence[str], replies: Sequence[Any], scope: AccountScope
+) -> tuple[MissingTask, ...]:
+    """Return the missing tasks of a parent from the replies to `missing_reads`, as a user of a scope sees them."""
+    return tuple(_missing(parent, id_, reply, scope) for id_, reply in zip(ids, replies, strict=True))
 
 
-def _missing(id_: str, reply: Sequence[Any] | None) -> MissingTask:
+def _missing(parent: str, id_: str, reply: Sequence[Any] | None, scope: AccountScope) -> MissingTask:
     record = TaskRecord.from_reply(id_, LISTED, reply or [None] * len(LISTED))
     with suppress(DamagedData):
         if record.exists:
-            return MissingTask(id_, record.state, record.skill)
-    return MissingTask(id_, None, None)
+            # A task may also join others than those below it.
+            if record.envelope.parent == parent or scope.includes(
+                agent=record.agent, queue=record.queue, session=record.session
+            ):
+                return MissingTask(id_, record.state, record.skill)
+            return MissingTask(id_, None, None, hidden=True)
+    return MissingTask(id_, None, None, hidden=scope.narrowed)

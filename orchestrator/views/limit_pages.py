@@ -80,7 +80,8 @@ async def page_limits(
     wanted = {name for name in names if not name.startswith("=")} | providers.keys()
     page = cut([name for name in wanted if name.startswith(starts)], after=after, limit=limit)
     rows = await read_limit_rows(services, page.names, providers, desired)
-    return LimitPage(tuple(rows), page.cursor, page.looked, len(names) >= MOST_NAMES)
+    more = len(names) >= MOST_NAMES or len(listed or ()) >= 2 * MOST_PROVIDERS
+    return LimitPage(tuple(rows), page.cursor, page.looked, more)
 
 
 async def read_limit_rows(

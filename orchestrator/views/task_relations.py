@@ -12,6 +12,7 @@ from orchestrator.views.joins import missing_reads, missing_tasks
 from orchestrator.views.paging import read_together
 
 if TYPE_CHECKING:
+    from orchestrator.accounts.model import AccountScope
     from orchestrator.services import Services
     from orchestrator.views.joins import MissingTask
     from orchestrator.views.task_values import TaskDetails
@@ -35,9 +36,9 @@ class TaskBudget:
 
 
 async def read_relations(
-    services: Services, details: TaskDetails
+    services: Services, details: TaskDetails, scope: AccountScope
 ) -> tuple[tuple[TaskBudget, ...], tuple[MissingTask, ...]]:
-    """Read the budgets of a task, and the first tasks that it joins and that have not ended."""
+    """Read the budgets of a task, and the first missing tasks of its join, as a user of a scope sees them."""
     keys, names = services.keys, details.budgets
     missing = (details.why.children or ()) if details.join is not None else ()
     if not names and not missing:
@@ -60,4 +61,4 @@ async def read_relations(
         TaskBudget(view, view.budget in own, amounts.plain, calls)
         for view, (amounts, calls) in zip(views, held, strict=True)
     )
-    return budgets, missing_tasks(missing, replies[4 * len(names) :])
+    return budgets, missing_tasks(details.info.id, missing, replies[4 * len(names) :], scope)

@@ -64,6 +64,8 @@ def _row(view: BudgetView, *, table: bool) -> dict[str, Any]:
 
 
 def _words(unit: BudgetUnit) -> str:
-    held = f" + {unit.held:.12g} held" if unit.held else ""
-    limit = "" if unit.limit is None else f" of {unit.limit:.12g}"
-    return f"{unit.spent:.12g}{held}{limit} {unit.unit}"
+    from orchestrator.core.amounts import MICRO, show_amount
+
+    spent, held = (show_amount(round(amount * MICRO)) for amount in (unit.spent, unit.held))
+    limit = "" if unit.limit is None else f" of {show_amount(round(unit.limit * MICRO))}"
+    return f"{spent}{f' + {held} held' if unit.held else ''}{limit} {unit.unit}"

@@ -305,7 +305,8 @@ async def tree(asked: PageRequest) -> TaskTree:
 async def join(asked: PageRequest) -> joins.JoinPage:
     """Read the tasks that a task joins and that have not ended, and the tasks that join it."""
     most = size_of(asked, joins.MISSING)
-    return await joins.read_join(asked.services, asked.path["id"], after=asked.text("after"), limit=most)
+    id_, scope = asked.path["id"], asked.identity.scope
+    return await joins.read_join(asked.services, id_, scope, after=asked.text("after"), limit=most)
 
 
 @dataclass(frozen=True, slots=True)

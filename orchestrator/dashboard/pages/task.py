@@ -71,7 +71,7 @@ async def task(asked: PageRequest) -> Mapping[str, Any]:
     services, id_ = asked.services, asked.path["id"]
     details = await read_details(services, id_)
     output = await read_newest_output(services, id_)
-    budgets, missing = await read_relations(services, details)
+    budgets, missing = await read_relations(services, details, asked.identity.scope)
     info, now, spans = details.info, datetime.now(UTC), spans_of(details)
     shown_errors = info.errors[::-1][:ERRORS]
     return {

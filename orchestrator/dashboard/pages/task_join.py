@@ -20,6 +20,6 @@ async def task_join(asked: PageRequest) -> Mapping[str, Any]:
     id_ = asked.path["id"]
     return {
         "id": id_,
-        "found": await read_join(asked.services, id_, after=asked.text("after")),
+        "found": await read_join(asked.services, id_, asked.identity.scope, after=asked.text("after")),
         "line": command_line("tasks", "why", id_),
     }

@@ -131,6 +131,74 @@ async def test_a_new_budget(team: LocalTeam) -> None:
     assert (await web.post("/commands/set-budget", form | {"budget": HOSTILE[0], "usd": "1"})).status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("unit", "typed", "said"),
+    [
+        ("usd", "-1", "must not be negative"),
+        ("usd", "NaN", "is not understood"),
+        ("usd", "1e999", "is not understood"),
+        ("usd", "2,5", "is not understood"),
+        ("tokens", "9007199255", "must be at most"),
+        ("usd", "1", "2 usd is spent already"),
+        ("soft", "1.5", "less than or equal to 1"),
+        ("soft", "nan", "finite number"),
+        ("per", "week", "per:"),
+    ],
+)
+async def test_a_refused_form_keeps_what_was_typed(team: LocalTeam, unit: str, typed: str, said: str) -> None:
+    """It says what is wrong, and its next submit needs only the correction."""
+    await team.orc.admin.set_budget("run", usd=3)
+    await team.services.store.execute("HSET", team.services.keys.budget("run"), "spent", "2000000 0 0 0")
+    web = WebClient(team.orc)
+    await web.log_in()
+    form = await web.form("/budgets/run", "/commands/set-budget")
+    wrong = form | {"calls": "40", "at_hard": "ask", "reason": "more <b>calls</b>", unit: typed}
+    refused = await web.post("/commands/set-budget", wrong)
+    assert refused.status_code == (409 if said.endswith("spent already") else 400), refused.text
+    problem = refused.text.partition('role="alert">')[2].partition("</p>")[0]
+    assert said in problem
+    for name, value in (("budget", "run"), ("calls", "40"), ("reason", "more &lt;b&gt;calls&lt;/b&gt;")):
+        assert f'name="{name}" value="{value}"' in refused.text
+    assert "<option selected>ask</option>" in refused.text
+    if unit != "per":
+        assert f'name="{unit}" value="{typed}"' in refused.text
+    main = refused.text.partition('<main')[2]
+    new_id = main.partition('name="id" value="')[2].partition('"')[0]
+    assert new_id != form["id"]
+    right = wrong | {"id": new_id, unit: {"soft": "0.9", "per": "day"}.get(unit, "5")}
+    answer = await web.post("/commands/set-budget", right)
+    assert answer.status_code == 303, answer.text
+    view = await show_budget(team.services, "run")
+    assert ("calls", 40) in [(one.unit, one.limit) for one in view.units]
+    assert view.at_hard == "ask"
+
+
+async def test_blanks_are_empty_fields(team: LocalTeam) -> None:
+    """A field of blanks changes nothing, as an empty one does."""
+    await team.orc.admin.set_budget("run", usd=3)
+    web = WebClient(team.orc)
+    await web.log_in()
+    form = await web.form("/budgets/run", "/commands/set-budget")
+    answer = await web.post("/commands/set-budget", form | {"usd": "  ", "soft": " ", "tokens": " 2M "})
+    assert answer.status_code == 303, answer.text
+    view = await show_budget(team.services, "run")
+    assert [(one.unit, one.limit) for one in view.units] == [("usd", 3), ("tokens", 2_000_000)]
+
+
+async def test_small_and_large_amounts(team: LocalTeam) -> None:
+    """Pages write them as numbers without an exponent; JSON numbers with one are accepted."""
+    api = await api_client(team.orc, Role.OPERATOR)
+    given = await api.post("/commands/set-budget", {"budget": "tiny", "usd": 1e-05, "tokens": 9007199254})
+    assert given.status_code == 200, given.text
+    await team.services.store.execute("HSET", team.services.keys.budget("tiny"), "spent", "1 0 0 0")
+    web = WebClient(team.orc)
+    await web.log_in()
+    for path in ("/budgets", "/budgets/tiny"):
+        page = (await web.get(path)).text
+        for said in ("0.00001", "0.000001", "0.000009", "9,007,199,254"):
+            assert f'<td class="number">{said}</td>' in page, (path, said)
+
+
 async def test_the_page_of_a_task(team: LocalTeam) -> None:
     """It names the budgets of the task with what its attempt holds, and the budget that it waits for."""
     _, first, second = await holds_back(team)
@@ -188,6 +256,28 @@ async def test_what_needs_attention(team: LocalTeam) -> None:
     for handle in (first, second):
         await handle.result(TIMEOUT_S)
     assert (await read_health(team.services)).budgets == ()
+
+
+async def test_many_budgets_with_waiting_tasks(team: LocalTeam) -> None:
+    """A budget without room is named also when many others, earlier by name, have attempts that will free some."""
+    store, keys = team.services.store, team.services.keys
+    names = [f"b-{n:03}" for n in range(60)]
+    commands: list[tuple[str, ...]] = []
+    for name in [*names, "z"]:
+        scope = keys.budget_scope(name)
+        spent = "1000000 0 0 0" if name == "z" else "0 0 0 0"
+        commands += [
+            ("HSET", keys.budget(name), "limit", "1000000 - - -", "spent", spent, "held", "0 0 0 0"),
+            ("ZADD", keys.held(scope), "1", new_task_id()),
+            ("SADD", keys.suspended_scopes, scope),
+        ]
+        if name != "z":
+            commands.append(("HSET", keys.holds(name), f"{new_task_id()}:1", "0;1 5 0 0 0"))
+    await store.pipeline(commands)
+    assert [one.budget for one in (await read_health(team.services)).budgets] == ["z"]
+    for name in [*names, "z"]:
+        await store.execute("DEL", keys.budget(name), keys.holds(name), keys.held(keys.budget_scope(name)))
+    await store.execute("DEL", keys.suspended_scopes)
 
 
 async def test_too_little_left(team: LocalTeam) -> None:

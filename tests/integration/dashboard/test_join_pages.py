@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator import Agent, TaskContext, TaskState
-from orchestrator.accounts.model import AccountScope, Role
+from orchestrator.accounts.model import EVERYTHING, AccountScope, Role
 from orchestrator.core.ids import new_task_id
 from orchestrator.views.joins import MISSING, read_join
 from tests.helpers.api_client import api_client
@@ -84,7 +84,7 @@ async def read_is_over(team: LocalTeam, handle: TaskHandle[Any]) -> bool:
     """Wait until a task waits with no join, because a failure has ended it."""
 
     async def over() -> bool:
-        return (await read_join(team.services, handle.id)).join is None
+        return (await read_join(team.services, handle.id, EVERYTHING)).join is None
 
     await wait_for(over, "the end of the join", TIMEOUT_S)
     return True
@@ -103,9 +103,9 @@ async def test_many_missing_tasks(team: LocalTeam) -> None:
     assert "It has no deadline." in page
     store = team.services.store
     with pytest.MonkeyPatch.context() as patch, counted_reads(store, patch) as counted:
-        found = await read_join(team.services, handle.id)
+        found = await read_join(team.services, handle.id, EVERYTHING)
     assert counted.trips <= 3
-    rest = await read_join(team.services, handle.id, after=found.cursor)
+    rest = await read_join(team.services, handle.id, EVERYTHING, after=found.cursor)
     assert [one.id for one in (*found.missing, *rest.missing)] == list(children)
     assert (found.must_end, rest.cursor) == (MISSING + 20, None)
     assert 'rel="next"' in (await web.get(f"/tasks/{handle.id}/join")).text
@@ -134,7 +134,7 @@ async def test_a_key_of_another_type(team: LocalTeam, key: str) -> None:
     keys, store = team.services.keys, team.services.store
     wrong = keys.joins(handle.id) if key == "joins" else keys.task(child)
     await store.pipeline([("DEL", wrong), ("SET", wrong, "x"), ("EXPIRE", wrong, 60)])
-    found = await read_join(team.services, handle.id)
+    found = await read_join(team.services, handle.id, EVERYTHING)
     assert [(one.id, one.state) for one in found.missing] == ([] if key == "joins" else [(child, None)])
 
 
@@ -155,7 +155,7 @@ async def test_stored_joins(team: LocalTeam, fields: tuple[str, ...], number: in
     store, task_key = team.services.store, team.services.keys.task(handle.id)
     await store.execute("HDEL", task_key, "join", "join:1")
     await store.execute("HSET", task_key, *fields)
-    found = await read_join(team.services, handle.id)
+    found = await read_join(team.services, handle.id, EVERYTHING)
     web = WebClient(team.orc)
     await web.log_in()
     page = await web.get(f"/tasks/{handle.id}")
@@ -187,3 +187,39 @@ async def test_effects(team: LocalTeam) -> None:
     (effect,) = (await api.read(f"/tasks/{handle.id}/effects"))["effects"]
     assert (effect["name"], effect["state"], effect["question"], effect["decisions"]) == ("charge", "done", None, [])
     assert "charged" not in str(effect)
+
+
+async def test_a_narrowed_user_sees_no_foreign_task(team: LocalTeam) -> None:
+    """Of a joined task that is neither below the parent nor in the scope, only the id is shown; children are."""
+    agent = Agent("gatherer")
+
+    @agent.skill
+    async def gather(ctx: TaskContext, other: str) -> int:
+        return len(await ctx.join([await ctx.submit("leaf"), team.orc.task(other)]))
+
+    await team.work(agent)
+    other = (await team.orc.submit("foreign-skill", session="foreign")).id
+    handle = await team.orc.submit("gather", {"other": other}, session="own")
+    await joins(handle)
+    scope = AccountScope(sessions=frozenset({"own"}))
+    narrowed = await api_client(team.orc, Role.VIEWER, scope=scope)
+    (child,) = (await handle.info()).children
+    found = (await narrowed.read(f"/tasks/{handle.id}/join"))["missing"]
+    assert {one["id"]: (one["state"], one["skill"], one["hidden"]) for one in found} == {
+        child: ("ready", "leaf", False),
+        other: (None, None, True),
+    }
+    web = WebClient(team.orc)
+    await web.dashboard.accounts.put_user("bob", Role.VIEWER, "correct horse", scope=scope)
+    await web.post("/login", {"name": "bob", "password": "correct horse"})
+    for path in (f"/tasks/{handle.id}", f"/tasks/{handle.id}/join"):
+        page = (await web.get(path)).text.partition("Missing task")[2].partition("</table>")[0]
+        assert f'href="/tasks/{child}"' in page
+        assert "not visible to you" in page
+        assert "foreign-skill" not in page
+        assert f'href="/tasks/{other}"' not in page
+    await web.log_in()
+    web.dashboard.forget_reads()
+    page = (await web.get(f"/tasks/{handle.id}/join")).text
+    assert "foreign-skill" in page
+    assert f'href="/tasks/{other}"' in page

@@ -59,3 +59,4 @@ def test_units() -> None:
         parse_amounts({"eur": 1})
     assert Amounts(usd=50_000, tokens=8000 * MICRO).readable == "0.05 usd, 8000 tokens"
     assert (show_amount(0), show_amount(1), show_amount(1_250_000)) == ("0", "0.000001", "1.25")
+    assert (show_amount(10, grouped=True), show_amount(MOST, grouped=True)) == ("0.00001", "9,007,199,254.740991")
