@@ -39,15 +39,18 @@ def join_of(record: TaskRecord) -> TaskJoin | None:
     words = read_text(record.field("join") or b"").split(" ")
     if record.state is not TaskState.JOINING or len(words) != 5:
         return None
-    _, number, may_be_left, ends_at_failure, _ = words
-    stored = read_text(record.field(numbered_field("join", read_whole(number))) or b"").split(" ")
+    _, stored_number, may_be_left, ends_at_failure, _ = words
+    number = read_whole(stored_number)
+    if number < 1:
+        return None
+    stored = read_text(record.field(numbered_field("join", number)) or b"").split(" ")
     since_ms, deadline_ms = (read_whole(word) for word in (*stored, "", "")[:2])
     return TaskJoin(
-        number=read_whole(number),
+        number=number,
         may_be_left=read_whole(may_be_left),
         ends_at_failure=ends_at_failure == "1",
-        since=from_instant_ms(since_ms) if since_ms else None,
-        deadline=from_instant_ms(deadline_ms) if deadline_ms else None,
+        since=from_instant_ms(since_ms) if since_ms > 0 else None,
+        deadline=from_instant_ms(deadline_ms) if deadline_ms > 0 else None,
     )
 
 

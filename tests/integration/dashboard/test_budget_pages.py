@@ -162,7 +162,7 @@ async def test_a_refused_form_keeps_what_was_typed(team: LocalTeam, unit: str, t
     assert "<option selected>ask</option>" in refused.text
     if unit != "per":
         assert f'name="{unit}" value="{typed}"' in refused.text
-    main = refused.text.partition('<main')[2]
+    main = refused.text.partition("<main")[2]
     new_id = main.partition('name="id" value="')[2].partition('"')[0]
     assert new_id != form["id"]
     right = wrong | {"id": new_id, unit: {"soft": "0.9", "per": "day"}.get(unit, "5")}

@@ -145,6 +145,7 @@ async def test_a_key_of_another_type(team: LocalTeam, key: str) -> None:
         (("join", "17 3 1 1 3600"), 3),  # the field of the join is lost
         (("join", "17 3"), None),
         (("join", "x" * 100), None),
+        (("join", "a b c d e"), None),
     ],
 )
 async def test_stored_joins(team: LocalTeam, fields: tuple[str, ...], number: int | None) -> None:
