@@ -30,8 +30,8 @@ class MissingTask:
     """A task that has not ended and that another one joins.
 
     Attributes:
-        state, skill: None if it is gone, or whoever reads may not see it.
-        hidden: whoever reads may not see it.
+        state, skill: None if it is gone, or hidden.
+        hidden: the narrowed user who reads may not see it.
     """
 
     id: str
