@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.client.admin import Admin as Admin
     from orchestrator.client.admin import Sent as Sent
     from orchestrator.client.client import Orchestrator as Orchestrator
+    from orchestrator.client.flow_handle import FlowHandle as FlowHandle
     from orchestrator.client.handle import TaskHandle as TaskHandle
     from orchestrator.client.session import SessionEvent as SessionEvent
     from orchestrator.client.session import SessionHandle as SessionHandle
@@ -150,6 +151,10 @@ if TYPE_CHECKING:
     from orchestrator.tasks.effects import TaskEffect as TaskEffect
     from orchestrator.tasks.ends import EndedTask as EndedTask
     from orchestrator.tasks.families import SessionSummary as SessionSummary
+    from orchestrator.tasks.flows import After as After
+    from orchestrator.tasks.flows import Flow as Flow
+    from orchestrator.tasks.flows import FlowTask as FlowTask
+    from orchestrator.tasks.flows import TaskResult as TaskResult
     from orchestrator.tasks.history import AttemptOutcome as AttemptOutcome
     from orchestrator.tasks.history import TaskAttempt as TaskAttempt
     from orchestrator.tasks.model import AnswerStatus as AnswerStatus

@@ -119,6 +119,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                     (_max("orc_tasks_scheduled"), "scheduled"),
                     (_max("orc_tasks_awaiting_input"), "awaiting input"),
                     (_max("orc_tasks_joining"), "joining"),
+                    (_max("orc_tasks_awaiting_tasks"), "awaiting tasks"),
                 ),
             ),
             Panel("Oldest ready task by queue", "s", ((_max("orc_queue_oldest_seconds", "kind"), "{{kind}}"),)),

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from orchestrator.agent_state.states import AgentState
     from orchestrator.chat.chat import Chat
     from orchestrator.client.client import Orchestrator
+    from orchestrator.client.flow_handle import FlowHandle
     from orchestrator.client.shared_config import SharedConfig
     from orchestrator.core.amounts import Amount
     from orchestrator.core.durations import Duration
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from orchestrator.locks.attempt import AttemptLocks
     from orchestrator.locks.named import Locks
     from orchestrator.memory.memory import Memory
+    from orchestrator.tasks.flows import Flow
     from orchestrator.tasks.model import Delivery, Envelope
     from orchestrator.tasks.options import TaskOptions
     from orchestrator.tasks.submission import Arguments, NamedSkill, TypedSkill
@@ -703,6 +705,33 @@ class TaskContext:
             missed.handle, missed.handles = self._waiting(missed.handle), tuple(map(self._waiting, missed.handles))
             raise
         return [self._waiting(handle) for handle in handles]
+
+    @noticed
+    async def submit_flow(self, flow: Flow, *, idempotency_key: str | None = None) -> FlowHandle:
+        """Submit the tasks of a flow as children with one call; see `Orchestrator.submit_flow`.
+
+        Without `idempotency_key` the key is derived from this task and the number of the child, as in `submit`: a flow
+        counts as one child, and a retried parent finds the flow of the earlier attempt.
+
+        Args:
+            flow: up to 500 tasks; `session` and `fair` are those of this task by default.
+            idempotency_key: a second submit with the same key and the same flow returns the same tasks.
+
+        Raises:
+            SubmitRefused: a task was refused, so that nothing was stored; or this attempt was taken away.
+            KeyConflict: the earlier attempt submitted another flow with this number.
+            InvalidInput: the flow has a cycle, or an argument is invalid; nothing was sent.
+        """
+        self._children += 1
+        key = idempotency_key or f"{self.task_id}/{self._children}"
+        client = await self._resources.client()
+        inherited = flow.inheriting(session=self.session, fair=self._fair)
+        try:
+            found = await client.submit_flow(inherited, idempotency_key=key, parent=self._parent)
+        except NotDurable as missed:
+            missed.handle, missed.handles = self._waiting(missed.handle), tuple(map(self._waiting, missed.handles))
+            raise
+        return found.waiting_in(self._resources.until_ended)
 
     def _child(self, task: Submission) -> Submission:
         """Return the submission of the next child, with the session and the key that it has by default."""

@@ -14,12 +14,13 @@ local now_arg    = ARGV[6]                   -- time: test override, microsecond
 --@include time: now_us, integer
 --@include restoring: goes_on
 --@include envelope: skill_queue
---@include record: read_task, rank_of, next_generation, attempt_number
+--@include record: read_task, has_ended, rank_of, next_generation, attempt_number
 --@include history: add_attempt
 --@include lane: restore_member
 --@include queue: enqueue, start_waiting, flush_waiting
 --@include share: ready_place
---@include ending: start_endings, flush_endings, index_dead
+--@include ending: start_endings, tell_follower, flush_endings, index_dead
+--@include follow: look_at_predecessors, await_predecessors
 --@include held_bytes: collect_bytes
 --@include reclaim: reclaim_task, requeue_task
 
@@ -27,8 +28,8 @@ if not goes_on(pool, mark) then return {} end
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local waiting, ending = start_waiting(), start_endings(now)
-local waits = {scheduled = true, ready = true, waiting = true, awaiting_input = true, joining = true}
-local created, known, cancelled = 0, 0, 0
+local waits = {scheduled = true, ready = true, waiting = true, awaiting_input = true, joining = true, awaiting_tasks = true}
+local created, known, cancelled, ends = 0, 0, 0, {}
 
 -- Calls a command with a key and many values, 500 at a time.
 local function store_all(command, key, values)
@@ -58,6 +59,26 @@ local function give_back(row, task_key)
   requeue_task(pool, waiting, row.id, taken, generation, now, 'restored from ' .. origin)
 end
 
+-- Lets a task wait for all of its predecessors; those that are there and have ended are told below, the others when they come.
+local function follow(id, task_key, born_ms)
+  local predecessors, scored = look_at_predecessors(pool, redis.call('HGET', task_key, 'after')), {}
+  for i = 1, #predecessors do
+    --@row one: policy id state
+    local one = predecessors[i]
+    scored[2 * i - 1], scored[2 * i] = one.policy, one.id
+    if has_ended(one.state) then ends[#ends + 1] = {one.id, one.state, id} end
+  end
+  if #scored > 0 then await_predecessors(pool, id, scored, born_ms, keep_ms / 1000) end
+end
+
+-- Notes an ended task whose followers may be there.
+local function tell(id, task_key, state)
+  local keep_s = string.match(redis.call('HGET', task_key, 'joined') or '', '%+(%d+)')
+  if not keep_s then return end
+  ending.followed = ending.followed or {}
+  table.insert(ending.followed, {id, state, 1, tonumber(keep_s)})
+end
+
 local function put_in_place(row, task_key)
   local task = read_task(task_key, 'state', 'gen', 'at', 'queue', 'rank', 'due', 'by', 'env', 'fair')
   local state = task.state
@@ -83,9 +104,12 @@ local function put_in_place(row, task_key)
     local due = tonumber(task.due or 0)
     waiting.asking[#waiting.asking + 1] = due > 0 and integer(due) or '+inf'
     waiting.asking[#waiting.asking + 1] = row.id
+  elseif state == 'awaiting_tasks' then
+    follow(row.id, task_key, task.gen)
   elseif state == 'dead' then
     index_dead(pool, row.id, row.dead_ms, dead_ttl_s)
   end
+  if has_ended(state) then tell(row.id, task_key, state) end
   if task.by and waits[state] then
     waiting.expiring[#waiting.expiring + 1] = task.by
     waiting.expiring[#waiting.expiring + 1] = row.id
@@ -110,7 +134,7 @@ for i = 1, #rows do
       store_all('RPUSH', children_key, row.children)
       redis.call('PEXPIRE', children_key, integer(math.max(row.children_ms, left_ms)))
     end
-    if found.lane and (row.turn ~= '' or waits[found.state] and found.state ~= 'scheduled') then
+    if found.lane and (row.turn ~= '' or waits[found.state] and found.state ~= 'scheduled' and found.state ~= 'awaiting_tasks') then
       local since = math.max(tonumber(found.gen), tonumber(found.due or 0))
       restore_member(pool, found.lane, row.turn ~= '' and row.turn or integer(since * 1000), row.id)
     end
@@ -119,5 +143,10 @@ for i = 1, #rows do
   end
 end
 flush_waiting(pool, waiting)
+for i = 1, #ends do
+  --@row one: id state follower
+  local one = ends[i]
+  tell_follower(pool, ending, one.id, one.state, one.follower, keep_ms / 1000)
+end
 flush_endings(pool, ending)
 return {created, known, cancelled}

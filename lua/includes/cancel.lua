@@ -8,6 +8,7 @@
 --@include ending: end_task, stop_waiting
 --@include share: flow_of
 --@include budget: end_spending
+--@include follow: leave_following
 
 -- Returns a collector for the cancels of one call; `flush_cancelling` stores it.
 local function start_cancelling()
@@ -57,6 +58,8 @@ local function cancel_task(pool, ending, cancelling, id, reason)
   elseif state == 'joining' then
     redis.call('ZREM', pool .. ':joining', id)
     redis.call('UNLINK', pool .. ':joins:' .. id)
+  elseif state == 'awaiting_tasks' then
+    leave_following(pool, id)
   elseif state == 'assigned' then
     local entries = cancelling.entries
     if not entries[agent] then entries[agent] = {} end

@@ -46,11 +46,17 @@ local function joined_place(parent, task, now_ms)
   return ready_place(task.queue or skill_queue(task.env or ''), task.fair, task.rank), score
 end
 
--- Collects an ended task for its parents: `joined` names them. Returns the lifetime of its record, so that a parent that has not
--- ended finds it.
-local function leave_joins(pool, ending, id, joined, failed, ttl_s)
+-- Collects an ended task for its parents and followers: `joined` names the parents. Returns the lifetime of its record, so that
+-- those that have not ended find it.
+local function leave_joins(pool, ending, id, joined, state, ttl_s)
+  local failed, keep_s = state ~= 'succeeded', string.match(joined, '%+(%d+)')
+  if keep_s then
+    ending.followed = ending.followed or {}
+    table.insert(ending.followed, {id, state, 1, tonumber(keep_s)})
+    ttl_s = math.max(ttl_s, tonumber(keep_s))
+  end
   ending.joins = ending.joins or {}
-  for parent in string.gmatch(joined, '%S+') do
+  for parent in string.gmatch(joined, '%x+%-[%x-]+') do
     local ends = ending.joins[parent]
     if not ends then
       ends = {succeeded = {}, failed = {}, keep_s = kept_for(pool, parent) or 0}

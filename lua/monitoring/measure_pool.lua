@@ -3,7 +3,7 @@
 -- returns: now_us, leader (or nothing),
 --   counters: name, number, ...
 --   agents, longest silent first,
---   sizes: scheduled asking joining dead workers supervisors schedules sessions, commands, refusals,
+--   sizes: scheduled asking joining following dead workers supervisors schedules sessions, commands, refusals,
 --     due ms of the next schedule (left out without any)
 --   slots of active stops and pauses, those of sessions left out; number of stopped sessions
 -- repeat: reads again
@@ -34,6 +34,7 @@ for i = 1, #names do counters[#counters + 1], counters[#counters + 2] = names[i]
 local schedules_key = pool .. ':schedules'
 local sizes = {
   redis.call('ZCARD', pool .. ':scheduled'), redis.call('ZCARD', pool .. ':asking'), redis.call('ZCARD', pool .. ':joining'),
+  redis.call('ZCARD', pool .. ':after'),
   redis.call('ZCARD', pool .. ':dead'), redis.call('ZCARD', pool .. ':workers'), redis.call('ZCOUNT', pool .. ':supervisors', integer(now / 1000), '+inf'),
   redis.call('ZCARD', schedules_key), redis.call('ZCARD', pool .. ':sessions'),
   added_to(pool .. ':control'), added_to(pool .. ':control:refused'),

@@ -31,7 +31,7 @@ local now_arg    = ARGV[9]                   -- time: test override, microsecond
 --@include reclaim: co_running, count_crew, reclaim_task, requeue_task
 --@include share: take_place
 --@rare: stored_size, collect_bytes, add_bytes
---@rare: consider, take_place, join_flow, wake_flows, remove_entries, put_ready, put_due, flush_turns, note_activity, end_spending, flush_budgets
+--@rare: consider, take_place, join_flow, wake_flows, remove_entries, put_ready, put_due, flush_turns, note_activity, end_spending, flush_budgets, tell_followers
 
 local inline_bytes, call_bytes = 16384, 1048576
 local now = now_us(now_arg)

@@ -17,11 +17,11 @@ local now_text = integer(math.floor(now_us(now_arg) / 1000))
 local dead_key = pool .. ':dead'
 local ended = {succeeded = true, dead = true, cancelled = true, expired = true}
 
--- Returns the lifetime of the stub. The next attempt of a parent that has not ended must find that this task is gone, and not
--- submit it again.
+-- Returns the lifetime of the stub. The next attempt of a parent that has not ended, and a repeated submit of its flow, must find
+-- that this task is gone, and not submit it again.
 local function lifetime_of_stub(joined)
-  local keep_s = stub_s
-  for parent in string.gmatch(joined or '', '%S+') do keep_s = math.max(keep_s, kept_for(pool, parent) or 0) end
+  local keep_s = math.max(stub_s, tonumber(string.match(joined or '', '%+(%d+)') or 0))
+  for parent in string.gmatch(joined or '', '%x+%-[%x-]+') do keep_s = math.max(keep_s, kept_for(pool, parent) or 0) end
   return keep_s
 end
 

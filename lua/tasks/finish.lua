@@ -44,7 +44,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@rare: is_unstarted, returned_as, outcome_of, has_ended, add_error, stored_size, collect_bytes, add_bytes
 --@rare: leave_attempt, note_refusal, note_attempt, return_slots, index_dead, append_event, pass_lane, put_ready, put_due
 --@rare: flush_turns, drop_result, notify_of_rooms, join_flow, free_place, wake_flows, flush_joins, leave_joins, is_met, begin_to_join
---@rare: end_spending, flush_budgets
+--@rare: end_spending, flush_budgets, tell_followers
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -80,7 +80,7 @@ end
 
 -- The fields of assigned tasks that matter here, and those that tasks of this call had, by their number.
 local assigned_fields = ',at,queue,rank,ttl,idem,fails,deaths,by,cancel,out,lane,refused,skill,woken,ran,session,due,was,asks,'
-  .. 'snoozes,fair,joined,budget,funds,-env,'
+  .. 'snoozes,fair,joined,budget,funds,-env,-after,-followers,-later,'
 local assigned_layouts = {}
 
 -- Returns state and generation of a task, and a table of its other fields; of a plain task also `at`, with `rewrite`.

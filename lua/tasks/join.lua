@@ -40,9 +40,15 @@ end
 -- A list of another type, which a client may have written, is lost.
 local is_list = redis.call('TYPE', joins_key)['ok'] == 'zset'
 
+-- Returns whether a task of a flow waits for a predecessor.
+local function follows(follower, predecessor)
+  local after_key = pool .. ':after:' .. follower
+  return redis.call('TYPE', after_key)['ok'] == 'zset' and redis.call('ZSCORE', after_key, predecessor)
+end
+
 local dependents
--- Returns the tasks that wait for the parent, as a set, and their lanes: the parent, those that join one of them, those above
--- one of them, because they may join it any time, and those in the lane of one of them. nil: they are too many.
+-- Returns the tasks that wait for the parent, as a set, and their lanes: the parent, those that join or follow one of them, those
+-- above one of them, because they may join it any time, and those in the lane of one of them. nil: they are too many.
 local function find_dependents()
   if dependents then return dependents, dependents.lanes end
   local found, lanes, stack, looked, read = {[id] = true}, {}, {id}, 0, 0
@@ -61,9 +67,14 @@ local function find_dependents()
       read = read + #(task.env or '')
       local above = parent_of(task.env or '')
       if above then add(above) end
-      for joiner in string.gmatch(task.joined or '', '%S+') do
+      for joiner in string.gmatch(task.joined or '', '%x+%-[%x-]+') do
         looked = looked + 1
         if is_in_join(pool, joiner, other) then add(joiner) end
+      end
+      local followers = string.find(task.joined or '', '+', 1, true) and redis.call('HGET', pool .. ':task:' .. other, 'followers') or ''
+      for follower in string.gmatch(followers, '%S+') do
+        looked = looked + 1
+        if follows(follower, other) then add(follower) end
       end
       if task.lane and not lanes[task.lane] then
         lanes[task.lane] = true
@@ -100,18 +111,20 @@ local function with_parent(child_id, joined)
   if not joined then return id end
   if string.find(' ' .. joined .. ' ', ' ' .. id .. ' ', 1, true) then return joined end
   local kept = {}
-  for other in string.gmatch(joined, '%S+') do
+  for other in string.gmatch(joined, '%x+%-[%x-]+') do
     if is_in_join(pool, other, child_id) then kept[#kept + 1] = other end
   end
   if #kept >= most then return false end
   kept[#kept + 1] = id
+  -- It has followers.
+  kept[#kept + 1] = string.match(joined, '%+%d+')
   return table.concat(kept, ' ')
 end
 
 -- Returns the same for a task that has ended: all of its parents may read it again. Returns nil if it names this one, or is full.
 local function with_parent_of_ended(joined)
   if not joined then return id end
-  local _, others = string.gsub(joined, '%S+', '')
+  local _, others = string.gsub(joined, '%x+%-[%x-]+', '')
   if others >= most or string.find(' ' .. joined .. ' ', ' ' .. id .. ' ', 1, true) then return nil end
   return joined .. ' ' .. id
 end

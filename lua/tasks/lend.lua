@@ -22,13 +22,17 @@ local look_at, keep_s = 500, 60
 local answers, looked = {}, 0
 local indexed, wanted, lent = {}, {}, {}
 
--- Returns the tasks that a task waits for: what its attempt has recorded, the first of those that it joins, or the task
--- that has the turn in its lane.
+-- Returns the tasks that a task waits for: what its attempt has recorded, the first of those that it joins or runs after, or the
+-- task that has the turn in its lane.
 local function waits_for(id, task)
   --@row task: state gen env depth queue lane awaits
   if task.state == 'waiting' and task.lane then
     local owner = redis.call('ZRANGE', pool .. ':lane:' .. task.lane, 0, 0)[1]
     return owner and {owner} or {}
+  end
+  if task.state == 'awaiting_tasks' then
+    local after_key = pool .. ':after:' .. id
+    return redis.call('TYPE', after_key)['ok'] == 'zset' and redis.call('ZRANGE', after_key, 0, 99) or {}
   end
   if task.state == 'joining' then
     local joins_key = pool .. ':joins:' .. id
@@ -83,7 +87,7 @@ local function lower(parent, first, first_depth)
         redis.call('HSET', task_key, 'depth', integer(depth))
       end
       if task.state == 'ready' then index_awaited(id, task, own) end
-      if deeper or task.state == 'waiting' or task.state == 'joining' then
+      if deeper or task.state == 'waiting' or task.state == 'joining' or task.state == 'awaiting_tasks' then
         local next_ones = waits_for(id, task)
         for i = 1, #next_ones do
           local other = next_ones[i]

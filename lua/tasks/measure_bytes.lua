@@ -8,7 +8,7 @@ local rows = cmsgpack.unpack(ARGV[1])  -- rows: id
 --@include record: read_task
 --@include held_bytes: collect_bytes
 
-local waits = {ready = true, waiting = true, scheduled = true, awaiting_input = true, joining = true}
+local waits = {ready = true, waiting = true, scheduled = true, awaiting_input = true, joining = true, awaiting_tasks = true}
 local bytes, answers, types = {}, {}, {}
 for i = 1, #rows do
   local id = rows[i].id

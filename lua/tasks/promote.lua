@@ -16,6 +16,7 @@ local now_arg = ARGV[2]             -- time: test override, microseconds
 --@include share: flow_of, ready_place
 --@include ending: start_endings, end_task, stop_waiting, flush_endings
 --@include join: parse_join, is_met, end_join
+--@include follow: leave_following
 
 local now = now_us(now_arg)
 local now_text = integer(math.floor(now / 1000))
@@ -29,7 +30,8 @@ for i = 1, #late do
   local id = late[i]
   local task = read_task(pool .. ':task:' .. id, 'state', 'queue', 'ttl', 'idem', 'env', 'out', 'gen', 'fails',
       'deaths', 'lane', 'session', 'fair', 'rank', 'joined')
-  if task.state == 'ready' or task.state == 'scheduled' or task.state == 'waiting' then
+  if task.state == 'ready' or task.state == 'scheduled' or task.state == 'waiting'
+      or task.state == 'awaiting_tasks' then
     local ended = {idem = task.idem, lane = task.lane, fair = task.fair, session = task.session, out = task.out, gen = task.gen, fails = task.fails, deaths = task.deaths,
       joined = task.joined}
     end_task(pool, ending, id, ended, 'expired', lifetime(task.ttl, nil, task.idem), {'reason', 'did not start in time'})
@@ -39,6 +41,8 @@ for i = 1, #late do
       leave_ready(pool, ending, queue, id, task.fair and flow_of(queue, task.fair, task.rank))
     elseif task.state == 'scheduled' then
       redis.call('ZREM', scheduled_key, id)
+    elseif task.state == 'awaiting_tasks' then
+      leave_following(pool, id)
     end
     expired = expired + 1
   end
@@ -110,7 +114,20 @@ for i = 1, #late_joins do promote_join(late_joins[i]) end
 for place, scored in pairs(ready) do put_ready(pool, place, scored) end
 if #overdue > 0 then redis.call('ZREM', asking_key, unpack(overdue)) end
 if #ids > 0 then redis.call('ZREM', scheduled_key, unpack(ids)) end
+
+-- Tells followers that calls with very many of them have left; few notes, because those that are not done are written anew.
+local most_notes = 50
+local ends_key = pool .. ':ends'
+local notes = redis.call('TYPE', ends_key)['ok'] == 'list' and redis.call('LRANGE', ends_key, 0, math.min(limit, most_notes) - 1) or {}
+for i = 1, #notes do
+  local id, state, place, keep_s = string.match(notes[i], '^(%S+) (%l+) (%d+) (%d+)$')
+  if id then
+    ending.followed = ending.followed or {}
+    table.insert(ending.followed, {id, state, tonumber(place), tonumber(keep_s)})
+  end
+end
 flush_endings(pool, ending)
+if #notes > 0 then redis.call('LTRIM', ends_key, #notes, -1) end
 
 local next_due = -1
 for _, key in ipairs({scheduled_key, expiring_key, asking_key, joining_key}) do
@@ -119,6 +136,7 @@ for _, key in ipairs({scheduled_key, expiring_key, asking_key, joining_key}) do
   if head[2] and (next_due < 0 or tonumber(head[2]) < next_due) then next_due = tonumber(head[2]) end
 end
 local cancels = redis.call('EXISTS', pool .. ':cancelling')
+if #notes > 0 and redis.call('EXISTS', ends_key) == 1 then return {promoted, expired, 0, 1, cancels} end
 if next_due < 0 then return {promoted, expired, -1, 0, cancels} end
 local wait_ms = math.max(0, next_due - math.floor(now / 1000))
 return {promoted, expired, wait_ms, wait_ms == 0 and 1 or 0, cancels}

@@ -2,12 +2,14 @@
 -- Checks that tasks are indexed where their records say, and nowhere else; with `repair` corrects the indexes, because
 -- the record decides. Judges up to 500 rows, fewer when records are large.
 -- rows: id and '' (the record) | id and an index that lists it (queue:…, scheduled, asking, joining, expiring, parked:…, held:…,
---       suspects:…, lane:…, joins:…, share:wait:…, share:taken:…, tag:…, dead) | id and `out` (its output stream) | '' and idem:… (an idempotency key) | '' and queue:…,
+--       suspects:…, after, lane:…, joins:…, share:wait:…, share:taken:…, tag:…, dead) | id and `out` (its output stream) | '' and idem:… (an idempotency key) | '' and queue:…,
 --       held:… or suspects:… (whether it is listed) | '' and share:wait:… (whether a task of it stands in the queue) | '' and lane:…, or id and `lane` (whether a task has the turn of this lane, or
 --       of the task's lane; sent after all tasks were judged)
 -- codes: lost-ready lost-scheduled lost-asking lost-joining lost-entry lost-deadline lost-lane lost-letter lost-tag lost-place (an index
 --        misses a task) | lost-stand (no task of a key stands in the queue)
 --        | lost-join (a task waits for a join that is met) | lost-parent (a task does not name a parent that joins it)
+--        | lost-following (`after` misses a task) | lost-after (the list of a task's predecessors is lost) | lost-end (a predecessor that has
+--        ended, or is gone, has not told a task) | lost-follower (a predecessor does not name a task behind it)
 --        | lost-turn (no task of a lane has the turn) | out-of-turn (another task of the lane has the turn)
 --        | misplaced (an index lists it wrongly) | gone (an index lists a task without record)
 --        | damaged (a corrupt record) | unreadable (the key of a record has another type)
@@ -31,13 +33,15 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include queue: remove_from_queue, remove_suspects, notify_of_kept_slots, enqueue, leave_queue, start_waiting, flush_waiting
 --@include inbox: is_reachable, remove_entries
 --@include share: flow_of, ready_place, parse_flow, share_of, may_start, stand, leave_flow, take_place, free_place
---@include ending: waiting_client, start_endings, end_task, stop_waiting, flush_endings, index_dead
+--@include ending: waiting_client, start_endings, end_task, stop_waiting, tell_follower, flush_endings, index_dead
+--@include follow: look_at_predecessors, leave_following, release_follower
 --@include reclaim: reclaim_task, requeue_task
 --@include join: parse_join, is_met, remove_joined, look_at_join
+--@rare: reclaim_task, requeue_task, tell_followers, tell_follower, release_follower, check_after, end_damaged, flush_joins, flush_budgets, free_place, wake_flows
 
 local call_bytes, orphan_s = 1048576, 300
 local record_fields = {'state', 'gen', 'at', 'queue', 'rank', 'by', 'ttl', 'idem', 'out', 'fails', 'deaths', 'due', 'ended',
-  'deleted', 'lane', 'left', 'blamed', 'group', 'alone', 'session', 'fair', 'awaits', 'join', 'joined'}
+  'deleted', 'lane', 'left', 'blamed', 'group', 'alone', 'session', 'fair', 'awaits', 'join', 'joined', 'after'}
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local ending, waiting = start_endings(now), start_waiting()
@@ -47,12 +51,13 @@ local held_key, suspects_key = pool .. ':held', pool .. ':suspects'
 local queues_key, scheduled_key, asking_key, expiring_key, dead_key =
   pool .. ':queues', pool .. ':scheduled', pool .. ':asking', pool .. ':expiring', pool .. ':dead'
 local joining_key, met_joins = pool .. ':joining', {}
-local waits = {ready = true, waiting = true, scheduled = true, awaiting_input = true, joining = true}
+local following_key, told_ends, freed = pool .. ':after', {}, {}
+local waits = {ready = true, waiting = true, scheduled = true, awaiting_input = true, joining = true, awaiting_tasks = true}
 local ended = {succeeded = true, dead = true, cancelled = true, expired = true}
 local clean = {gone = true, ['orphan-output'] = true, ['orphan-key'] = true, ['listed-empty'] = true}
 
 -- Nothing may fail after the first write: while a key that all repairs write has another type, nothing is repaired.
-local shared = {[queues_key] = 'set', [scheduled_key] = 'zset', [asking_key] = 'zset', [joining_key] = 'zset', [expiring_key] = 'zset', [dead_key] = 'zset',
+local shared = {[queues_key] = 'set', [scheduled_key] = 'zset', [asking_key] = 'zset', [joining_key] = 'zset', [following_key] = 'zset', [expiring_key] = 'zset', [dead_key] = 'zset',
   [pool .. ':doorbell'] = 'stream', [pool .. ':events'] = 'stream', [pool .. ':sessions'] = 'zset', [pool .. ':stats:TOTAL'] = 'hash',
   [pool .. ':stats:' .. integer(math.floor(now / 60000000))] = 'hash'}
 local may_repair = repair == '1'
@@ -94,10 +99,10 @@ local function can_repair(id, task)
     and (not client or has_type(types, pool .. ':replies:' .. client, 'stream'))
 end
 
--- Returns whether a task is a member of its lane. A delayed task joins when it is due; between attempts it stays a
+-- Returns whether a task is a member of its lane. A task with predecessors joins behind them, a delayed one when it is due; between attempts it stays a
 -- member.
 local function in_lane(task)
-  return (waits[task.state] and (task.state ~= 'scheduled' or task.left)) or task.state == 'assigned'
+  return (waits[task.state] and task.state ~= 'awaiting_tasks' and (task.state ~= 'scheduled' or task.left)) or task.state == 'assigned'
 end
 
 local function check_lane(row, id, task)
@@ -220,6 +225,72 @@ local function check_join(row, id, task)
   end
 end
 
+-- Lets the ended predecessors of a task that has not ended live on, because it may read their results.
+local function keep_predecessors(predecessors)
+  for i = 1, #predecessors do
+    --@row one: policy id state
+    local one = predecessors[i]
+    if ended[one.state] then redis.call('EXPIRE', pool .. ':task:' .. one.id, integer(max_wait_s + day_s), 'GT') end
+  end
+end
+
+-- Lets a predecessor that has not ended name a task behind it.
+local function check_follower(row, id, predecessor)
+  local task_key = pool .. ':task:' .. predecessor
+  local stored = redis.call('HGET', task_key, 'followers') or ''
+  bytes = bytes + #stored
+  if string.find(stored, id, 1, true) then return end
+  if may_repair then
+    local joined = redis.call('HGET', task_key, 'joined') or ''
+    redis.call('HSET', task_key, 'followers', #stored % 37 == 36 and stored .. ' ' .. id or id)
+    if not string.find(joined, '+', 1, true) then
+      redis.call('HSET', task_key, 'joined', (joined == '' and '' or joined .. ' ') .. '+' .. integer(max_wait_s + day_s))
+    end
+  end
+  note(row, 'lost-follower', may_repair)
+end
+
+-- Compares the list of the predecessors of a task with their records, which decide, and lets the task live on. While notes of ends
+-- wait for `promote`, ends may be missing.
+local function check_after(row, id, task)
+  local after_key = pool .. ':after:' .. id
+  local predecessors, done = look_at_predecessors(pool, task.after), can_repair(id, task)
+  local there = has_type(types, after_key, 'zset') and types[after_key] ~= 'none'
+  local noted, missed = redis.call('EXISTS', pool .. ':ends') == 1, 0
+  bytes = bytes + 200 * #predecessors
+  if not there then
+    note(row, 'lost-after', done)
+    if done then
+      redis.call('UNLINK', after_key)
+      for i = 1, #predecessors do redis.call('ZADD', after_key, predecessors[i][1], predecessors[i][2]) end
+      types[after_key] = 'zset'
+      freed[#freed + 1] = id
+    end
+  end
+  for i = 1, #predecessors do
+    --@row one: policy id state
+    local one = predecessors[i]
+    if ended[one.state] or one.state == 'deleted' then
+      local listed = there and not noted and redis.call('ZSCORE', after_key, one.id)
+      if listed then missed = missed + 1 end
+      if done and (listed or not there) then told_ends[#told_ends + 1] = {one.id, one.state, id} end
+    else
+      check_follower(row, id, one.id)
+    end
+  end
+  if missed > 0 then note(row, 'lost-end', done) end
+  if may_repair then
+    redis.call('EXPIRE', pool .. ':task:' .. id, max_wait_s, 'GT')
+    if task.idem then redis.call('EXPIRE', pool .. ':idem:' .. task.idem, max_wait_s, 'GT') end
+    redis.call('EXPIRE', after_key, integer(max_wait_s + day_s))
+    keep_predecessors(predecessors)
+  end
+  if not score_in(following_key, id) then
+    if may_repair then redis.call('ZADD', following_key, submitted_ms(id), id) end
+    note(row, 'lost-following', may_repair)
+  end
+end
+
 local function check_waiting(row, id, task)
   if task.state == 'waiting' then
     -- `check_lane` has judged its place.
@@ -249,6 +320,8 @@ local function check_waiting(row, id, task)
     end
   elseif task.state == 'joining' then
     check_join(row, id, task)
+  elseif task.state == 'awaiting_tasks' then
+    check_after(row, id, task)
   elseif not score_in(scheduled_key, id) then
     local done = can_repair(id, task)
     if done then
@@ -321,6 +394,7 @@ local function end_damaged(id, task, field)
   end_task(pool, ending, id, kept, 'dead', lifetime(task.ttl, dead_ttl_s), {'reason', reason})
   index_dead(pool, id, now_ms, dead_ttl_s)
   if waits[task.state] then stop_waiting(pool, ending, id, task.queue, task.env) end
+  if task.state == 'awaiting_tasks' then leave_following(pool, id) end
   task.state = 'dead'
 end
 
@@ -385,6 +459,7 @@ local function judge(row, id)
   check_tags(row, id, task.env)
   task.env = nil
   if task.lane then check_lane(row, id, task) end
+  if task.after and may_repair and task.state ~= 'awaiting_tasks' then keep_predecessors(look_at_predecessors(pool, task.after)) end
   if waits[task.state] then
     check_waiting(row, id, task)
   elseif task.state == 'assigned' then
@@ -425,6 +500,7 @@ local function belongs(id, task, place)
   if place == 'scheduled' then return task.state == place end
   if place == 'asking' then return task.state == 'awaiting_input' end
   if place == 'joining' then return task.state == place end
+  if place == 'after' then return task.state == 'awaiting_tasks' end
   local parent = string.match(place, '^joins:(.*)$')
   if parent then return not ended[task.state] and not task.deleted and joins[parent] ~= '' end
   if place == 'expiring' then return waits[task.state] and task.by end
@@ -577,6 +653,14 @@ for place, ids in pairs(misplaced) do
   end
 end
 for id in pairs(met_joins) do look_at_join(pool, ending, id, false) end
+for i = 1, #told_ends do
+  --@row one: id state follower
+  local one = told_ends[i]
+  tell_follower(pool, ending, one.id, one.state, one.follower, max_wait_s)
+end
+for i = 1, #freed do
+  if redis.call('EXISTS', pool .. ':after:' .. freed[i]) == 0 then release_follower(pool, ending, freed[i], max_wait_s) end
+end
 for agent, entries in pairs(leave) do remove_entries(pool, agent, entries) end
 for i = 1, #rows do
   if lanes[i] then check_turn(i, lanes[i]) end

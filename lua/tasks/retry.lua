@@ -1,6 +1,7 @@
 #!lua
 -- Requeues ended tasks: dead letters, cancelled and expired ones. They keep ids, idempotency keys and the history of
--- their attempts; earlier failures and deaths no longer count, and `start_by` no longer applies.
+-- their attempts; earlier failures and deaths no longer count, and `start_by` no longer applies. A task of a flow waits for those
+-- of its predecessors that have not ended; the failures of the others do not count.
 -- status, per id: requeued | already state (it has not ended) | refused state (it succeeded) | damaged | unknown
 -- repeat: returns requeued for every task that this token has requeued, in any state; changes nothing
 local pool       = KEYS[1]                   -- key: root of the pool's slot
@@ -12,12 +13,13 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include time: now_us, integer
 --@include counter: increment_counters
 --@include envelope: skill_queue
---@include record: read_task, rank_of, next_generation, corrupt_field
+--@include record: read_task, has_ended, rank_of, next_generation, corrupt_field
 --@include output: append_event
 --@include queue: enqueue, start_waiting, flush_waiting
 --@include lane: join_lane
 --@include held_bytes: collect_bytes
 --@include share: ready_place
+--@include follow: look_at_predecessors, await_predecessors
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -28,7 +30,7 @@ local may_go_on = {dead = true, cancelled = true, expired = true}
 local function retry(id)
   local task_key = pool .. ':task:' .. id
   local found = read_task(task_key, 'state', 'gen', 'queue', 'rank', 'env', 'idem', 'fails', 'deaths', 'out',
-    'requeued', 'lane', 'asks', 'fair', 'join')
+    'requeued', 'lane', 'asks', 'fair', 'join', 'after')
   local state = found.state
   if not state then return 'unknown', '' end
   local task = {state = state, gen = found.gen, queue = found.queue, env = found.env, fails = found.fails,
@@ -42,8 +44,20 @@ local function retry(id)
   local holder = idem_key and redis.call('GET', idem_key)
   local generation = integer(next_generation(task.gen, now_ms))
   local number, fails, deaths = tonumber(count) + 1, tonumber(task.fails or 0), tonumber(task.deaths or 0)
-  local state_now = 'ready'
-  if found.lane and not join_lane(pool, found.lane, id, now) then state_now = 'waiting' end
+  local state_now, missing = 'ready', {}
+  for _, one in ipairs(look_at_predecessors(pool, found.after)) do
+    --@row one: policy id state
+    if not has_ended(one.state) and one.state ~= 'deleted' then
+      missing[#missing + 1] = one.policy
+      missing[#missing + 1] = one.id
+    end
+  end
+  if #missing > 0 then
+    state_now = 'awaiting_tasks'
+    await_predecessors(pool, id, missing, integer(now_ms), max_wait_s)
+  elseif found.lane and not join_lane(pool, found.lane, id, now) then
+    state_now = 'waiting'
+  end
   redis.call('HSET', task_key, 'state', state_now, 'gen', generation, 'was', task.gen,
     'requeued', number .. ' ' .. fails .. ' ' .. deaths .. ' ' .. token,
     'requeue:' .. number, integer(now_ms) .. ' ' .. state .. ' ' .. said)

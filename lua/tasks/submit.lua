@@ -1,18 +1,21 @@
 #!lua
 -- Accepts tasks: up to 500 rows, each judged for itself. A row may end after its last unusual column. A row that
 -- replaces the tasks of a long lane returns `crowded` after 500 ended tasks; sent again, it continues.
+-- Rows with `after` are a flow, which is accepted whole or not at all (protocol rule 40). `after` has the numbers of the rows above
+-- after whose tasks the task runs, maybe none; below 0: also after a failure.
 -- status, per row: created | duplicate id | conflict id | full queue or cap | stale parent or schedule | stopped slot | busy
 -- task | crowded lane | lost id (`apart`: its record has no arguments) | cancelling parent (it is told to stop) | unfunded budget
 -- (no such budget is set) | invalid column (no client sends such a value; one of another type is an error)
+-- | withheld id (that row of its flow is refused) | gone (its flow was submitted before, and this task is not kept any longer)
 -- returns: for each row that was not created its number, its status, and the value named above
 -- repeat: returns duplicate and the row's own id for a task that exists; changes nothing
 local pool        = KEYS[1]                   -- key: root of the pool's slot
-local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s queue skill delay_ms at_ms start_by_ms idem digest parent parent_generation lane on_busy fire session apart tags fair budget
+local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s queue skill delay_ms at_ms start_by_ms idem digest parent parent_generation lane on_busy fire session apart tags fair budget after
 local max_tasks   = tonumber(ARGV[2])         -- int: cap of one queue
 local max_wait_s  = tonumber(ARGV[3])         -- int: lifetime of a task that waits
 local caps        = ARGV[4]                   -- str: bytes of a queue, bytes of the pool, number of queues
 local now_arg     = ARGV[5]                   -- time: test override, microseconds
---@include time: now_us, integer
+--@include time: now_us, day_s, integer
 --@include envelope: skill_queue
 --@include record: rank_of
 --@include held_bytes: weigh
@@ -75,6 +78,7 @@ if #rows == 1 and next(rows[1], 2) == nil and accept_plain(rows[1]) then return 
 --@include tag: collect_tags, flush_tags
 --@include ending: start_endings, flush_endings
 --@include held_bytes: read_bytes, count_queues, is_full, mark_cap, unmark_caps
+--@include follow: await_predecessors
 --@include cancel: start_cancelling, has_begun, cancel_task, flush_cancelling, reason_below, note_children
 --@include schedule: fire_is_stale, record_fire
 --@include notify: notify_supervisor
@@ -83,6 +87,7 @@ if #rows == 1 and next(rows[1], 2) == nil and accept_plain(rows[1]) then return 
 --@rare: flush_turns, flush_children, session_of, family_of, note_activity, drop_arguments, reason_below, note_children, collect_tags, flush_tags
 --@rare: exceeded_cap, read_bytes, count_queues, is_full, mark_cap, unmark_caps, add_bytes, stored_size, collect_bytes
 --@rare: join_flow, wake_flows, ready_place, flow_length, join_budgets, flush_budgets, end_spending
+--@rare: flow_misfit, find_followers, refuse_flow, await_predecessors, leave_joins, flush_joins, tell_followers
 
 local answers, accepted, places, dues, inherited = {}, {}, {}, {}, {}
 local lengths, seen_ids, seen_keys, known_queues = {}, {}, {}, {}
@@ -90,6 +95,8 @@ local lanes, crowds, may_end = {}, {}, 500
 local ending = start_endings(now)
 local bytes_added, pool_added, new_queues = ending.bytes, 0, 0
 local most_budgets, row_budgets = 8, {}
+local edges, most_edges = 0, 10000
+local is_flow = rows[1] and rows[1].after ~= nil
 local bytes_before, pool_before, most_queue, most_pool, most_queues
 
 local task_prefix, task_keys = pool .. ':task:', {}
@@ -144,11 +151,11 @@ local function refused_length(queue)
   return length
 end
 
--- Returns how many tasks wait in a queue, a lane, or `scheduled`.
+-- Returns how many tasks wait in a queue, a lane, `scheduled`, or `after`.
 local function length_of(place)
   if not lengths[place] then
     local key = pool .. ':queue:' .. place
-    local queued = place ~= 'scheduled' and string.sub(place, 1, 5) ~= 'lane:'
+    local queued = place ~= 'scheduled' and place ~= 'after' and string.sub(place, 1, 5) ~= 'lane:'
     if not queued then key = pool .. ':' .. place end
     lengths[place] = redis.call('ZCARD', key) + (queued and refused_length(place) or 0)
       + redis.call('ZCARD', pool .. ':suspects:' .. place)
@@ -236,6 +243,20 @@ local function is_known(task_key, row)
   return redis.call('HLEN', task_key) > redis.call('HEXISTS', task_key, 'args')
 end
 
+-- Returns `after` if a row of a flow names other rows than those above it, or there are rows of a flow and others; else nil.
+local function flow_misfit(i, row)
+  if (row.after == nil) ~= (rows[1].after == nil) then return 'after' end
+  local seen = {}
+  for _, number in ipairs(row.after or {}) do
+    local place = math.abs(number)
+    edges = edges + 1
+    if place < 1 or place >= i or place % 1 ~= 0 or seen[place] or edges > most_edges then return 'after' end
+    seen[place] = true
+  end
+  if row.after and (row.fire or row.on_busy) then return 'on_busy' end
+  return nil
+end
+
 -- Returns what no client sends so in the columns of an unusual row, or nil. A value of another type is an error, before
 -- anything is written.
 local function unusual_misfit(row)
@@ -248,6 +269,7 @@ local function unusual_misfit(row)
   local words = (row.skill or '') .. (row.idem or '') .. (row.digest or '') .. (row.parent or '')
     .. (row.parent_generation or '') .. (row.lane or '') .. (row.on_busy or '') .. (row.session or '')
   if row.idem and not row.digest then return 'digest' end
+  if row.after and not is_flow then return 'after' end
   -- A `:` ends the queue and the rank in the name of a flow.
   if row.fair and (#row.fair > 768 or not string.find(row.fair, '^[%w._%%-]+$')) then return 'fair' end
   if row.budget and (#row.budget > 1040 or not string.find(row.budget, '^%w[%w._@:-]*[%w._@: -]*$')) then return 'budget' end
@@ -312,6 +334,7 @@ local function judge(i, row)
   local id, idem, digest = row.id, row.idem, row.digest
   local queue = row.queue or skill_queue(row.envelope)
   local wrong = misfit(id, queue, known_queues) or (next(row, 2) ~= nil and unusual_misfit(row))
+    or (is_flow and flow_misfit(i, row))
   if wrong then return 'invalid', wrong end
   if seen_ids[id] or (any_known and is_known(task_keys[i], row)) then return 'duplicate', id end
   if row.apart and redis.call('HEXISTS', task_keys[i], 'args') == 0 then return 'lost', id end
@@ -348,7 +371,10 @@ local function judge(i, row)
     if excess then return 'full', excess end
   end
   local waits_in, lane = queue, row.lane
-  if due > now_ms then
+  local follows = row.after and row.after[1]
+  if follows then
+    waits_in = 'after'
+  elseif due > now_ms then
     waits_in = 'scheduled'
   elseif lane then
     local status, detail = meet_lane(lane, row.on_busy, id)
@@ -380,7 +406,7 @@ local function judge(i, row)
   if idem then seen_keys[idem] = id .. ' ' .. digest end
   accepted[#accepted + 1] = i
   places[i] = queue
-  if due > now_ms then dues[i] = due end
+  if due > now_ms and not follows then dues[i] = due end
   return nil
 end
 
@@ -449,6 +475,51 @@ local function drop_arguments(task_key)
   if not envelope or not string.find(envelope, '\2args ', 1, true) then redis.call('HDEL', task_key, 'args') end
 end
 
+-- Returns the answers to a flow of which not all rows are accepted. A known task tells that the flow was accepted before: all of
+-- it has the same ids, or keys of idempotency.
+local function refuse_flow()
+  local found, known, first = {}, nil, nil
+  --@rows told: number status detail
+  for n = 1, #answers, 3 do
+    local i, status, detail = answers[n], answers[n + 1], answers[n + 2]
+    found[i] = {status, detail}
+    first = first or rows[i].id
+    if status == 'duplicate' and known ~= 'id' then known = detail == rows[i].id and 'id' or 'key' end
+  end
+  local told = {}
+  for i = 1, #rows do
+    local id, one = rows[i].id, found[i]
+    if known == 'id' then
+      one = {'duplicate', id}
+    elseif known and not (one and (one[1] == 'duplicate' or one[1] == 'conflict')) then
+      one = {'gone', ''}
+    end
+    one = one or {'withheld', first}
+    told[3 * i - 2], told[3 * i - 1], told[3 * i] = i, one[1], one[2]
+    if rows[i].apart then drop_arguments(task_keys[i]) end
+  end
+  return told
+end
+
+-- Returns the followers of each row of a flow by its number, as its task stores them, and of each row the list of those before
+-- it, as `after:ID` and as the field `after`.
+local function find_followers()
+  local followers, lists, names = {}, {}, {}
+  for i = 1, #rows do
+    local scored, words = {}, {}
+    for n, number in ipairs(rows[i].after) do
+      local place = math.abs(number)
+      local id = rows[place].id
+      scored[2 * n - 1], scored[2 * n] = number < 0 and 1 or 0, id
+      words[n] = number < 0 and id .. '+' or id
+      followers[place] = followers[place] or {}
+      table.insert(followers[place], rows[i].id)
+    end
+    lists[i], names[i] = scored, table.concat(words, ' ')
+  end
+  return followers, lists, names
+end
+
 for i = 1, #rows do
   local status, detail = judge(i, rows[i])
   if status then
@@ -458,13 +529,21 @@ for i = 1, #rows do
   end
 end
 
+if is_flow and #answers > 0 then return refuse_flow() end
+local followers, lists, names = {}, {}, {}
+if is_flow then followers, lists, names = find_followers() end
+local kept_mark = '+' .. integer(max_wait_s + day_s)
+
 for n = 1, #accepted do
   local i = accepted[n]
   local row, task_key, queue, due = rows[i], task_keys[i], places[i], dues[i]
   local id, rank, ttl_s, start_by, idem = row.id, row.rank, row.ttl_s, row.start_by_ms, row.idem
   local state, keep_s, score, in_the_way = 'ready', usual_keep_s, usual_score, nil
   if rank then score = integer(rank + now_ms) end
-  if due then
+  if is_flow and lists[i][1] then
+    state = 'awaiting_tasks'
+    await_predecessors(pool, id, lists[i], born, max_wait_s)
+  elseif due then
     state = 'scheduled'
     keep_s = max_wait_s + math.ceil((due - now_ms) / 1000)
     scheduled[#scheduled + 1] = integer(due)
@@ -488,7 +567,7 @@ for n = 1, #accepted do
   if row.session then collect_member(sessions, row.session, id, keep_s + lifetime(ttl_s)) end
   if row.tags then collect_tags(indices, row.tags, id) end
   local budget = inherited[i]
-  if rank or ttl_s or row.queue or start_by or idem or due or row.lane or row.session or row.fair or budget then
+  if rank or ttl_s or row.queue or start_by or idem or due or row.lane or row.session or row.fair or budget or is_flow then
     local fields = {}
     -- Defaults are not stored: they would be a third of a small record.
     if row.queue and queue ~= skill_queue(row.envelope) then fields[#fields + 1], fields[#fields + 2] = 'queue', queue end
@@ -505,6 +584,16 @@ for n = 1, #accepted do
     if row.session then fields[#fields + 1], fields[#fields + 2] = 'session', row.session end
     if row.fair then fields[#fields + 1], fields[#fields + 2] = 'fair', row.fair end
     if budget then fields[#fields + 1], fields[#fields + 2] = 'budget', budget end
+    if state == 'awaiting_tasks' then
+      fields[#fields + 1], fields[#fields + 2] = 'after', names[i]
+      if row.delay_ms or row.at_ms then
+        fields[#fields + 1], fields[#fields + 2] = 'later', integer(row.delay_ms or 0) .. ' ' .. integer(row.at_ms or 0)
+      end
+    end
+    if followers[i] then
+      fields[#fields + 1], fields[#fields + 2] = 'followers', table.concat(followers[i], ' ')
+      fields[#fields + 1], fields[#fields + 2] = 'joined', kept_mark
+    end
     if idem then
       fields[#fields + 1], fields[#fields + 2] = 'idem', idem
       redis.call('SET', pool .. ':idem:' .. idem, id .. ' ' .. row.digest, 'EX', keep_s)

@@ -4,7 +4,7 @@
 -- returns: nothing (unknown task), else
 --   now_us, leader,
 --   task: state gen at cancel reason fails deaths left death ended skill queue progress forgiven_fails forgiven_deaths
---         refused (1) missing (of a task that awaits or joins others: how many have not ended, and up to ten of them)
+--         refused (1) missing (of a task that awaits or joins others, or runs after them: how many have not ended, and up to ten of them)
 --         budget (of a task that waits for one: its name, the four amounts that it needs, why there is no room, its state),
 --   place: scheduled: due_ms, envelope of a retry | awaiting_input: due_ms, number, question | joining: due_ms, join
 --          | ready: rank in its queue, parked (1), held by a stop or by versions of its skill (1), -1 or, of a suspect,
@@ -51,6 +51,11 @@ local function missing_tasks()
     local joins_key = pool .. ':joins:' .. id
     if redis.call('TYPE', joins_key)['ok'] ~= 'zset' then return {0} end
     return {redis.call('ZCARD', joins_key), unpack(redis.call('ZRANGE', joins_key, 0, 9))}
+  end
+  if state == 'awaiting_tasks' then
+    local after_key = pool .. ':after:' .. id
+    if redis.call('TYPE', after_key)['ok'] ~= 'zset' then return {0} end
+    return {redis.call('ZCARD', after_key), unpack(redis.call('ZRANGE', after_key, 0, 9))}
   end
   local generation, ids = string.match(task.awaits or '', '^(%d+) (.*)$')
   if state ~= 'assigned' or generation ~= task.gen then return {} end

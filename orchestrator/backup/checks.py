@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 STORED_STATES: Final = frozenset(
     {
-        *("scheduled", "ready", "waiting", "assigned", "awaiting_input", "joining"),
+        *("scheduled", "ready", "waiting", "assigned", "awaiting_input", "joining", "awaiting_tasks"),
         *("succeeded", "dead", "cancelled", "expired"),
     }
 )

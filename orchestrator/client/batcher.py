@@ -75,6 +75,9 @@ class Batcher:
     async def _send_once(self, rows: Sequence[SubmitRow]) -> list[SubmitAnswer]:
         if any(isinstance(row, UnusualRow) and row.fair for row in rows):
             await self._services.store.require(Feature.FAIR_SHARES)
+        whole = is_flow(rows)
+        if whole:
+            await self._services.store.require(Feature.FLOWS)
         if any(isinstance(row, UnusualRow) and row.budget for row in rows):
             await self._services.store.require(Feature.BUDGETS)
         if not (self._writes_apart() and any(len(row.envelope) > ROW_BYTES for row in rows)):
@@ -84,6 +87,7 @@ class Batcher:
         call = self._call([row for row, _ in split])
         answers = await self._services.store.call_behind(writes, call, retry_for_s=self._retry_for_s)
         if lost := [place for place, answer in enumerate(answers) if answer.status == "lost"]:
+            lost = list(range(len(rows))) if whole else lost
             # Redis did not take the values, for example because the user may not write. Scripts may.
             call = self._call([rows[place] for place in lost])
             again = await self._services.store.call(call, retry_for_s=self._retry_for_s)
@@ -171,6 +175,11 @@ async def send_crowded(answers: list[Answer], send: Callable[[Sequence[int]], Aw
     ]:
         for place, answer in zip(crowded, await send(crowded), strict=True):
             answers[place] = answer
+
+
+def is_flow(rows: Sequence[SubmitRow]) -> bool:
+    """Return whether rows are a flow, which one call submits whole or not at all."""
+    return isinstance(rows[0], UnusualRow) and rows[0].after is not None
 
 
 def row_size(row: SubmitRow) -> int:

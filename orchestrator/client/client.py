@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from orchestrator.chat.accounts import ChatAccounts, ChatUsage
     from orchestrator.chat.chat import Chat
     from orchestrator.client.admin import Admin
+    from orchestrator.client.flow_handle import FlowHandle
+    from orchestrator.client.flow_submits import FlowSubmit
     from orchestrator.client.session import SessionHandle
     from orchestrator.client.shared_config import SharedConfig
     from orchestrator.client.tasks import Tasks
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from orchestrator.memory.memory import Memory
     from orchestrator.payloads.payloads import Packed
     from orchestrator.simulations.simulation import Simulation
+    from orchestrator.tasks.flows import Flow
     from orchestrator.tasks.model import CancelStatus, RequeueStatus
     from orchestrator.tasks.options import TaskOptions
     from orchestrator.tasks.scripts import SubmitAnswer, SubmitRow
@@ -419,6 +422,68 @@ class Orchestrator:
         if all_created(answers):
             return handles
         return self._all_accepted(self._outcomes(services, listed, handles, answers))
+
+    async def submit_flow(
+        self, flow: Flow, *, idempotency_key: str | None = None, parent: Parent | None = None
+    ) -> FlowHandle:
+        """Submit the tasks of a flow with one call: all of them are accepted, or none.
+
+        Args:
+            flow: up to 500 tasks, which run after one another.
+            idempotency_key: a second submit with the same key and the same flow returns the same tasks.
+            parent: for the workers.
+
+        Raises:
+            InvalidInput: the flow has a cycle, or an argument is invalid; nothing was sent.
+            SubmitRefused: a task was refused, so that nothing was stored; `outcomes` has the reason of each, in their
+                order in the flow.
+            KeyConflict: another flow was submitted with this key.
+            NoAgent: a task has `require_agent`, and no live agent has its skill; nothing was sent.
+            NotDurable: all were accepted, and are not as durable as `queue.durability`; `handles` has all of them.
+            PayloadStoreUnavailable: large arguments were not stored; nothing was sent.
+            UpgradeUnfinished: the pool admits programs that do not know flows.
+            ServerUnavailable, ServerRefused: as `submit_many`.
+        """
+        from orchestrator.client.flow_submits import FlowSubmit
+
+        sent = FlowSubmit(self._here(), self._validator, flow, idempotency_key, parent)
+        self._floor.check()
+        tasks, tracing = [member.submission for member in sent.members], active()
+        await self._versions.require_all(tasks)
+        for doubt in sent.doubts(self._validator.accepts):
+            await self._versions.check(doubt)
+        if tracing is None:
+            return await self._submit_flow(sent, tasks)
+        skills = [getattr(task.skill, "name", task.skill) for task in tasks]
+        with tracing.submit_many(
+            skills, pool=self._here().keys.pool, parent=parent.task_id if parent else None
+        ) as span:
+            return await self._submit_flow(sent, tasks, span.header)
+
+    async def _submit_flow(self, sent: FlowSubmit, tasks: Sequence[Submission], trace: str = "") -> FlowHandle:
+        rows, large = await sent.rows(trace)
+        await self._large.put_all([(row.id, packed) for row, packed in zip(rows, large, strict=True)])
+        handles = self._own_handles(rows, tasks)
+        level = self._here().settings.queue.durability
+        answers: Sequence[SubmitAnswer | StoreError]
+        durability = None
+        if level == DEFAULT:
+            try:
+                answers = await self._batcher.send(rows)
+            except StoreError as failure:
+                lost = failure.outcome_unknown
+                answers = [unanswered(failure, [row.id for row in rows]) if lost else failure] * len(rows)
+        else:
+            answered = await self._durable.send_all([level] * len(rows), rows)
+            answers, durability = [answer for answer, _ in answered], answered[0][1]
+        await self._large.settle_all(handles, large, answers)
+        found = sent.accepted(tasks, handles, answers, partial(self._accepted, self._here()))
+        if durability is not None:
+            for handle in found.handles:
+                handle.note_durability(durability)
+            if durability.missed:
+                raise NotDurable(durability, found.handles[0], found.handles, count=len(found.handles))
+        return found
 
     async def _checked(
         self, listed: Sequence[Submission], parent: Parent | None, doubts: list[NamedArguments], trace: str

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 
-from orchestrator.client.batcher import CHUNK_ROWS, not_sent, row_size, send_crowded, unanswered
+from orchestrator.client.batcher import CHUNK_ROWS, is_flow, not_sent, row_size, send_crowded, unanswered
 from orchestrator.core.durability import DEFAULT, LEVELS, Durability
 from orchestrator.core.errors import StoreError
 from orchestrator.core.group_commit import GroupCommit, split_to_fit
@@ -131,11 +131,15 @@ class DurableSubmits:
         self, link: DurableLink, levels: Sequence[Level], rows: Sequence[SubmitRow]
     ) -> tuple[list[SubmitAnswer | StoreError], Waited]:
         keys, queue = self._services.keys, self._services.settings.queue
-        parts = [
-            part
-            for start in range(0, len(rows), CHUNK_ROWS)
-            for part in split_to_fit(rows[start : start + CHUNK_ROWS], row_size)
-        ]
+        parts = (
+            [rows]
+            if is_flow(rows)
+            else [
+                part
+                for start in range(0, len(rows), CHUNK_ROWS)
+                for part in split_to_fit(rows[start : start + CHUNK_ROWS], row_size)
+            ]
+        )
         calls: list[Call[Any]] = [
             scripts.submit(
                 keys,

@@ -80,6 +80,11 @@ class TaskHandle(Generic[T_co]):
         # Most handles have none, and a slot that is set costs every submit.
         return getattr(self, "_durability", None)
 
+    @property
+    def parts(self) -> HandleParts:
+        """Parts of its client; for handles of flows."""
+        return self._parts
+
     def note_durability(self, durability: Durability) -> None:
         """Keep what was confirmed; for the client."""
         self._durability = durability

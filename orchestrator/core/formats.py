@@ -47,6 +47,7 @@ class Feature(Enum):
     BYTES_CAPPED = ("a cap of the bytes of tasks that wait", 3)
     EFFECTS = ("an effect of a task", 3)
     JOINS = ("a join of tasks", 4)
+    FLOWS = ("a flow of tasks", 4)
     PROVIDER_LIMITS = ("a call of a provider", 4)
     SIGNED_REGISTRATIONS = ("refusing workers whose registration is not signed", 3)
     BUDGETS = ("a budget, or a task or an agent that has one", 4)

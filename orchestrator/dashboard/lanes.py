@@ -39,6 +39,7 @@ _KINDS: Final = {
     "died": ("✕", "bad"),
     "asked": ("?", "ask"),
     "joining": ("⋈", "wait"),
+    "awaiting_tasks": ("→", "wait"),
 }
 _OTHER: Final = ("·", "off")
 

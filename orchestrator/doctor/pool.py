@@ -182,7 +182,7 @@ async def _check_bytes(context: CheckContext, queues: int) -> list[DoctorFinding
 async def _ready(store: Store) -> dict[str, int]:
     """Return the non-empty queues of ready tasks, without scheduled ones."""
     lengths = await tasks.queue_lengths(store)
-    others = {"scheduled", "awaiting_input", "joining"}
+    others = {"scheduled", "awaiting_input", "joining", "awaiting_tasks"}
     return {queue: count for queue, count in lengths.items() if count and queue not in others}
 
 

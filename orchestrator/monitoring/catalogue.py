@@ -207,6 +207,7 @@ METRICS: Final = (
     Metric("orc_tasks_scheduled", "gauge", "", (), "Delayed and retrying tasks.", "pool"),
     Metric("orc_tasks_awaiting_input", "gauge", "", (), "Tasks that wait for an answer.", "pool"),
     Metric("orc_tasks_joining", "gauge", "", (), "Tasks that wait for tasks that they join.", "pool"),
+    Metric("orc_tasks_awaiting_tasks", "gauge", "", (), "Tasks of flows that wait for their predecessors.", "pool"),
     Metric("orc_dead_letters", "gauge", "", (), "Dead letters that are kept.", "pool"),
     Metric(
         "orc_skill_waiting",

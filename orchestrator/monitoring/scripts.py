@@ -41,6 +41,7 @@ class PoolNumbers:
     scheduled: int
     asking: int
     joining: int
+    following: int
     dead: int
     workers: int
     supervisors: int
@@ -101,7 +102,7 @@ def measure_pool(keys: PoolKeys, *, now_us: str = "") -> Call[PoolNumbers]:
 
     def parse(reply: list[Any]) -> PoolNumbers:
         now, leader, counters, agents, sizes, stops, stopped = reply
-        scheduled, asking, joining, dead, workers, supervisors, *rest = sizes
+        scheduled, asking, joining, following, dead, workers, supervisors, *rest = sizes
         schedules, sessions, commands, refusals, *next_fire = rest
         return PoolNumbers(
             now_ms=read_whole(now) // 1000,
@@ -115,6 +116,7 @@ def measure_pool(keys: PoolKeys, *, now_us: str = "") -> Call[PoolNumbers]:
             scheduled=scheduled,
             asking=asking,
             joining=joining,
+            following=following,
             dead=dead,
             workers=workers,
             supervisors=supervisors,

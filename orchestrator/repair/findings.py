@@ -59,6 +59,18 @@ _TABLE: Final = (
         "A running task does not count for its key.",
         "It counts; no more than the key may have at a time start.",
     ),
+    DamageKind("lost-following", "A task that waits for its predecessors is not listed in `after`.", "It is listed."),
+    DamageKind(
+        "lost-after",
+        "The list of the predecessors of a task is lost.",
+        "It is made again from the record; what has ended leaves it.",
+    ),
+    DamageKind(
+        "lost-end",
+        "A predecessor of a task has ended, or is gone, and the task waits for it.",
+        "The task goes on, or is cancelled if the failure does so.",
+    ),
+    DamageKind("lost-follower", "A task does not name a task that runs after it.", "It names it."),
     DamageKind("lost-joining", "A task that joins others is not listed in `joining`.", "It is listed."),
     DamageKind(
         "lost-join",

@@ -42,6 +42,7 @@ _INDEXES: Final = frozenset(
             "scheduled",
             "asking",
             "joining",
+            "after",
             "joins:ID",
             "expiring",
             "parked:A",

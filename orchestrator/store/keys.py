@@ -85,6 +85,20 @@ class PoolKeys(ProviderKeys):
         return f"{self.root}:joins:{task_id}"
 
     @property
+    def awaiting_tasks(self) -> str:
+        """Key of the tasks of flows that wait for their predecessors."""
+        return f"{self.root}:after"
+
+    def after(self, task_id: str) -> str:
+        """Key of the predecessors of a task that have not ended."""
+        return f"{self.root}:after:{task_id}"
+
+    @property
+    def ends(self) -> str:
+        """Key of the ended tasks whose followers are to be told."""
+        return f"{self.root}:ends"
+
+    @property
     def expiring(self) -> str:
         """Key of the waiting tasks that have a `start_by`."""
         return f"{self.root}:expiring"

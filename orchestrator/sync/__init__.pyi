@@ -10,6 +10,7 @@ from orchestrator.agents.stats import AttemptStats, By
 from orchestrator.boards.boards import Standing
 from orchestrator.chat.accounts import ChatUsage
 from orchestrator.chat.model import AppendedMessages, ChatChange, ChatHead, Hydration, Message, Position, StoredMessage
+from orchestrator.client.flow_handle import Failed
 from orchestrator.client.session import SessionEvent
 from orchestrator.client.shared_config import ConfigChange
 from orchestrator.control.commands import Command
@@ -45,12 +46,13 @@ from orchestrator.simulations.simulation import StateRef
 from orchestrator.tasks.effects import TaskEffect
 from orchestrator.tasks.ends import EndedTask
 from orchestrator.tasks.families import SessionSummary
+from orchestrator.tasks.flows import Flow, FlowTask
 from orchestrator.tasks.model import AnswerStatus, CancelStatus, OutputChunk, RequeueStatus, TaskEvent, TaskState
 from orchestrator.tasks.options import TaskOptions
 from orchestrator.tasks.output import Place
 from orchestrator.tasks.queries import TaskOutcome, TaskRow
 from orchestrator.tasks.selecting import TaskFilter, TaskPage
-from orchestrator.tasks.submission import Arguments, NamedSkill, Submission, TypedSkill
+from orchestrator.tasks.submission import Arguments, NamedSkill, Parent, Submission, TypedSkill
 from orchestrator.why.model import TaskInfo, TaskStatus
 from orchestrator.workspace.model import (
     AgentEntry,
@@ -77,6 +79,7 @@ __all__ = [
     "Board",
     "BoardView",
     "Chat",
+    "FlowHandle",
     "Lease",
     "Limits",
     "Locks",
@@ -173,6 +176,28 @@ class Orchestrator:
             NotDurable: all were accepted, and some are not as durable as asked; `handles` has all of them.
             ConfigError: the server cannot reach their durability; nothing was stored.
             ServerUnavailable: none was, because Redis did not answer; `task_ids` are those that may have arrived.
+        """
+
+    def submit_flow(
+        self, flow: Flow, *, idempotency_key: str | None = None, parent: Parent | None = None
+    ) -> FlowHandle:
+        """Submit the tasks of a flow with one call: all of them are accepted, or none.
+
+        Args:
+            flow: up to 500 tasks, which run after one another.
+            idempotency_key: a second submit with the same key and the same flow returns the same tasks.
+            parent: for the workers.
+
+        Raises:
+            InvalidInput: the flow has a cycle, or an argument is invalid; nothing was sent.
+            SubmitRefused: a task was refused, so that nothing was stored; `outcomes` has the reason of each, in their
+                order in the flow.
+            KeyConflict: another flow was submitted with this key.
+            NoAgent: a task has `require_agent`, and no live agent has its skill; nothing was sent.
+            NotDurable: all were accepted, and are not as durable as `queue.durability`; `handles` has all of them.
+            PayloadStoreUnavailable: large arguments were not stored; nothing was sent.
+            UpgradeUnfinished: the pool admits programs that do not know flows.
+            ServerUnavailable, ServerRefused: as `submit_many`.
         """
 
     @property
@@ -2596,4 +2621,59 @@ class SessionHandle:
 
         Raises:
             InvalidInput: `after` is not the id of an event.
+        """
+
+class FlowHandle:
+    """The tasks of a flow that was submitted, by their names: `handle.task("judge")`.
+
+    Attributes:
+        name: name of the flow.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def names(self) -> list[str]:
+        """The names of the tasks, each behind its predecessors."""
+
+    @property
+    def handles(self) -> list[TaskHandle[Any]]:
+        """The handles of the tasks, in the order of `names`."""
+
+    def task(self, task: str | FlowTask) -> TaskHandle[Any]:
+        """Return the handle of a task.
+
+        Args:
+            task: its name, or what `Flow.task` returned.
+
+        Raises:
+            NotFound: the flow has no such task.
+        """
+
+    def results(self, timeout: Duration | None = None, *, failed: Failed = "raise") -> dict[str, Any]:
+        """Wait until all tasks have ended, and return their results by name.
+
+        Args:
+            timeout: seconds or timedelta for all of them; None waits as long as it takes.
+            failed: `raise` raises the error of the first task that failed, in the order of `names`, so that it is one
+                that no other task has cancelled; `collect` returns each error in place of the result.
+
+        Raises:
+            TaskFailed, TaskCancelled, TaskExpired: a task failed, unless `failed="collect"`.
+            TimeoutError: not all had ended after `timeout`.
+            InvalidInput: an argument is invalid.
+        """
+
+    def cancel(self, reason: str = "", *, actor: str | None = None) -> dict[str, CancelStatus]:
+        """Cancel all tasks of the flow that have not ended, and the tasks below them; see `TaskHandle.cancel`.
+
+        Args:
+            reason: kept with the tasks and the record of the call.
+            actor: who cancels; the user of this process by default.
+
+        Returns:
+            By name what became of each.
+
+        Raises:
+            InvalidInput: `actor` has more than 500 characters, or a text is not valid; nothing was changed.
         """

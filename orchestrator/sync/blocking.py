@@ -21,6 +21,7 @@ from orchestrator.boards.boards import Board, BoardView
 from orchestrator.chat.chat import Chat
 from orchestrator.client.admin import Admin, Sent
 from orchestrator.client.client import Orchestrator
+from orchestrator.client.flow_handle import FlowHandle
 from orchestrator.client.handle import TaskHandle
 from orchestrator.client.session import SessionHandle
 from orchestrator.client.shared_config import SharedConfig
@@ -52,11 +53,12 @@ EXIT_TIMEOUT_S: Final = 2.0
 WRAPPED: Final = (
     Orchestrator, TaskHandle, Admin, Sent, Schedules, Locks, Lease, Limits, Agents, Tasks, SharedConfig, BoardView,
     Board, WorkspaceView, Workspace, Scratch, Chat, Simulation, Memory, StateMemory, Subjects, SessionHandle,
+    FlowHandle,
 )  # fmt: skip
 """Classes with calls that are awaited. A base comes before the classes that derive from it."""
 
 INTERNAL: Final = frozenset({
-    "ended", "exclusive_value", "give", "hold_scope", "lose", "note_durability", "proof", "reacquire",
+    "ended", "exclusive_value", "give", "hold_scope", "lose", "note_durability", "parts", "proof", "reacquire",
     "scope", "services", "set_renewal", "submit_one", "waiter", "waiting_in",
 })  # fmt: skip
 """Members for worker code, the command line and the modules of a feature."""
@@ -228,6 +230,13 @@ class BlockingClient(Blocking):
                 for outcome in refused.outcomes
             )
             raise
+        except NotDurable as missed:
+            raise self._wrap_handles(missed) from None
+
+    def submit_flow(self, *args: Any, **kwargs: Any) -> Any:
+        """Wrap the handles of a flow that is less durable than asked."""
+        try:
+            return self._run(self._inner.submit_flow, *args, **kwargs)
         except NotDurable as missed:
             raise self._wrap_handles(missed) from None
 

@@ -20,6 +20,7 @@ class TaskState(StrEnum):
     """State of a task. The last four are final."""
 
     SCHEDULED = "scheduled"
+    AWAITING_TASKS = "awaiting_tasks"
     READY = "ready"
     ASSIGNED = "assigned"
     RUNNING = "running"
@@ -56,6 +57,20 @@ _Foreign: TypeAlias = Annotated[str, Meta(max_length=256)]
 _TaskId: TypeAlias = Annotated[str, Meta(max_length=64)]
 
 
+class ResultPlace(msgspec.Struct, frozen=True, array_like=True):
+    """A result of another task that a worker puts into the arguments of a task.
+
+    Attributes:
+        offset: of the `null` in the arguments that the result replaces, in bytes.
+        task: the other task.
+        default: JSON that takes the place of the result if the task has failed; None: it must have succeeded.
+    """
+
+    offset: Annotated[int, Meta(ge=0)]
+    task: _TaskId
+    default: bytes | None = None
+
+
 # gc=False: these values hold no references that could form a cycle, so the garbage collector skips them.
 class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The immutable part of a task, with the arguments as JSON bytes.
@@ -74,6 +89,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
         trace: trace context of the submit (`orchestrator/tracing/header.py`); empty without one.
         root: first task of its family, if that is not its parent.
         fair: key whose share it counts for.
+        results: results of other tasks that belong into the arguments, by their places.
     """
 
     skill: _Name
@@ -89,6 +105,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
     trace: Annotated[str, Meta(max_length=8192)] = ""
     root: _TaskId | None = None
     fair: _Foreign | None = None
+    results: tuple[ResultPlace, ...] = ()
 
 
 decode_envelope = msgpack_reader(Envelope)
@@ -101,12 +118,15 @@ _LENGTH_BYTES: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
 """By the byte with which longer texts and binary values of MessagePack begin."""
 _NO_BYTES: Final = b"\xc4\x00"
 """An empty binary value of MessagePack."""
-_NO_OPTIONS = msgspec.structs.astuple(Envelope("", b""))[2:]
+_NO_OPTIONS = msgspec.structs.astuple(Envelope("", b""))[2:-1]
 
 
 def encode_envelope(envelope: Envelope) -> bytes:
     """Pack an envelope."""
     values = msgspec.structs.astuple(envelope)
+    if envelope.results:
+        return _pack(values)
+    values = values[:-1]
     if envelope.fair is not None:
         return _pack(values)
     if envelope.root is not None:
@@ -142,8 +162,8 @@ def without_arguments(packed: bytes, envelope: Envelope) -> bytes:
     """
     if packed.startswith(_TWO_VALUES):
         return _plain_without_arguments(envelope.skill)
-    if not packed:
-        return encode_envelope(msgspec.structs.replace(envelope, args=b""))
+    if not packed or envelope.results:
+        return encode_envelope(msgspec.structs.replace(envelope, args=b"", results=()))
     # The arguments are cut out, because packing all options again takes a worker longer. They are the second value, and
     # `envelope` may have others in their place, which were stored apart.
     at = _behind(packed, 3 if packed[0] == _LONG_ARRAY else 1)

@@ -121,17 +121,19 @@ async def waiting(
     scheduled = await _first_ids(store, [store.keys.scheduled], last, TaskState.SCHEDULED)
     asking = await _first_ids(store, [store.keys.asking], last, TaskState.AWAITING_INPUT)
     joining = await _first_ids(store, [store.keys.joining], last, TaskState.JOINING)
+    following = await _first_ids(store, [store.keys.awaiting_tasks], last, TaskState.AWAITING_TASKS)
     places = await _ready_places(store, agents) if wants_ready else []
     ready = await _first_ids(store, places, last, TaskState.READY)
     running, assigned = await _delivered(store, agents, limit, wanted)
-    found, in_lanes = [*running, *assigned, *asking, *joining, *ready, *scheduled], list[tuple[str, TaskState]]()
+    found = [*running, *assigned, *asking, *joining, *ready, *scheduled, *following]
+    in_lanes: list[tuple[str, TaskState]] = []
     if wants_ready and len(ready) < limit:
         # A task that waits for the turn of its lane is in no queue, but in its lane behind a task that was found.
         lanes = [store.keys.lane(lane) for lane in await _lanes(store, [id_ for id_, _ in found])]
         seen = {id_ for id_, _ in found}
         behind = await _first_ids(store, lanes, limit, TaskState.READY, first=1)
         in_lanes = [one for one in behind if one[0] not in seen]
-    return [*running, *assigned, *asking, *joining, *ready, *in_lanes, *scheduled]
+    return [*running, *assigned, *asking, *joining, *ready, *in_lanes, *scheduled, *following]
 
 
 async def _delivered(
@@ -342,7 +344,9 @@ async def bytes_by_queue(store: Store) -> dict[str, int]:
 
 
 async def queue_lengths(store: Store) -> dict[str, int]:
-    """Count the tasks in each queue that is not empty, in `scheduled`, `awaiting_input` and `joining`.
+    """Count the tasks in each queue that is not empty, and in the places of those that wait for something else.
+
+    These are `scheduled`, `awaiting_input`, `joining` and `awaiting_tasks`.
 
     The suspects of a queue count too, and so do its tasks that wait for another version of their skill or behind others
     of their key.
@@ -351,9 +355,10 @@ async def queue_lengths(store: Store) -> dict[str, int]:
     names = {read_text(name) for name in await store.execute("SUNION", keys.queues, keys.suspected_queues)}
     queues = sorted(names | set(scopes.values()))
     places = [("scheduled", keys.scheduled), ("awaiting_input", keys.asking), ("joining", keys.joining)]
+    places.append(("awaiting_tasks", keys.awaiting_tasks))
     places += [(queue, key) for queue in queues for key in (keys.queue(queue), keys.suspects(queue))]
     places += [(queue, keys.held(scope)) for scope, queue in scopes.items()]
-    lengths = dict.fromkeys([*queues, "scheduled", "awaiting_input", "joining"], 0)
+    lengths = dict.fromkeys([*queues, "scheduled", "awaiting_input", "joining", "awaiting_tasks"], 0)
     counts = await store.pipeline([("ZCARD", key) for _, key in places])
     for (name, _), count in zip(places, counts, strict=True):
         lengths[name] += readable(count, 0)

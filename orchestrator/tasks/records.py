@@ -351,6 +351,16 @@ class TaskRecord:
         return tuple(name.removeprefix(stem) for name, _ in self.fields_of(stem))
 
     @property
+    def predecessors(self) -> tuple[str, ...]:
+        """The tasks of its flow after which it runs; those whose failure does not cancel it have a `+` behind."""
+        return tuple(self._text("after").split())
+
+    @property
+    def followers(self) -> tuple[str, ...]:
+        """The tasks of its flow that run after it."""
+        return tuple(self._text("followers").split())
+
+    @property
     def budgets(self) -> tuple[str, ...]:
         """The budgets that it spends."""
         return tuple(self._text("budget").split())

@@ -86,6 +86,8 @@ class UnusualRow(SubmitRow, frozen=True, array_like=True):
     """As in keys."""
     budget: str | None = None
     """Blank-separated names."""
+    after: tuple[int, ...] | None = None
+    """Of a flow: numbers of the rows after whose tasks it runs, from 1; below 0 also after a failure."""
 
 
 class SubmitAnswer(NamedTuple):

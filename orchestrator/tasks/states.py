@@ -30,6 +30,12 @@ class Step:
 
 _SCHEDULED, _READY, _ASSIGNED = TaskState.SCHEDULED, TaskState.READY, TaskState.ASSIGNED
 _AWAITING_INPUT, _JOINING = TaskState.AWAITING_INPUT, TaskState.JOINING
+_AWAITING_TASKS = TaskState.AWAITING_TASKS
+_ENDING: Final = (
+    *("finish", "cancel", "cancel_children", "promote", "assign", "dispatch", "adopt", "abandon", "recover"),
+    *("return_unseen", "submit", "repair"),
+)
+"""Scripts that end tasks, and so move their followers."""
 _SUCCEEDED, _DEAD = TaskState.SUCCEEDED, TaskState.DEAD
 _CANCELLED, _EXPIRED = TaskState.CANCELLED, TaskState.EXPIRED
 
@@ -90,6 +96,17 @@ STEPS: Final = (
     Step(_JOINING, "a task above it was cancelled", _CANCELLED, "cancel_children"),
     Step(_JOINING, "interrupted by a later one of its lane", _CANCELLED, "submit"),
     Step(_JOINING, "its record is damaged", _DEAD, "repair"),
+    Step(None, "submitted behind others of its flow", _AWAITING_TASKS, "submit"),
+    *(Step(_AWAITING_TASKS, "its predecessors have ended", _READY, script) for script in _ENDING),
+    *(Step(_AWAITING_TASKS, "its predecessors have ended, its lane is busy", WAITING, script) for script in _ENDING),
+    *(Step(_AWAITING_TASKS, "its predecessors have ended, it has a delay", _SCHEDULED, script) for script in _ENDING),
+    *(Step(_AWAITING_TASKS, "a predecessor failed, or it was cancelled", _CANCELLED, script) for script in _ENDING),
+    Step(_AWAITING_TASKS, "not started in time", _EXPIRED, "promote"),
+    Step(_AWAITING_TASKS, "its record is damaged", _DEAD, "repair"),
+    *(
+        Step(ended, "requeued, predecessors have not ended", _AWAITING_TASKS, "retry")
+        for ended in (_DEAD, _CANCELLED, _EXPIRED)
+    ),
     Step(_ASSIGNED, "cancelled before it was read", _CANCELLED, "cancel"),
     Step(_ASSIGNED, "a task above it was cancelled before it was read", _CANCELLED, "cancel_children"),
     Step(_ASSIGNED, "interrupted or replaced before it was read", _CANCELLED, "submit"),

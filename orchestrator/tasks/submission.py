@@ -19,7 +19,7 @@ from orchestrator.core.reading import read_whole
 from orchestrator.payloads.payloads import Packed, argument_caps, pack
 from orchestrator.payloads.reference import ARGS
 from orchestrator.store.calls import opaque
-from orchestrator.tasks.model import Envelope, encode_envelope, encode_plain
+from orchestrator.tasks.model import Envelope, ResultPlace, encode_envelope, encode_plain
 from orchestrator.tasks.options import PRIORITIES, TASK_OPTIONS, TaskOptions, without_defaults
 from orchestrator.tasks.scripts import SubmitCaps, SubmitRow, UnusualRow
 
@@ -117,6 +117,25 @@ class Parent:
     """First task of its family, maybe itself; None if an older program has submitted it."""
 
 
+@dataclass(frozen=True, slots=True)
+class FlowPlace:
+    """The place of a task in its flow.
+
+    Attributes:
+        id: of the task.
+        after: numbers of the tasks after which it runs, as in `UnusualRow`.
+        results: that belong into its arguments.
+        key: its idempotency key, if the flow has one.
+        digest: of the flow.
+    """
+
+    id: str
+    after: tuple[int, ...]
+    results: tuple[ResultPlace, ...]
+    key: str | None
+    digest: str | None
+
+
 class NamedArguments(NamedTuple):
     """Arguments of a task, by name.
 
@@ -143,6 +162,8 @@ def submit_caps(queue: QueueSettings, floor: Floor) -> SubmitCaps:
 
 def queue_full(detail: str, queue: QueueSettings) -> QueueFull:
     """Return the error for a task that found no room; `lua/tasks/submit.lua` documents the detail."""
+    if detail == "after":
+        return QueueFull("awaiting_tasks", queue.max_tasks)
     if detail == "queues":
         return QueueFull(detail, queue.max_queues)
     if detail.startswith("bytes "):
@@ -256,6 +277,58 @@ class SubmissionValidator:
             skill, args, options, parent, trace=trace or (parent.trace if parent else ""), digest=digest
         )
 
+    def encode_arguments(self, skill: str | NamedSkill, args: Arguments, *, stored_apart: bool) -> bytes:
+        """Return the arguments of a task of a flow as JSON; with `stored_apart` they may be as large as a payload.
+
+        Raises:
+            InvalidInput: they are no object, too large, too deep, or no JSON.
+        """
+        if self._settings is not self._live.current:
+            self._use(self._live.current)
+        name = skill if isinstance(skill, str) else skill.name
+        title = self._titles.get(name) or self._title(name)
+        most = self._caps.max_bytes if stored_apart else self._max_args_bytes
+        return encode_json(title, _mapping(title, args), max_bytes=most, max_depth=self._max_depth)
+
+    def pack_arguments(self, args: bytes) -> Packed | None:
+        """Return what goes to the payload store, if arguments are too large for Redis."""
+        if len(args) <= self._caps.inline_bytes:
+            return None
+        return pack(ARGS, args, compression=self._settings.payload.compression)
+
+    def take_ids(self, count: int) -> list[str]:
+        """Return new ids, each greater than those given before."""
+        return list(self._ids.take(count))
+
+    def member_row(
+        self,
+        task: Submission,
+        args: bytes,
+        place: FlowPlace,
+        parent: Parent | None = None,
+        *,
+        trace: str = "",
+    ) -> UnusualRow:
+        """Return the row of a task of a flow, whose arguments were checked.
+
+        Raises:
+            InvalidInput: with the option and what it may be.
+        """
+        skill = task.skill if isinstance(task.skill, str) else task.skill.name
+        options = without_defaults(task.options)
+        if place.key is not None:
+            options["key"] = place.key
+        row = self._unusual(
+            skill,
+            args,
+            options,
+            parent,
+            trace=trace or (parent.trace if parent else ""),
+            digest=place.digest,
+            results=place.results,
+        )
+        return replace(row, id=place.id, after=place.after)
+
     def arguments(self, skill: str, args: Arguments) -> bytes:
         """Return the arguments of a task as JSON.
 
@@ -276,6 +349,7 @@ class SubmissionValidator:
         *,
         trace: str,
         digest: str | None,
+        results: tuple[ResultPlace, ...] = (),
     ) -> UnusualRow:
         queue = self._settings.queue
         depth = parent.depth + 1 if parent else 0
@@ -296,6 +370,7 @@ class SubmissionValidator:
             depth=depth,
             trace=trace,
             root=parent.root if parent and parent.root != parent.task_id else None,
+            results=results,
             **{_ENVELOPE_FIELDS[name]: value for name, value in values.items() if name in _ENVELOPE_FIELDS},
         )
         rank = envelope.priority * self._aging_ms

@@ -38,7 +38,10 @@ _ENDS_AT_ONCE: Final = 20
 _ENDS_READS: Final = 5
 """Commands of one read of the stream of ends, when it has other ends than those that are wanted."""
 _DELIVERED: Final = frozenset({TaskState.ASSIGNED, TaskState.RUNNING, TaskState.CANCELLING})
-_IN_ONE_KEY: Final = frozenset({TaskState.DEAD, TaskState.SCHEDULED, TaskState.AWAITING_INPUT, TaskState.JOINING})
+_WAITING: Final = frozenset(
+    {TaskState.SCHEDULED, TaskState.AWAITING_INPUT, TaskState.JOINING, TaskState.AWAITING_TASKS}
+)
+_IN_ONE_KEY: Final = _WAITING | {TaskState.DEAD}
 _SCORE: Final = re.compile(r"-?(?:inf|[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)")
 _NEWEST: Final = "\x7f"
 """Sorts behind every id of a task."""
@@ -417,7 +420,7 @@ class _Walk:
 
     async def _stages(self, cursor: Cursor | None) -> list[str]:
         states = self.scope.states
-        waits = bool(states & {TaskState.READY, TaskState.SCHEDULED, TaskState.AWAITING_INPUT, TaskState.JOINING})
+        waits = bool(states & (_WAITING | {TaskState.READY}))
         delivered = bool(states & (_DELIVERED | {TaskState.READY}))
         places = {
             # The first task of a lane may be anywhere, and those behind it are ready.
@@ -453,6 +456,7 @@ class _Walk:
                 TaskState.SCHEDULED: keys.scheduled,
                 TaskState.AWAITING_INPUT: keys.asking,
                 TaskState.JOINING: keys.joining,
+                TaskState.AWAITING_TASKS: keys.awaiting_tasks,
             }
             sizes = await self.store.pipeline(
                 [("ZCARD", key) for key in (keys.tag(scope.tag), *(listed[state] for state in scope.states))]
@@ -498,6 +502,8 @@ class _Walk:
                     _Sorted("asking", keys.asking),
                     _Sorted("joining", keys.joining),
                     _Sorted("scheduled", keys.scheduled),
+                    # It moves to the other ones, and into queues.
+                    _Sorted("after", keys.awaiting_tasks),
                 ]
             case "ready":
                 return await _ready_places(store, scope.queue)

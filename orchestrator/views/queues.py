@@ -30,7 +30,7 @@ class QueueView:
     """A queue that holds tasks, is paused or drained.
 
     Attributes:
-        queue: `skill:NAME`, `agent:NAME`, `scheduled`, `awaiting_input` or `joining`.
+        queue: `skill:NAME`, `agent:NAME`, `scheduled`, `awaiting_input`, `joining` or `awaiting_tasks`.
         tasks: number of its tasks.
         agents: the first `SERVING` live agents that serve it, by name.
         serving: number of live agents that serve it.

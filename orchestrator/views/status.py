@@ -47,7 +47,7 @@ class PoolStatus:
         workers: those with the latest heartbeats, longest silent first.
         tasks: counters since the pool began: submitted, assigned, succeeded, dead, retried, ...
         now: tasks that are there now: `ready`, `assigned` (running or in an inbox), `scheduled`, `awaiting_input`,
-            `joining`, and `dead` (dead letters that are kept).
+            `joining`, `awaiting_tasks`, and `dead` (dead letters that are kept).
         waiting_bytes: bytes of the tasks that wait, large arguments included; about right for small tasks.
         totals: how many agents, workers, queues and active commands there are.
         lost: writes that Redis had confirmed and has lost, as noticed in the last day; None if there are none.
@@ -103,6 +103,6 @@ async def read_counters(services: Services) -> Mapping[str, int]:
 
 async def _read_present(store: Store) -> Mapping[str, int]:
     lengths = await tasks.queue_lengths(store)
-    waits = {name: lengths.pop(name, 0) for name in ("scheduled", "awaiting_input", "joining")}
+    waits = {name: lengths.pop(name, 0) for name in ("scheduled", "awaiting_input", "joining", "awaiting_tasks")}
     assigned = sum(await registry.inbox_lengths(store))
     return {"ready": sum(lengths.values()), "assigned": assigned, **waits, "dead": await tasks.dead_letters(store)}

@@ -38,6 +38,8 @@ def explain(found: Findings) -> Why:
             return _asking(found)
         case TaskState.JOINING:
             return _joining(found)
+        case TaskState.AWAITING_TASKS:
+            return _following(found)
     return _ended(found)
 
 
@@ -555,6 +557,18 @@ def _joining(found: Findings) -> Why:
         text=f"joins {_count(found.missing, 'task')} without a slot{since}{until}: {_missing_names(found)}",
         until=_instant(found.due_ms),
         since=_instant(found.joins_since_ms),
+        children=found.missing_tasks,
+        missing=found.missing,
+    )
+
+
+def _following(found: Findings) -> Why:
+    if not found.missing:
+        return _lost(found, "has no list of its predecessors")
+    have = "has" if found.missing == 1 else "have"
+    return Why(
+        cause=Cause.PREDECESSORS,
+        text=f"runs after {_count(found.missing, 'task')} of its flow, which {have} not ended: {_missing_names(found)}",
         children=found.missing_tasks,
         missing=found.missing,
     )

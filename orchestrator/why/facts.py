@@ -224,7 +224,7 @@ class Findings:
             for a process with room.
         refused: whether versions of its skill refused its arguments.
         budget: the budget that has no room for it.
-        missing: number of tasks that it awaits or joins and that have not ended.
+        missing: number of tasks that it awaits, joins or runs after, and that have not ended.
         missing_tasks: up to ten of them.
         active: the stops and pauses that apply to it, by slot.
         blocked: what keeps calls from the providers among the limits of its agents, by limit.

@@ -140,6 +140,8 @@ def _info(found: Findings, record: TaskRecord, children: _Children, why: str) ->
         lane=record.lane_name,
         fair=envelope.fair,
         budgets=record.budgets,
+        after=tuple(id_.removesuffix("+") for id_ in record.predecessors),
+        followers=record.followers,
         attempts=found.fails + found.deaths + runs,
         snoozes=record.snoozes,
         submitted_at=record.submitted_at,
@@ -254,10 +256,11 @@ def _unknown(id_: str) -> NotFound:
 async def heads(store: Store, queues: Sequence[str]) -> dict[str, tuple[str, TaskStatus]]:
     """Read the first task of each of these queues, and what it waits for.
 
-    `scheduled`, `awaiting_input` and `joining` are queues here.
+    `scheduled`, `awaiting_input`, `joining` and `awaiting_tasks` are queues here.
     """
     kept = store.keys
     others = {"scheduled": kept.scheduled, "awaiting_input": kept.asking, "joining": kept.joining}
+    others["awaiting_tasks"] = kept.awaiting_tasks
     keys = [others.get(queue) or store.keys.queue(queue) for queue in queues]
     suspect_keys = [store.keys.suspects(queue) for queue in queues]
     both = await store.pipeline([("ZRANGE", key, 0, 0) for key in (*keys, *suspect_keys)])

@@ -44,6 +44,7 @@ class Cause(StrEnum):
     UNREAD = "unread"
     RUNNING = "running"
     CHILDREN = "children"
+    PREDECESSORS = "predecessors"
     WORKER_SILENT = "worker_silent"
     CANCELLING = "cancelling"
     AWAITING_INPUT = "awaiting_input"
@@ -89,7 +90,8 @@ class Why:
         number: number of its question, from 1.
         question: its question.
         options: allowed answers as JSON values, or empty for any answer.
-        children: up to ten of the tasks that its handler awaits or joins and that have not ended.
+        children: up to ten of the tasks that its handler awaits or joins, or after which it runs, and that have not
+            ended.
         missing: number of these tasks.
         child: the one of them that is in the way: the first that does not go on by itself, else the first.
         child_cause: what that one waits for.
@@ -186,6 +188,8 @@ class TaskInfo:
             succeeded and its arguments were not kept (`results.keep_arguments`).
         attempts: failed attempts and deaths, plus the current or successful one.
         budgets: budgets that it spends, its own and those of its parent.
+        after: ids of the tasks of its flow after which it runs, ended ones included.
+        followers: ids of the tasks of its flow that run after it.
         snoozes: how often its handler raised `Snooze`; counts no attempt.
         progress: last report of the current or last attempt.
         errors: traceback text of each failed attempt, oldest first.
@@ -243,3 +247,5 @@ class TaskInfo:
     snoozes: int = 0
     fair: str | None = None
     budgets: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    followers: tuple[str, ...] = ()

@@ -44,6 +44,7 @@ from orchestrator.workers.context import TaskContext
 from orchestrator.workers.runtime.active_commands import stopped_by
 from orchestrator.workers.runtime.attempt import Attempt, StopCause, TimeLimits
 from orchestrator.workers.runtime.calling import HandlerCaller, Serialised
+from orchestrator.workers.runtime.filling import ResultLost, fill_arguments
 from orchestrator.workers.runtime.places import place, place_of
 from orchestrator.workers.runtime.resources import Resources
 from orchestrator.workers.runtime.slots import Slots, slot_ends
@@ -65,7 +66,7 @@ from orchestrator.workers.skill import HandlerKind
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from orchestrator.tasks.model import Delivery
+    from orchestrator.tasks.model import Delivery, Envelope
     from orchestrator.workers.agent import Agent
     from orchestrator.workers.runtime.parts import WorkerParts
     from orchestrator.workers.runtime.throughput import Throughput
@@ -163,7 +164,7 @@ class Executor:
         packed = attempt.delivery.envelope
         try:
             step = self._decode(attempt, packed) if packed else await self._fetch(attempt)
-            if step is _RUN and (announce or is_apart(attempt.envelope.args) or is_reference(attempt.envelope.args)):
+            if step is _RUN and (announce or _is_incomplete(attempt.envelope)):
                 step = await self._before_start(attempt, announce=announce)
             if step is _RUN:
                 step = self._prepare(attempt)
@@ -228,6 +229,8 @@ class Executor:
             step = await self._read_arguments(attempt)
         elif is_reference(attempt.envelope.args):
             step = await self._load(attempt)
+        if step is Next.RUN and attempt.envelope.results:
+            step = await self._fill(attempt)
         if step is Next.RUN and announce:
             step = await self._announce(attempt)
         return step
@@ -252,6 +255,27 @@ class Executor:
             return Verdict(VerdictKind.REQUEUE, reason=f"Redis did not return its arguments: {failure}")
         if args is None:
             return rejected("its record has lost its arguments") if is_there else Next.DROP
+        attempt.envelope = replace(envelope, args=args)
+        return self._check_start(attempt)
+
+    async def _fill(self, attempt: Attempt) -> Next | Verdict:
+        """Put the results of other tasks of its flow into the arguments."""
+        envelope, skill = attempt.envelope, self._agent.skills.get(attempt.envelope.skill)
+        if skill is None:
+            return Next.RUN  # `_prepare` releases it
+        try:
+            args = await fill_arguments(self._parts.services, attempt.delivery.task_id, envelope)
+        except ResultLost as lost:
+            return rejected(str(lost))
+        except DamagedData as unreadable:
+            return rejected(f"a result that its arguments take cannot be read: {unreadable}")
+        except PayloadError as failure:
+            attempt.skill, attempt.started_s = skill, time.monotonic()
+            return self._failed(attempt, failure) or Next.DROP
+        except StoreError as failure:
+            return Verdict(VerdictKind.REQUEUE, reason=f"Redis did not return the results that it takes: {failure}")
+        if args is None:
+            return Next.DROP
         attempt.envelope = replace(envelope, args=args)
         return self._check_start(attempt)
 
@@ -554,6 +578,11 @@ class Executor:
                 self._drop(attempt)
                 return None
         return self._failed(attempt, raised or TimeoutError(_overrun(attempt)))
+
+
+def _is_incomplete(envelope: Envelope) -> bool:
+    """Return whether the arguments, or parts of them, must be read before the handler starts."""
+    return bool(envelope.results) or is_apart(envelope.args) or is_reference(envelope.args)
 
 
 def may_still_run(delivery: Delivery) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeAlias, cast
 
 from pydantic import ValidationError
 from pydantic_core import to_json
 
 from orchestrator.client.client import Orchestrator
+from orchestrator.client.flow_handle import FlowHandle
 from orchestrator.client.handle import HandleParts, TaskHandle
 from orchestrator.core.errors import (
     ChildFailed,
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from orchestrator.client.handle import UntilEnded
     from orchestrator.core.durations import Duration
     from orchestrator.services import Services
+    from orchestrator.tasks.flows import Flow, TaskResult
+    from orchestrator.tasks.options import TaskOptions
     from orchestrator.tasks.submission import Parent
 
 Answer: TypeAlias = Callable[[Submission], Any]
@@ -87,6 +90,26 @@ class ScriptedClient(Orchestrator):
     async def submit_many(self, tasks: Iterable[Submission], parent: Parent | None = None) -> list[TaskHandle[Any]]:
         """Validate and record children; see `Orchestrator.submit_many`."""
         return [await self.submit_one(task, parent) for task in tasks]
+
+    async def submit_flow(
+        self, flow: Flow, *, idempotency_key: str | None = None, parent: Parent | None = None
+    ) -> FlowHandle:
+        """Validate and record the tasks of a flow; see `Orchestrator.submit_flow`.
+
+        A result in the arguments is that of the scripted task, or its default if that fails; None if it has none.
+        """
+        handles: dict[str, TaskHandle[Any]] = {}
+        for member in flow.members():
+            args = member.arguments.with_results(lambda result: _result_of(result, handles))
+            options = dict(member.submission.options)
+            if idempotency_key is not None:
+                options["key"] = f"{idempotency_key}/{member.name}"
+            known = all(handles[result.task.name].outcome is not None for result in member.arguments.results)
+            skill = member.submission.skill
+            named = skill if known or isinstance(skill, str) else skill.name
+            task = Submission(named, args, **cast("TaskOptions", options))
+            handles[member.name] = await self.submit_one(task, parent)
+        return FlowHandle(flow.name, handles, next(iter(handles.values())).parts)
 
     async def as_completed(
         self,
@@ -195,6 +218,14 @@ class ScriptedHandle(TaskHandle[Any]):
         raise OrchestratorError(
             "a scripted child has no output; run a whole team for this: orchestrator.workers.testing.Team"
         )
+
+
+def _result_of(result: TaskResult, handles: Mapping[str, TaskHandle[Any]]) -> Any:
+    """Return what stands in the arguments in place of a result."""
+    outcome = handles[result.task.name].outcome
+    if outcome is not None and outcome.result is not None:
+        return decode_json(outcome.result)
+    return result.default if result.has_default else None
 
 
 def _plain(task: Submission, parent: Parent | None, args: dict[str, Any]) -> Submission:

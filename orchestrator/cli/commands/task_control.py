@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.cli.terminal.waiting import Ended as End
     from orchestrator.tasks import model
 
-Open = Literal["scheduled", "ready", "assigned", "running", "cancelling", "awaiting_input", "joining"]
+Open = Literal["scheduled", "ready", "assigned", "running", "cancelling", "awaiting_input", "joining", "awaiting_tasks"]
 Retryable = Literal["dead", "cancelled", "expired"]
 Ended = Literal["succeeded", "dead", "cancelled", "expired"]
 

@@ -26,6 +26,7 @@ _COLOURS: Final = {
     "cancelling": "33",
     "awaiting_input": "35",
     "joining": "35",
+    "awaiting_tasks": "35",
     "dead": "31",
     "cancelled": "33",
     "expired": "33",

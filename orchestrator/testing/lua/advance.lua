@@ -39,6 +39,15 @@ for i = 1, #joining do
     redis.call('HSET', task_key, 'join:' .. number, began .. ' ' .. string.format('%.0f', until_ms - by_ms))
   end
 end
+local following = redis.call('ZRANGE', pool .. ':after', 0, -1)
+for i = 1, #following do
+  -- When its predecessors have ended, it is due at a time that the record has.
+  local task_key = pool .. ':task:' .. following[i]
+  local delay_ms, at_ms = string.match(redis.call('HGET', task_key, 'later') or '', '^(%d+) (%d+)$')
+  if at_ms and at_ms ~= '0' then
+    redis.call('HSET', task_key, 'later', delay_ms .. ' ' .. string.format('%.0f', math.max(1, at_ms - by_ms)))
+  end
+end
 local expiring = move(pool .. ':expiring', back_ms)
 for i = 1, #expiring do move_start_by(expiring[i]) end
 local queues = redis.call('SMEMBERS', pool .. ':queues')

@@ -1,0 +1,393 @@
+"""Flows: tasks that are submitted together and run after one another, and the references between them."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Unpack, cast, get_args
+
+from orchestrator.core.errors import InvalidInput
+from orchestrator.core.ids import check_name
+from orchestrator.core.payload import encode_json
+from orchestrator.core.plural import counted
+from orchestrator.core.reading import read_whole
+from orchestrator.tasks.model import ResultPlace
+from orchestrator.tasks.options import TASK_OPTIONS
+from orchestrator.tasks.submission import Submission
+
+if TYPE_CHECKING:
+    from orchestrator.tasks.options import TaskOptions
+    from orchestrator.tasks.submission import Arguments, NamedSkill
+
+AfterFailure: TypeAlias = Literal["cancel", "run"]
+"""What becomes of a task after whose predecessor failed: it is cancelled, or runs all the same."""
+MOST_TASKS: Final = 500
+"""Tasks of a flow at most."""
+MOST_EDGES: Final = 10_000
+"""Pairs of a task and a predecessor in a flow at most."""
+MOST_BYTES: Final = 2 * 1024 * 1024
+"""Bytes of the tasks of a flow at most; arguments above 4 KiB count a quarter."""
+_DEFAULT_BYTES: Final = 64 * 1024
+_NOT_IN_FLOWS: Final = {
+    "key": "give submit_flow(idempotency_key=) for all of its tasks",
+    "on_busy": "a task of a flow joins its lane when its predecessors have ended",
+    "durability": "all tasks of a flow are submitted at once, as durable as `queue.durability` says",
+}
+_NOTHING: Final = object()
+
+
+class TaskResult:
+    """The result of a task of a flow, which stands for the value in the arguments of a later task.
+
+    `FlowTask.result` and `FlowTask.result_or` make it.
+    """
+
+    __slots__ = ("default", "task")
+
+    def __init__(self, task: FlowTask, default: Any = _NOTHING) -> None:
+        self.task, self.default = task, default
+
+    def __repr__(self) -> str:
+        return f"<result of task {self.task.name!r} of flow {self.task.flow!r}>"
+
+    @property
+    def has_default(self) -> bool:
+        """True if a value takes its place if the task fails."""
+        return self.default is not _NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """A task after which another one runs, and what its failure does: `after=[After(page, failed="run")]`.
+
+    Args:
+        task: the predecessor.
+        failed: `cancel` cancels the later task if the predecessor fails; `run` lets it run all the same.
+    """
+
+    task: FlowTask
+    failed: AfterFailure = "cancel"
+
+    def __post_init__(self) -> None:
+        if self.failed not in get_args(AfterFailure):
+            raise InvalidInput(
+                f"failed= of After must be one of {', '.join(get_args(AfterFailure))}, not {self.failed!r}"
+            )
+
+
+class FlowTask:
+    """A task of a flow, as `Flow.task` returns it.
+
+    Attributes:
+        name: its name in the flow.
+        flow: name of the flow.
+        owner: the flow itself.
+        submission: skill, arguments and options.
+        after: the tasks of `after=`.
+    """
+
+    __slots__ = ("after", "flow", "name", "owner", "submission")
+
+    def __init__(self, owner: Flow, name: str, submission: Submission, after: Sequence[FlowTask | After]) -> None:
+        self.name, self.flow = name, owner.name
+        self.owner, self.submission, self.after = owner, submission, after
+
+    def __repr__(self) -> str:
+        return f"FlowTask({self.name!r}, flow={self.flow!r})"
+
+    @property
+    def result(self) -> TaskResult:
+        """Its result, for the arguments of a later task, which runs after this one then."""
+        return TaskResult(self)
+
+    def result_or(self, default: Any) -> TaskResult:
+        """Return its result for the arguments of a later task, which runs also if this one fails.
+
+        Args:
+            default: a JSON value of up to 64 KiB, which stands in the arguments if this one fails.
+        """
+        return TaskResult(self, default)
+
+
+class Flow:
+    """Tasks that are submitted with one call, and run after one another: `await orc.submit_flow(flow)`.
+
+    Args:
+        name: for people, in errors; 1 to 128 letters, digits or `. _ @ : -`.
+    """
+
+    __slots__ = ("_owner", "_tasks", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name: str = check_name("flow", name)
+        self._owner: Flow = self
+        self._tasks: dict[str, FlowTask] = {}
+
+    def __repr__(self) -> str:
+        return f"Flow({self.name!r}, {counted(len(self._tasks), 'task')})"
+
+    @property
+    def tasks(self) -> tuple[FlowTask, ...]:
+        """Its tasks in the order in which they were added."""
+        return tuple(self._tasks.values())
+
+    def task(
+        self,
+        skill: str | NamedSkill,
+        args: Arguments = None,
+        *,
+        after: Sequence[FlowTask | After] = (),
+        name: str | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> FlowTask:
+        """Add a task. Results of others may stand anywhere in its arguments: `{"pages": [a.result, b.result]}`.
+
+        It runs after the tasks of `after` and those whose results it takes, once all of them have ended. If one of them
+        fails (a dead letter, cancelled, expired or deleted), it is cancelled, unless `After(task, failed="run")` or
+        `result_or` says otherwise.
+
+        Args:
+            skill: name of the skill, or the `Skill` itself.
+            args: JSON object of its arguments.
+            after: tasks of this flow, or `After` with one of them.
+            name: its name in the flow; by default that of the skill, with a number behind it from the second on.
+            options: the [options of a task](../task-options.md), except `key`, `on_busy` and `durability`. `delay`
+                counts from the end of the last predecessor.
+
+        Raises:
+            InvalidInput: a task is of another flow, the name is taken, an option is not for flows, or there are too
+                many tasks.
+        """
+        if unknown := options.keys() - TASK_OPTIONS.keys():
+            raise InvalidInput(f"a task has no option {', '.join(sorted(unknown))}")
+        for option, why in _NOT_IN_FLOWS.items():
+            if options.get(option) is not None:
+                raise InvalidInput(f"a task of a flow takes no {option}=: {why}")
+        if len(self._tasks) >= MOST_TASKS:
+            raise InvalidInput(f"flow {self.name!r} has {MOST_TASKS} tasks, the most that one submit takes")
+        made = FlowTask(self, self._name(skill, name), Submission(skill, args, **options), _listed(after))
+        for one in made.after:
+            self._check_own(made.name, one.task if isinstance(one, After) else one)
+        for result in MarkedArguments(args).results:
+            self._check_own(made.name, result.task)
+        self._tasks[made.name] = made
+        return made
+
+    def _name(self, skill: str | NamedSkill, name: str | None) -> str:
+        if name is not None:
+            if check_name("task of a flow", name) in self._tasks:
+                raise InvalidInput(f"flow {self.name!r} has a task {name!r} already; give each its own name")
+            return name
+        stem = skill if isinstance(skill, str) else skill.name
+        found, number = stem, 1
+        while found in self._tasks:
+            number += 1
+            found = f"{stem}-{number}"
+        return found
+
+    def _check_own(self, name: str, other: object) -> None:
+        if not isinstance(other, FlowTask):
+            raise InvalidInput(f"task {name!r} of flow {self.name!r} runs after tasks of its flow, not after {other!r}")
+        if other.owner is not self._owner:
+            raise InvalidInput(
+                f"task {name!r} of flow {self.name!r} cannot run after {other.name!r}, which is a task of another "
+                f"flow ({other.flow!r})"
+            )
+
+    def inheriting(self, *, session: str | None, fair: str | None) -> Flow:
+        """Return the same flow, whose tasks have this session and this key by default; for the workers."""
+        copy = Flow(self.name)
+        for task in self._tasks.values():
+            options = dict(task.submission.options)
+            for name, value in (("session", session), ("fair", fair)):
+                if options.get(name) is None and value is not None:
+                    options[name] = value
+            submission = Submission(task.submission.skill, task.submission.args, **cast("TaskOptions", options))
+            # They stay tasks of this flow, so that results and predecessors name them.
+            copy._tasks[task.name] = FlowTask(self, task.name, submission, task.after)
+        copy._owner = self
+        return copy
+
+    def members(self) -> list[Member]:
+        """Check the flow, and return its tasks in an order in which each comes behind its predecessors; for the client.
+
+        Raises:
+            InvalidInput: it has no task, too many edges, a cycle, a result that its task might lack, or a task of
+                another flow.
+        """
+        if not self._tasks:
+            raise InvalidInput(f"flow {self.name!r} has no task; add one with flow.task()")
+        found = {task.name: self._member(task) for task in self._tasks.values()}
+        edges = sum(len(member.after) for member in found.values())
+        if edges > MOST_EDGES:
+            raise InvalidInput(
+                f"the tasks of flow {self.name!r} have {edges:,} predecessors; at most {MOST_EDGES:,} are allowed, so "
+                "put a task between them that collects"
+            )
+        return self._in_order(found)
+
+    def _member(self, task: FlowTask) -> Member:
+        marked = MarkedArguments(task.submission.args)
+        policies: dict[str, AfterFailure | None] = {}
+        for one in task.after:
+            other, policy = (one.task, one.failed) if isinstance(one, After) else (one, None)
+            if policy is not None and policies.get(other.name, policy) not in {policy, None}:
+                raise InvalidInput(f"task {task.name!r} of flow {self.name!r} has two policies for task {other.name!r}")
+            policies[other.name] = policy or policies.get(other.name)
+        plain = set[str]()
+        for result in marked.results:
+            self._check_own(task.name, result.task)
+            policies.setdefault(result.task.name, None)
+            if not result.has_default:
+                plain.add(result.task.name)
+        defaulted = {result.task.name for result in marked.results} - plain
+        for name in plain:
+            if policies[name] == "run":
+                raise InvalidInput(
+                    f"task {task.name!r} of flow {self.name!r} runs also if {name!r} fails, and takes its result, "
+                    "which is missing then; take result_or(default)"
+                )
+        after = {name: policy or ("run" if name in defaulted else "cancel") for name, policy in policies.items()}
+        return Member(task.name, task.submission, after, marked)
+
+    def _in_order(self, found: dict[str, Member]) -> list[Member]:
+        missing = {name: set(member.after) for name, member in found.items()}
+        behind: dict[str, list[str]] = {name: [] for name in found}
+        for name, others in missing.items():
+            for other in others:
+                behind[other].append(name)
+        ready, ordered = [name for name, others in missing.items() if not others], list[Member]()
+        for name in ready:
+            ordered.append(found[name])
+            for later in behind[name]:
+                missing[later].discard(name)
+                if not missing[later]:
+                    ready.append(later)
+        if len(ordered) < len(found):
+            raise InvalidInput(
+                f"flow {self.name!r} has a cycle, so these tasks would wait for each other: "
+                f"{', '.join(_cycle({name: others for name, others in missing.items() if others}))}"
+            )
+        return ordered
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A task of a flow that was checked.
+
+    Attributes:
+        name: its name in the flow.
+        submission: skill, arguments and options.
+        after: what a failure does, by the names of its predecessors.
+        arguments: with marks in place of results.
+    """
+
+    name: str
+    submission: Submission
+    after: Mapping[str, AfterFailure]
+    arguments: MarkedArguments
+
+
+class MarkedArguments:
+    """Arguments in which a unique text marks each place of a result.
+
+    After they are encoded, `cut` finds the marks and puts `null` there, so that no text of the arguments is taken for
+    a result.
+
+    Attributes:
+        values: the arguments with marks; those that were given if there is no result in them.
+        results: in the order of their marks.
+    """
+
+    __slots__ = ("_token", "results", "values")
+
+    def __init__(self, args: Arguments) -> None:
+        self.results: list[TaskResult] = []
+        self._token = secrets.token_hex(16)
+        self.values: Any = self._marked(args, 0)
+
+    def _marked(self, value: Any, depth: int) -> Any:
+        if isinstance(value, TaskResult):
+            self.results.append(value)
+            return f"{self._token}{len(self.results) - 1:06d}"
+        if depth > 64:  # refused as too deep when it is encoded
+            return value
+        if isinstance(value, Mapping):
+            return {name: self._marked(one, depth + 1) for name, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._marked(one, depth + 1) for one in value]
+        return value
+
+    def with_results(self, value_of: Callable[[TaskResult], Any]) -> Any:
+        """Return the arguments with values in place of the results; for tests."""
+        return self._replaced(self.values, value_of)
+
+    def _replaced(self, value: Any, value_of: Callable[[TaskResult], Any]) -> Any:
+        if isinstance(value, str) and value.startswith(self._token):
+            return value_of(self.results[read_whole(value[len(self._token) :])])
+        if isinstance(value, dict):
+            return {name: self._replaced(one, value_of) for name, one in value.items()}
+        if isinstance(value, list):
+            return [self._replaced(one, value_of) for one in value]
+        return value
+
+    def cut(self, what: str, args: bytes, ids: Mapping[str, str]) -> tuple[bytes, tuple[ResultPlace, ...]]:
+        """Return the encoded arguments with `null` in place of the results, and where each result goes.
+
+        Args:
+            what: name of the arguments in errors.
+            args: JSON.
+            ids: ids of the tasks of the flow by name.
+
+        Raises:
+            InvalidInput: a default is no JSON, or too large.
+        """
+        if not self.results:
+            return args, ()
+        mark = f'"{self._token}'.encode()
+        first, *rest = args.split(mark)
+        parts, references, offset = [first], list[ResultPlace](), len(first)
+        for piece in rest:
+            result = self.results[read_whole(piece[:6])]
+            default = None
+            if result.has_default:
+                about = f"the default of a result in {what}"
+                default = encode_json(about, result.default, max_bytes=_DEFAULT_BYTES, max_depth=64)
+            references.append(ResultPlace(offset, ids[result.task.name], default))
+            behind = piece[7:]
+            parts += [b"null", behind]
+            offset += len(b"null") + len(behind)
+        return b"".join(parts), tuple(references)
+
+
+def flow_digest(members: Sequence[Member], bodies: Sequence[bytes]) -> str:
+    """Return the digest of what a flow does: its tasks with their arguments, and what runs after what."""
+    body = hashlib.blake2b(digest_size=16, person=b"orc-flow")
+    for member, args in zip(members, bodies, strict=True):
+        options = member.submission.options
+        skill = member.submission.skill if isinstance(member.submission.skill, str) else member.submission.skill.name
+        taken = [result.task.name for result in member.arguments.results]
+        said = (member.name, skill, options.get("agent"), options.get("session"), sorted(member.after.items()), taken)
+        body.update(repr(said).encode())
+        body.update(args)
+    return body.hexdigest()
+
+
+def _listed(after: object) -> tuple[FlowTask | After, ...]:
+    if isinstance(after, FlowTask | After):
+        return (after,)
+    if not isinstance(after, Sequence) or isinstance(after, str):
+        raise InvalidInput(f"after= takes a list of tasks of the flow, not {after!r}")
+    return tuple(after)
+
+
+def _cycle(missing: Mapping[str, set[str]]) -> list[str]:
+    """Return the names of one cycle among tasks that each wait for another one of them."""
+    path: list[str] = []
+    name = next(iter(missing))
+    while name not in path:
+        path.append(name)
+        name = min(other for other in missing[name] if other in missing)
+    return sorted(path[path.index(name) :])

@@ -1,0 +1,109 @@
+"""Puts the results of other tasks of a flow into the arguments of a task, before its handler starts."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.core.errors import OrchestratorError, StoreError
+from orchestrator.core.together import read_at_once
+from orchestrator.payloads.payloads import AT_ONCE
+from orchestrator.payloads.reference import is_reference
+from orchestrator.tasks.model import TaskState
+from orchestrator.tasks.records import TaskRecord, read_each
+from orchestrator.tasks.values import is_apart, read_values
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from orchestrator.services import Services
+    from orchestrator.tasks.model import Envelope, ResultPlace
+
+_NULL: Final = b"null"
+_ENDS: Final = {
+    TaskState.DEAD: "is a dead letter",
+    TaskState.CANCELLED: "was cancelled",
+    TaskState.EXPIRED: "has expired",
+}
+
+
+class ResultLost(OrchestratorError):
+    """A result that the arguments of a task need is not there, and will not come."""
+
+
+async def fill_arguments(services: Services, task: str, envelope: Envelope) -> bytes | None:
+    """Return the arguments with the results that belong into them; None if the record of the task is gone.
+
+    Reads all results in one round trip; those that are stored apart from their records in a second one.
+
+    Raises:
+        ResultLost: a result is missing and has no default, or is of a task after which this one does not run.
+        PayloadError: the payload store did not return a result.
+        StoreError: Redis does not answer, or refuses.
+    """
+    store, wanted = services.store, dict.fromkeys(reference.task for reference in envelope.results)
+    retry_for_s = services.settings.redis.command_timeout_s
+    records = await store.read_with_retry(
+        lambda: read_each(store, [*wanted, task], "state", "result", "after"), retry_for_s=retry_for_s
+    )
+    own = records[task]
+    if isinstance(own, StoreError):
+        raise own
+    if not own.exists:
+        return None
+    before = {word.removesuffix("+") for word in own.predecessors}
+    if foreign := [id_ for id_ in wanted if id_ not in before]:
+        raise ResultLost(f"its arguments take the result of task {foreign[0]}, after which it does not run")
+    return _filled(envelope, await _values(services, {id_: records[id_] for id_ in wanted}), records)
+
+
+async def _values(services: Services, records: Mapping[str, TaskRecord | StoreError]) -> dict[str, bytes]:
+    """Return the results of the tasks that have one."""
+    found: dict[str, bytes] = {}
+    for id_, record in records.items():
+        if isinstance(record, StoreError):
+            raise record
+        if record.exists and record.state is TaskState.SUCCEEDED and record.result is not None:
+            found[id_] = record.result
+    apart = [(id_, value) for id_, value in found.items() if is_apart(value)]
+    for (id_, _), value in zip(apart, await read_values(services.store, apart), strict=True):
+        if isinstance(value, StoreError):
+            raise value
+        if value is None:
+            del found[id_]
+        else:
+            found[id_] = value
+    stored = [id_ for id_, value in found.items() if is_reference(value)]
+    for first in range(0, len(stored), AT_ONCE):
+        part = stored[first : first + AT_ONCE]
+        loaded = await read_at_once([partial(services.payloads.load, id_, found[id_]) for id_ in part])
+        found |= zip(part, loaded, strict=True)
+    return found
+
+
+def _filled(envelope: Envelope, values: Mapping[str, bytes], records: Mapping[str, TaskRecord | StoreError]) -> bytes:
+    parts, at = list[bytes](), 0
+    for reference in envelope.results:
+        behind = reference.offset + len(_NULL)
+        if reference.offset < at or envelope.args[reference.offset : behind] != _NULL:
+            raise ResultLost("its arguments have no room for the results that they take; its record is damaged")
+        parts += [envelope.args[at : reference.offset], _value_of(reference, values, records)]
+        at = behind
+    return b"".join([*parts, envelope.args[at:]])
+
+
+def _value_of(
+    reference: ResultPlace, values: Mapping[str, bytes], records: Mapping[str, TaskRecord | StoreError]
+) -> bytes:
+    value = values.get(reference.task, reference.default)
+    if value is not None:
+        return value
+    record = records[reference.task]
+    state = record.state if isinstance(record, TaskRecord) and record.exists else None
+    if state is None or state is TaskState.SUCCEEDED:
+        raise ResultLost(f"the result of task {reference.task}, which its arguments take, is not kept any longer")
+    if not state.final:
+        raise ResultLost(
+            f"task {reference.task}, whose result its arguments take, has not ended; retry this task after it"
+        )
+    raise ResultLost(f"task {reference.task}, whose result its arguments take, {_ENDS[state]}; retry that one first")
