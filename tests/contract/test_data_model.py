@@ -132,7 +132,7 @@ NOT_SAVED = {
     "web:request:HASH",
     "web:link:HASH",  # who logs in after a restore proves it anew
     *["queue:agent:A", "queue:skill:S", "queues", "scheduled", "asking", "expiring", "parked:A", "suspects"],
-    *["joining", "joins:ID"],
+    *["joining", "joins:ID", "after", "after:ID", "ends"],
     *["suspects:QUEUE", "awaited:QUEUE", "lane:KEY", "tag:T", "dead", "schedules", "held", "held:SCOPE", "refused"],
     *["lent:A", "inbox:A", "agents", "agent:A", "leases:A", "agent:A:workers", "offers:A", "workers", "worker:W"],
     *["crew:W", "worker:W:notes", "silent:W", "skills:S", "room:S", "versions:S", "descriptions:S", "versions"],

@@ -223,6 +223,7 @@ def test_header() -> None:
                 "lost",
                 "cancelling",
                 "unfunded",
+                *("withheld", "gone"),
                 "invalid",
             ],
         ),

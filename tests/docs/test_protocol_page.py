@@ -11,7 +11,7 @@ from typing import Final
 from tests.docs.pages import ROOT
 
 PAGE: Final = ROOT / "docs" / "internals" / "protocol.md"
-RULES: Final = (*range(1, 40), 41)
+RULES: Final = range(1, 42)
 CODE: Final = ("orchestrator", "workers", "lua", "tests", "benchmarks", "examples")
 
 _TITLE: Final = re.compile(r"^### Rule (\d+): \S.*$")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from orchestrator import Agent, TaskContext
+from orchestrator import Agent, Flow, TaskContext
 from orchestrator.core.errors import Fenced, JoinTimeout, SubmitRefused
 from tests.helpers.attempt_log import AttemptLog, Note
 from tests.helpers.end_state import counters, find_violations, records
@@ -65,6 +65,7 @@ def make_agents(attempt_log: AttemptLog) -> list[Agent]:
 
     _add_joiner(actor, note)
     _add_late_joiners(actor, note)
+    _add_planner(actor, note)
 
     @actor.skill(max_deaths=5, backoff=0.05)
     async def flaky(ctx: TaskContext, n: int) -> int:
@@ -131,10 +132,34 @@ def _add_late_joiners(actor: Agent, note: Callable[..., None]) -> None:
             raise
 
 
+def _add_planner(actor: Agent, note: Callable[..., None]) -> None:
+    @actor.skill(max_deaths=5)
+    async def planner(ctx: TaskContext, n: int) -> int:
+        """Submit a flow, and join its tasks without a slot."""
+        note(ctx)
+        try:
+            found = await ctx.join((await ctx.submit_flow(flow_of("planned", n))).handles)
+            return int(found[-1].value)
+        except SubmitRefused:
+            note(ctx, "refused")
+            raise
+
+
+def flow_of(name: str, n: int) -> Flow:
+    """A diamond whose tasks pass a number on."""
+    flow = Flow(name)
+    first = flow.task("quick", {"n": n})
+    middle = [flow.task(skill, {"n": first.result}) for skill in ("chatty", "quick")]
+    flow.task("quick", {"n": middle[1].result}, after=middle)
+    return flow
+
+
 async def submit_all(orc: Orchestrator) -> dict[int, TaskHandle[Any]]:
     """Submit the tasks of the story; each answers its number."""
-    skills = ["quick", "chatty", "parent", "joiner", "late", "overdue", "flaky", *["stamp"] * (GRANTS + 1)]
-    return {n: await orc.submit(skill, {"n": n}) for n, skill in enumerate(skills)}
+    skills = ["quick", "chatty", "parent", "joiner", "late", "overdue", "planner", "flaky", *["stamp"] * (GRANTS + 1)]
+    found = {n: await orc.submit(skill, {"n": n}) for n, skill in enumerate(skills)}
+    found[len(skills)] = (await orc.submit_flow(flow_of("given", len(skills)))).handles[-1]
+    return found
 
 
 def violations_of(

@@ -134,7 +134,15 @@ async def test_the_status_tells_present_tasks_from_counters(team: LocalTeam) -> 
     await team.orc.submit("work", delay=60)
     found = await read_status(team.services)
     assert found.tasks["dead"] == 1
-    assert found.now == {"ready": 1, "assigned": 0, "scheduled": 1, "awaiting_input": 0, "joining": 0, "dead": 0}
+    assert found.now == {
+        "ready": 1,
+        "assigned": 0,
+        "scheduled": 1,
+        "awaiting_input": 0,
+        "joining": 0,
+        "awaiting_tasks": 0,
+        "dead": 0,
+    }
 
 
 async def _comes_to(handle: TaskHandle[None], cause: Cause) -> str:

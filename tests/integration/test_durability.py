@@ -16,6 +16,7 @@ from orchestrator.core.durability import Durability
 from orchestrator.core.errors import ConfigError, InvalidInput, NotDurable, QueueFull, SubmitRefused
 from orchestrator.sync import Orchestrator as BlockingOrchestrator
 from orchestrator.sync import TaskHandle as BlockingHandle
+from orchestrator.tasks.flows import Flow
 from orchestrator.tasks.submission import Submission
 from orchestrator.testing.waiting import wait_for, wait_until
 from tests.faultkit.proxy import FaultProxy
@@ -119,6 +120,19 @@ async def test_large_arguments(pair: Pair, tmp_path: Path) -> None:
             await handle.cancel()
             await delete_tasks(orc.services, [handle.id])
             assert stored() == 0
+
+
+async def test_flows(pair: Pair) -> None:
+    """A flow is as durable as the settings say, in one call; a refused one is not stored."""
+    flow = Flow("durable")
+    flow.task("work", after=[flow.task("work") for _ in range(300)])
+    async with Orchestrator(settings=pair.settings(queue__durability="fsync")) as orc:
+        handle = await orc.submit_flow(flow)
+        assert {one.durability for one in handle.handles} == {REACHED["fsync"]}
+        flow.task("work", budget="none")
+        with pytest.raises(SubmitRefused, match="work-302"):
+            await orc.submit_flow(flow)
+        await handle.cancel()
 
 
 async def test_concurrent_submits_share_a_wait(pair: Pair) -> None:

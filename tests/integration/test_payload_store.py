@@ -20,6 +20,7 @@ from orchestrator.core.errors import (
     PayloadMissing,
     PayloadStoreUnavailable,
     QueueFull,
+    SubmitRefused,
     TaskFailed,
     UpgradeUnfinished,
 )
@@ -32,6 +33,7 @@ from orchestrator.payloads.reference import folder_of, is_reference, name_of
 from orchestrator.store.store import Store
 from orchestrator.supervisor.payload_sweeper import PayloadSweeper
 from orchestrator.sync import Orchestrator as SyncOrchestrator
+from orchestrator.tasks.flows import Flow
 from orchestrator.tasks.submission import Submission
 from orchestrator.testing.waiting import wait_for
 from orchestrator.views.backup import open_backup, save_pool
@@ -129,6 +131,24 @@ async def test_children_many_and_processes(team: LocalTeam) -> None:
     handles = await team.orc.submit_many([Submission("size", {"text": text}) for text in texts])
     assert [await handle.result(4) for handle in handles] == [len(text) for text in texts]
     assert await (await team.orc.submit("shout_twice", {"text": BIG})).result(20) == BIG.upper() * 2
+
+
+async def test_flows(team: LocalTeam, folder: Path) -> None:
+    """Results pass from task to task by their references, also to processes; a refused flow leaves no file."""
+    agent = echoing()
+    agent.skill(process=True)(shout_twice)
+    await team.work(agent)
+    flow = Flow("large")
+    text = flow.task("echo", {"text": BIG})
+    flow.task("size", {"text": text.result})
+    flow.task("shout_twice", {"text": text.result})
+    found = await (await team.orc.submit_flow(flow)).results(20)
+    assert (found["size"], found["shout_twice"]) == (len(BIG), BIG.upper() * 2)
+    before = objects(folder)
+    flow.task("size", {"text": "x"}, budget="none")
+    with pytest.raises(SubmitRefused, match="budget 'none'"):
+        await team.orc.submit_flow(flow)
+    assert objects(folder) == before
 
 
 async def test_a_repeat_leaves_no_orphan(team: LocalTeam, folder: Path) -> None:

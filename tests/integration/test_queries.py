@@ -93,7 +93,13 @@ async def test_lists_show_every_task_once(team: LocalTeam) -> None:
     assert [row.state for row in only] == [TaskState.READY, TaskState.DEAD]
     assert len(await queries.listing(store, states=[], limit=2)) == 2
     assert await queries.dead(store, 10) == [(handles[TaskState.DEAD].id, TaskState.DEAD)]
-    assert await queries.queue_lengths(store) == {"skill:work": 1, "scheduled": 1, "awaiting_input": 0, "joining": 0}
+    assert await queries.queue_lengths(store) == {
+        "skill:work": 1,
+        "scheduled": 1,
+        "awaiting_input": 0,
+        "joining": 0,
+        "awaiting_tasks": 0,
+    }
     counters = await queries.counters(store)
     assert (counters["submitted"], counters["succeeded"], counters["dead"]) == (5, 1, 1)
 

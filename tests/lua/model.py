@@ -97,6 +97,9 @@ class Task:
         joined: the tasks that join it, or did.
         join_until: deadline of its join (0: none); None before its first verdict `join`.
         need: what its start takes of its budget, while it waits for room; None: it does not.
+        before: the tasks of its flow after which it runs, and whether it runs also after their failure.
+        after: those of them that have not ended.
+        followers: the tasks that run after it, in their order.
     """
 
     id: str
@@ -136,6 +139,9 @@ class Task:
     joined: list[str] = field(default_factory=list)
     join_until: int | None = None
     need: int | None = None
+    before: dict[str, bool] = field(default_factory=dict)
+    after: set[str] = field(default_factory=set)
+    followers: list[str] = field(default_factory=list)
 
 
 RESERVED: Final = 2
@@ -293,6 +299,7 @@ class Model:
         self.buried = 0
         self.crews: dict[str, tuple[int, int, Crew]] = {}
         self.leaving: list[tuple[str, str, bool]] = []
+        self.followed: list[tuple[str, str]] = []
 
     @property
     def now_ms(self) -> int:
@@ -363,13 +370,28 @@ class Model:
         lengths: dict[str, int] = {}
         accepted: dict[str, Row] = {}
         answers = [self._judge(row, max_tasks, lengths, accepted) for row in rows]
+        if rows[0].after is not None and {status for status, _ in answers} != {"created"}:
+            if ("duplicate", rows[0].id) in answers:
+                return [("duplicate", row.id) for row in rows]
+            first = next(row.id for row, (status, _) in zip(rows, answers, strict=True) if status != "created")
+            return [("withheld", first) if status == "created" else (status, told) for status, told in answers]
         for row in accepted.values():
             self._accept(row)
+        if rows[0].after is not None:
+            self._link(rows)
         for task_id in self.interrupted:
             self._note_children(task_id)
         self.interrupted.clear()
         self._end_joins()
         return answers
+
+    def _link(self, rows: Sequence[Row]) -> None:
+        """Let the tasks of a flow know of each other."""
+        for row in rows:
+            before = {rows[abs(number) - 1].id: number < 0 for number in row.after or ()}
+            self.tasks[row.id].before, self.tasks[row.id].after = before, set(before)
+            for id_ in before:
+                self.tasks[id_].followers.append(row.id)
 
     def _judge(self, row: Row, max_tasks: int, lengths: dict[str, int], accepted: dict[str, Row]) -> tuple[str, str]:
         if row.id in self.tasks or row.id in accepted:
@@ -377,7 +399,12 @@ class Model:
         if refusal := self._judge_key(row) or self._judge_parent(row):
             return refusal
         place, lane = "scheduled" if self._due(row) > self.now_ms else row.queue, f"lane:{row.lane}"
-        if row.lane and place != "scheduled" and lengths.setdefault(lane, len(self.lanes.get(row.lane, []))):
+        place = "after" if row.after else place
+        if (
+            row.lane
+            and place not in {"scheduled", "after"}
+            and lengths.setdefault(lane, len(self.lanes.get(row.lane, [])))
+        ):
             place = lane
             if row.on_busy == "reject":
                 behind = [one.id for one in accepted.values() if one.lane == row.lane]
@@ -413,15 +440,19 @@ class Model:
     def _length(self, place: str) -> int:
         if place == "scheduled":
             return len(self.scheduled())
+        if place == "after":
+            return len([task for task in self.tasks.values() if task.state == "awaiting_tasks"])
         return len(self._ready(place))
 
     def _due(self, row: Row) -> int:
         return max(self.now_ms + row.delay_ms if row.delay_ms else 0, row.at_ms)
 
     def _accept(self, row: Row) -> None:
-        due = self._due(row)
+        due = 0 if row.after else self._due(row)
         later = due > self.now_ms
         task = Task(row.id, row, "scheduled" if later else "ready", self.now_ms, by=row.start_by_ms)
+        if row.after:
+            task.state = "awaiting_tasks"
         task.due, task.score = due, row.rank + self.now_ms
         self.tasks[row.id] = task
         if row.start_by_ms:
@@ -429,7 +460,7 @@ class Model:
         self.counts["submitted"] += 1
         if row.parent:
             self.children.setdefault(row.parent, []).append(row.id)
-        if row.lane and not later:
+        if row.lane and not later and not row.after:
             self._meet_lane(task)
 
     def _meet_lane(self, task: Task) -> None:
@@ -465,7 +496,7 @@ class Model:
         late = sorted((self.tasks[i].by, i) for i in self.expiring if self.tasks[i].by <= self.now_ms)[:limit]
         expired = 0
         for _, task_id in late:
-            if self.tasks[task_id].state in {"ready", "waiting", "scheduled"}:
+            if self.tasks[task_id].state in {"ready", "waiting", "scheduled", "awaiting_tasks"}:
                 self._end(self.tasks[task_id], "expired")
                 expired += 1
             self.expiring.discard(task_id)
@@ -784,6 +815,7 @@ class Model:
             self._return_slots(agent, task)
         if task.state == "joining":
             task.joins.clear()
+        task.after.clear()
         self._end(task, "cancelled")
         self.expiring.discard(task.id)
         return CancelStatus.ENDED, TaskState.CANCELLED
@@ -844,7 +876,12 @@ class Model:
         self._raise(task)
         self._tell(task, "requeued")
         task.state, task.score = "ready", task.row.rank + self.now_ms
-        self._join(task)
+        open_ = [one for one in task.before if not self.tasks[one].deleted and self.tasks[one].state not in FINAL]
+        task.after = set(open_)
+        if open_:
+            task.state = "awaiting_tasks"
+        else:
+            self._join(task)
         task.cancel, task.by, task.due, task.original_score, task.left = False, 0, 0, None, ""
         task.blamed, task.group, task.alone, task.snoozes, task.need = 0, None, None, 0, None
         if task.join:
@@ -993,7 +1030,8 @@ class Model:
     def lose_and_repair(self, task_id: str) -> list[str]:
         """The place of a task is lost, and lua/tasks/repair.lua looks at it; the codes that it finds."""
         task = self.tasks[task_id]
-        codes = ["lost-" + {"assigned": "entry", "awaiting_input": "asking"}.get(task.state, task.state)]
+        names = {"assigned": "entry", "awaiting_input": "asking", "awaiting_tasks": "following"}
+        codes = ["lost-" + names.get(task.state, task.state)]
         if task.state == "ready":
             ranked = task.row.rank + max(task.gen, task.due)
             task.parked = task.suspect = False
@@ -1143,6 +1181,7 @@ class Model:
             if task.deleted or task.state in FINAL:
                 continue
             more = [task.row.parent, *(one for one in task.joined if task.id in self.tasks[one].joins)]
+            more += [one for one in task.followers if task.id in self.tasks[one].after]
             if task.row.lane:
                 lanes.add(task.row.lane)
                 more += self.lanes.get(task.row.lane, [])
@@ -1154,8 +1193,35 @@ class Model:
         if parent.join is not None and parent.join[2] and (parent.state == "joining" or parent.join[0] == parent.gen):
             parent.join = (parent.join[0], 10_000, True)
 
+    def _tell_followers(self) -> None:
+        """At the end of a call: tasks go on, or are cancelled, behind those that have ended."""
+        while self.followed:
+            id_, state = self.followed.pop(0)
+            for follower in [self.tasks[one] for one in self.tasks[id_].followers]:
+                if id_ not in follower.after:
+                    continue
+                if state != "succeeded" and not follower.before[id_]:
+                    self._end(follower, "cancelled")
+                    self.expiring.discard(follower.id)
+                    follower.after.clear()
+                    continue
+                follower.after.discard(id_)
+                if not follower.after:
+                    self._release(follower)
+
+    def _release(self, task: Task) -> None:
+        task.due = max(self.now_ms, self._due(task.row))
+        if task.due > self.now_ms:
+            task.state = "scheduled"
+            return
+        task.state, task.score = "ready", task.row.rank + self.now_ms
+        self._join(task)
+        if task.state == "ready":
+            self.turns.add(task.id)
+
     def _end_joins(self) -> None:
         """At the end of a call: parents whose joins are met are ready."""
+        self._tell_followers()
         leaving, self.leaving = self.leaving, []
         for parent_id in dict.fromkeys(parent_id for parent_id, _, _ in leaving):
             parent = self.tasks[parent_id]
@@ -1226,6 +1292,9 @@ class Model:
         task.state, task.parked, task.suspect = state, False, False
         self.counts[state] += 1
         self.ends.append((task.id, state[0]))
+        task.after.clear()
+        if task.followers:
+            self.followed.append((task.id, state))
         # Joins lose the tasks of a call at its end.
         self.leaving += [(parent, task.id, state != "succeeded") for parent in task.joined]
         if task.id in self.lanes.get(task.row.lane, []):

@@ -106,6 +106,7 @@ class Row:
     tags: tuple[str, ...] = ()
     fair: str = ""
     budget: str = ""
+    after: tuple[int, ...] | None = None
 
     def sent(self) -> task_scripts.SubmitRow:
         """The row as a client sends it: without what is usual."""
@@ -128,6 +129,7 @@ class Row:
             "tags": self.tags or None,
             "fair": self.fair or None,
             "budget": self.budget or None,
+            "after": self.after,
         }
         if set(unusual.values()) == {None}:
             return task_scripts.SubmitRow(self.id, self.envelope)

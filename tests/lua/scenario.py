@@ -139,6 +139,7 @@ def play_dispatch(pool: Pool) -> None:
     pool.end(pool.read("w2")[0])
     play_questions(pool)
     play_joins(pool)
+    play_flows(pool)
 
 
 def play_locks(pool: Pool) -> None:
@@ -365,6 +366,26 @@ def play_joins(pool: Pool) -> None:
     (held,) = pool.deliver("w2")
     pool.end(held)
     pool.cancel(late)
+
+
+def play_flows(pool: Pool) -> None:
+    """A flow runs; its last task fails, and the one behind it is cancelled and retried."""
+    first, second, third = pool.put(row(after=()), row(after=(1,)), row(after=(-1, 2), delay_ms=5))
+    (held,) = pool.deliver("w2")
+    pool.end(held)
+    assert pool.repair(second, third, (third, "after")) == []
+    (held,) = pool.deliver("w2")
+    pool.end(held, VerdictKind.DEAD, payload=b"E", reason="no")
+    assert pool.state(third) == "cancelled"
+    pool.retry(second, third, token="flow")
+    assert pool.state(third) == "awaiting_tasks"
+    (held,) = pool.deliver("w2")
+    pool.end(held)
+    pool.sleep(5)
+    pool.promote()
+    (held,) = pool.deliver("w2")
+    pool.end(held)
+    pool.delete(first)
 
 
 def play_provider(pool: Pool) -> None:

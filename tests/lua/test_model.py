@@ -117,6 +117,7 @@ MUST_FIRE = [
     *["join, registered", "join, stale", "join, cycle", "joining"],
     *["unfunded", "freed", "set_budget, accepted", "set_budget, below"],
     *["reserve, granted", "reserve, room", "reserve, overspent", "reserve, stale", "reserve, none", "settle, settled"],
+    *["submit_flow", "awaiting_tasks"],
 ]
 
 fired: Counter[str] = Counter()
@@ -262,6 +263,47 @@ class Machine(RuleBasedStateMachine):
 
         self.act("submit", step)
 
+    @rule(
+        places=st.lists(st.sampled_from(QUEUES), min_size=1, max_size=5),
+        edges=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3), st.booleans()), max_size=8),
+        delay_ms=st.sampled_from([0, 0, 0, 30, 500]),
+        start_in_ms=st.sampled_from([0, 0, 0, 20, 5000]),
+        lane=st.sampled_from(["", "", "x", "y"]),
+    )
+    def submit_flow(
+        self,
+        places: list[tuple[str, str]],
+        edges: list[tuple[int, int, bool]],
+        delay_ms: int,
+        start_in_ms: int,
+        lane: str,
+    ) -> None:
+        """A client submits a flow."""
+        found: list[dict[int, bool]] = [{} for _ in places]
+        for later, earlier, runs_anyway in edges:
+            if earlier < later < len(places):
+                found[later][earlier] = runs_anyway
+        rows = [
+            row(
+                counted_id(),
+                queue=queue,
+                skill=skill,
+                delay_ms=delay_ms,
+                start_by_ms=start_in_ms and self.model.now_ms + start_in_ms,
+                reply="c1",
+                lane=lane,
+                after=tuple(-(at + 1) if runs_anyway else at + 1 for at, runs_anyway in before.items()),
+            )
+            for (queue, skill), before in zip(places, found, strict=True)
+        ]
+
+        def step() -> None:
+            answers = self.pool.submit(*rows, max_tasks=MAX_TASKS)
+            assert answers == self.model.submit(rows, MAX_TASKS)
+            fired["flow, withheld"] += any(status == "withheld" for status, _ in answers)
+
+        self.act("submit_flow", step)
+
     @rule(i=st.integers(0, 1000))
     @precondition(lambda self: self.model.tasks)
     def wake(self, i: int) -> None:
@@ -282,7 +324,10 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.tasks)
     def submit_known(self, which: list[int]) -> None:
         """A client that heard nothing submits again what was accepted, however long ago."""
-        tasks = list(self.model.tasks.values())
+        tasks = [task for task in self.model.tasks.values() if task.row.after is None] or list(
+            self.model.tasks.values()
+        )[:1]
+        which = which if tasks[0].row.after is None else which[:1]
         rows = [tasks[i % len(tasks)].row for i in which]
 
         def step() -> None:
@@ -938,7 +983,8 @@ class Machine(RuleBasedStateMachine):
                 pool.execute("SREM", pool.keys.suspected_queues, queue)
             if not pool.execute("EXISTS", pool.keys.queue(queue)):
                 pool.execute("SREM", pool.keys.queues, queue)
-        elif task.state in {"scheduled", "awaiting_input", "joining"}:
+        elif task.state in {"scheduled", "awaiting_input", "joining", "awaiting_tasks"}:
+            pool.execute("ZREM", pool.keys.awaiting_tasks, task.id)
             pool.execute("ZREM", pool.keys.joining, task.id)
             pool.execute("ZREM", pool.keys.scheduled, task.id)
             pool.execute("ZREM", pool.keys.asking, task.id)
@@ -1057,6 +1103,12 @@ class Machine(RuleBasedStateMachine):
         assert pool.members(pool.keys.joining) == [task.id for task in model.joining()]
         for task in model.tasks.values():
             assert set(pool.members(pool.keys.joins(task.id))) == task.joins
+            waits = task.state == "awaiting_tasks"
+            assert set(pool.members(pool.keys.after(task.id))) == (task.after if waits else set())
+            assert not waits or task.after
+            fired["awaiting_tasks"] += waits
+        following = {task.id for task in model.tasks.values() if task.state == "awaiting_tasks"}
+        assert set(pool.members(pool.keys.awaiting_tasks)) == following
         assert set(pool.members(f"{pool.keys.root}:expiring")) == model.expiring
         for agent in model.agents.values():
             assert pool.members(f"{pool.keys.root}:parked:{agent.name}") == [t.id for t in model.parked(agent.name)]
@@ -1076,6 +1128,7 @@ class Machine(RuleBasedStateMachine):
             + [task.id for agent in model.agents for task in model.parked(agent)]
             + [entry.task for agent in model.agents.values() for entry in agent.inbox]
             + [id_ for members in model.lanes.values() for id_ in members[1:]]
+            + list(following)
         )
         assert places == Counter(task.id for task in model.tasks.values() if task.state not in FINAL)
 
@@ -1180,8 +1233,9 @@ class Machine(RuleBasedStateMachine):
         for task in model.tasks.values():
             if task.state == "joining" or (task.state == "assigned" and task.join and task.join[0] == task.gen):
                 rows += [(id_, f"joins:{task.id}") for id_ in task.joins]
-            if task.state in {"scheduled", "awaiting_input", "joining", "dead"}:
-                rows.append((task.id, "asking" if task.state == "awaiting_input" else task.state))
+            if task.state in {"scheduled", "awaiting_input", "joining", "awaiting_tasks", "dead"}:
+                places = {"awaiting_input": "asking", "awaiting_tasks": "after"}
+                rows.append((task.id, places.get(task.state, task.state)))
             elif task.state == "ready":
                 place = f"{'suspects' if task.suspect else 'queue'}:{task.row.queue}"
                 place = "parked:" + task.row.queue.removeprefix("agent:") if task.parked else place
@@ -1278,7 +1332,7 @@ class Machine(RuleBasedStateMachine):
         streams = {name.rpartition(":")[2] for name in self.pool.names() if ":out:" in name}
         assert streams == {task.id for task in self.model.tasks.values() if task.out is not None}
         assert without_lifetime(self.pool.link, f"{self.pool.keys.prefix}:") == []
-        places = (":queue", ":suspects", ":parked", ":lane", ":joining")
+        places = (":queue", ":suspects", ":parked", ":lane", ":joining", ":after", ":ends")
         assert [name for name in self.pool.names() if any(place in name for place in places)] == []
 
 

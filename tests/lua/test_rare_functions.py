@@ -29,6 +29,7 @@ WITH_RARE = frozenset(
         "tasks/assign",
         "tasks/dispatch",
         "tasks/finish",
+        "tasks/repair",
         "tasks/submit",
     }
 )
@@ -66,6 +67,7 @@ def test_usual_calls(pool: Pool, session: str) -> None:
     pool.adopt()
     pool.put(row(lane="a"), row(lane="a"))
     assert set(pool.finish(*((one, Verdict(VerdictKind.SUCCEEDED, b"1")) for one in taken))) == {"ok"}
+    assert pool.repair(*[one.task_id for one in taken]) == []
 
 
 def test_usual_calls_that_spend(pool: Pool) -> None:

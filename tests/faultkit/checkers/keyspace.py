@@ -20,6 +20,8 @@ WAITING: Final = (
     "asking",
     "joining",
     "joins:",
+    "after",
+    "ends",
     "expiring",
     "lane:",
 )

@@ -94,6 +94,31 @@ def test_places(pool: Pool, state: str, fields: dict[str, Any], place: str, scor
         assert restore(pool, row) == (0, 1, 0)
 
 
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("at_once", [1, 100])
+def test_a_flow(pool: Pool, *, backwards: bool, at_once: int) -> None:
+    """Tasks of a flow wait for the predecessors that had not ended, in whatever order the rows come."""
+    ids = {name: new_task_id() for name in "abcdefg"}
+    done, open_, failed = ids["a"], ids["b"], ids["c"]
+    rows = [
+        task("succeeded", id_=done, ended=3, joined="+1000", followers=f"{ids['d']} {ids['e']}"),
+        task("ready", id_=open_, joined="+1000", followers=ids["d"]),
+        task("dead", id_=failed, ended=3, dead_ms=10**15, joined="+1000", followers=f"{ids['f']} {ids['g']}"),
+        task("awaiting_tasks", id_=ids["d"], after=f"{done} {open_}"),
+        task("awaiting_tasks", id_=ids["e"], after=done, lane="l"),
+        task("awaiting_tasks", id_=ids["f"], after=failed),
+        task("awaiting_tasks", id_=ids["g"], after=f"{failed}+", later="5000 0"),
+    ]
+    rows = rows[::-1] if backwards else rows
+    for first in range(0, len(rows), at_once):
+        restore(pool, *rows[first : first + at_once])
+    found = {name: pool.state(id_) for name, id_ in ids.items() if name in "defg"}
+    assert found == {"d": "awaiting_tasks", "e": "ready", "f": "cancelled", "g": "scheduled"}
+    assert pool.members(pool.keys.after(ids["d"])) == [open_]
+    assert pool.members(pool.keys.lane("l")) == [ids["e"]]
+    assert pool.members(pool.keys.awaiting_tasks) == [ids["d"]]
+
+
 def test_assigned(pool: Pool) -> None:
     """An assigned task is ready at its place in a new generation; no attempt counts, and its record tells."""
     ran, unread = task("assigned", at="ed 1-1 78", began=True, by=9), task("assigned", at="ed 2-1 79")

@@ -26,14 +26,13 @@ if TYPE_CHECKING:
 _WRITES: Final = re.compile(
     r"'HSET', [^\n]*'state', '(\w+)'|\bend_task\([^'\n]*'(\w+)'|\b(?:next_)?state[\w, ]* = '(\w+)'"
 )
-NEVER_REACHED: Final = {
+NEVER_REACHED: Final[dict[str, set[Any]]] = {
     # It takes nothing from a worker that died, so the deaths of a task are never counted there.
-    "repair": {TaskState.SCHEDULED},
-    "return_unseen": {TaskState.SCHEDULED, TaskState.DEAD},
+    "return_unseen": {TaskState.DEAD},
     # A task that a worker read has started in time, so it does not expire when the worker dies.
     "abandon": {TaskState.EXPIRED},
     # It ends no task.
-    "take_suspects": {TaskState.READY},
+    "take_suspects": {TaskState.READY, WAITING, TaskState.SCHEDULED, TaskState.CANCELLED},
 }
 OVERDUE_MS: Final = LEASE_MS + 10_000
 HOUR_US: Final = 3_600_000_000
@@ -105,6 +104,73 @@ def joined(take: Callable[[Pool], object]) -> Callable[[Pool], None]:
             take(pool)
 
     return run
+
+
+def flow_of_two(pool: Pool, **fields: Any) -> tuple[str, str]:
+    """A task of another skill, and one that runs after it."""
+    first, behind = pool.put(row(queue="skill:other", after=()), row(after=(1,), **fields))
+    return first, behind
+
+
+def followed(take: Callable[[Pool], object], *, score: int = 1, **fields: Any) -> Callable[[Pool], None]:
+    """A task runs after each one that comes."""
+
+    def run(pool: Pool) -> None:
+        put = pool.put
+
+        def put_followed(*rows: Row, **options: Any) -> list[str]:
+            ids = put(*rows, **options)
+            for id_ in ids:
+                if pool.state(id_) != "cancelled":
+                    with pytest.MonkeyPatch.context() as patch:
+                        patch.setattr(pool, "put", put)
+                        first, behind = flow_of_two(pool, **fields)
+                    pool.execute("HSET", pool.keys.task(id_), "followers", behind, "joined", "+1000")
+                    pool.execute("ZADD", pool.keys.after(behind), score, id_)
+                    pool.execute("ZREM", pool.keys.after(behind), first)
+            return ids
+
+        if "lane" in fields:
+            pool.put(row(queue="skill:other", **fields))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pool, "put", put_followed)
+            take(pool)
+
+    return run
+
+
+ENDING: dict[str, Callable[[Any], object]] = {}
+"""By script, how a task ends in it without a result; filled below."""
+
+
+def retry_behind(end: Callable[[Pool, str], object]) -> Callable[[Pool], None]:
+    """A task of a flow is retried while the one before it has not ended."""
+
+    def run(pool: Pool) -> None:
+        _, behind = flow_of_two(pool, start_by_ms=pool.now_ms + 10)
+        end(pool, behind)
+        assert pool.state(behind) in {"dead", "cancelled", "expired"}
+        pool.retry(behind)
+
+    return run
+
+
+def expire_behind(pool: Pool, _behind: str) -> None:
+    """It does not start in time."""
+    pool.sleep(20)
+    pool.promote()
+
+
+def late_in_flow(pool: Pool) -> None:
+    """A task of a flow does not start in time."""
+    expire_behind(pool, flow_of_two(pool, start_by_ms=pool.now_ms + 10)[1])
+
+
+def damage_behind(pool: Pool, behind: str) -> None:
+    """Its record is damaged, and then it is sound again."""
+    pool.execute("HSET", pool.keys.task(behind), "gen", "?")
+    pool.repair(behind)
+    pool.execute("HSET", pool.keys.task(behind), "gen", "1")
 
 
 def promote_unanswered(pool: Pool) -> None:
@@ -420,6 +486,18 @@ def expire_first(pool: Pool) -> None:
     pool.assign()
 
 
+ENDING.update({
+    "finish": finish(VerdictKind.DEAD),
+    "cancel": lambda pool: pool.cancel(*pool.put()),
+    "cancel_children": from_above(lambda pool: pool.put()[0]),
+    "promote": promote_late_ready,
+    "assign": assign_late,
+    "dispatch": dispatch_late,
+    **{how: taken(how, deaths=1, allowed=1) for how in ("adopt", "abandon", "recover")},
+    "return_unseen": unseen(cancelled=True),
+    "submit": busy("replace", lane_of_two),
+    "repair": damaged(lambda pool: pool.put()[0]),
+})  # fmt: skip
 S = TaskState
 SCENARIOS: dict[tuple[StoredState | None, str, StoredState | None], Callable[[WatchedPool], object]] = {
     (None, "submit", S.READY): lambda pool: pool.put(),
@@ -487,6 +565,16 @@ SCENARIOS: dict[tuple[StoredState | None, str, StoredState | None], Callable[[Wa
     (S.JOINING, "cancel_children", S.CANCELLED): from_above(joining),
     (S.JOINING, "submit", S.CANCELLED): busy("interrupt", partial(joining, lane="x")),
     (S.JOINING, "repair", S.DEAD): damaged(joining),
+    (None, "submit", S.AWAITING_TASKS): flow_of_two,
+    **{(S.AWAITING_TASKS, how, S.READY): followed(end) for how, end in ENDING.items()},
+    **{(S.AWAITING_TASKS, how, WAITING): followed(end, lane="busy") for how, end in ENDING.items()},
+    **{(S.AWAITING_TASKS, how, S.SCHEDULED): followed(end, delay_ms=10**6) for how, end in ENDING.items()},
+    **{(S.AWAITING_TASKS, how, S.CANCELLED): followed(end, score=0) for how, end in ENDING.items()},
+    (S.AWAITING_TASKS, "promote", S.EXPIRED): late_in_flow,
+    (S.AWAITING_TASKS, "repair", S.DEAD): damaged(lambda pool: flow_of_two(pool)[1]),
+    (S.DEAD, "retry", S.AWAITING_TASKS): retry_behind(damage_behind),
+    (S.CANCELLED, "retry", S.AWAITING_TASKS): retry_behind(lambda pool, behind: pool.cancel(behind)),
+    (S.EXPIRED, "retry", S.AWAITING_TASKS): retry_behind(expire_behind),
     (S.ASSIGNED, "cancel", S.CANCELLED): lambda pool: pool.cancel(assigned(pool)),
     (S.ASSIGNED, "cancel_children", S.CANCELLED): from_above(assigned),
     (S.ASSIGNED, "adopt", S.ASSIGNED): taken("adopt"),
@@ -553,7 +641,8 @@ def test_what_has_ended_has_ended() -> None:
         if state in {TaskState.RUNNING, TaskState.CANCELLING}:
             assert not steps, "these are not stored: they are what an assigned task is that a worker has read"
         elif state.final:
-            requeued = set() if state is TaskState.SUCCEEDED else {("retry", TaskState.READY), ("retry", WAITING)}
+            again = {("retry", TaskState.READY), ("retry", WAITING), ("retry", TaskState.AWAITING_TASKS)}
+            requeued = set() if state is TaskState.SUCCEEDED else again
             assert steps == {("delete", None)} | requeued
         else:
             assert steps

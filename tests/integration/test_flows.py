@@ -1,0 +1,334 @@
+"""Flows with real workers: results by reference, failures, repeats, children."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from orchestrator import (
+    After,
+    Agent,
+    CancelStatus,
+    Cause,
+    Flow,
+    InvalidInput,
+    KeyConflict,
+    NotFound,
+    Reject,
+    SubmitRefused,
+    TaskCancelled,
+    TaskContext,
+    TaskFailed,
+    TaskState,
+    UpgradeUnfinished,
+)
+from orchestrator.core.formats import FORMAT, Feature, Floor
+from orchestrator.services import Endpoint, PoolKeys, SyncStore
+from orchestrator.sync import Orchestrator as SyncOrchestrator
+from orchestrator.tasks import scripts
+from orchestrator.views.status import read_status
+from orchestrator.workers.testing import run_skill
+from tests.helpers.local_team import TIMEOUT_S
+from tests.helpers.terminal import Terminal
+from tests.helpers.waiting import wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orchestrator import TaskHandle
+    from tests.faultkit.servers import RedisServer
+    from tests.helpers.local_team import LocalTeam
+
+pytestmark = pytest.mark.every_server
+LONG_S = 6 * TIMEOUT_S
+
+
+def reviewer(**options: Any) -> Agent:
+    """An agent whose skills a flow joins."""
+    agent = Agent("reviewer", concurrency=4)
+
+    @agent.skill(**options)
+    async def fetch(url: str, size: int = 1) -> dict[str, Any]:
+        if url == "bad":
+            raise Reject("no such page")
+        return {"url": url, "words": ["null", "ü" * size]}
+
+    @agent.skill
+    async def judge(pages: list[Any], title: str = "") -> list[Any]:
+        return [title, *pages]
+
+    @agent.skill
+    async def count(text: str) -> int:
+        return len(text)
+
+    return agent
+
+
+async def is_in(handle: TaskHandle[Any], state: TaskState) -> None:
+    """Wait for the state of a task."""
+
+    async def found() -> bool:
+        return (await handle.status()).state is state
+
+    await wait_for(found, str(state), TIMEOUT_S)
+
+
+async def test_results_by_reference(team: LocalTeam) -> None:
+    """Results stand anywhere in the arguments of later tasks; texts that look like places stay as they are."""
+    await team.work(reviewer())
+    flow = Flow("review")
+    pages = [flow.task("fetch", {"url": f"p{n}"}) for n in range(3)]
+    given = ["null", {"deep": [pages[0].result]}, *[page.result for page in pages]]
+    judged = flow.task("judge", {"pages": given, "title": 'a "null"'})
+    handle = await team.orc.submit_flow(flow)
+    assert handle.names == ["fetch", "fetch-2", "fetch-3", "judge"]
+    found = await handle.results(LONG_S)
+    values = [{"url": f"p{n}", "words": ["null", "ü"]} for n in range(3)]
+    assert found["judge"] == ['a "null"', "null", {"deep": [values[0]]}, *values]
+    assert await handle.task(judged).result(LONG_S) == found["judge"]
+    with pytest.raises(NotFound, match="no task 'fetch-4'"):
+        handle.task("fetch-4")
+
+
+async def test_large_results(team: LocalTeam) -> None:
+    """Results and arguments that are stored apart from the record are read too."""
+    await team.work(reviewer())
+    flow = Flow("large")
+    page = flow.task("fetch", {"url": "p", "size": 20_000})
+    flow.task("judge", {"pages": [page.result, page.result], "title": "x" * 20_000})
+    found = await (await team.orc.submit_flow(flow)).results(LONG_S)
+    assert found["judge"] == ["x" * 20_000, found["fetch"], found["fetch"]]
+
+
+async def test_failures(team: LocalTeam) -> None:
+    """A failure cancels what follows; a task with a default runs all the same."""
+    await team.work(reviewer())
+    flow = Flow("review")
+    bad = flow.task("fetch", {"url": "bad"})
+    flow.task("judge", {"pages": [bad.result]}, name="lost")
+    flow.task("judge", {"pages": [bad.result_or({"none": True})]}, name="kept")
+    flow.task("judge", {"pages": []}, after=[After(bad, failed="run")], name="late")
+    handle = await team.orc.submit_flow(flow)
+    found = await handle.results(LONG_S, failed="collect")
+    assert isinstance(found["fetch"], TaskFailed)
+    assert isinstance(found["lost"], TaskCancelled)
+    assert str(handle.task("fetch").id) in str(found["lost"])
+    assert (found["kept"], found["late"]) == (["", {"none": True}], [""])
+    with pytest.raises(TaskFailed, match="no such page"):
+        await handle.results(LONG_S)
+
+
+async def test_arguments_are_checked_after_filling(team: LocalTeam) -> None:
+    """A result of the wrong type makes the task a dead letter, as wrong arguments do."""
+    agent = reviewer()
+    await team.work(agent)
+    flow = Flow("wrong")
+    page = flow.task(agent.skills["fetch"], {"url": "p"})
+    flow.task(agent.skills["count"], {"text": page.result})
+    with pytest.raises(TaskFailed, match="text"):
+        await (await team.orc.submit_flow(flow)).results(LONG_S)
+
+
+async def test_a_lost_result(team: LocalTeam) -> None:
+    """A result that is gone makes the task that takes it a dead letter with a sentence."""
+    flow = Flow("lost")
+    page = flow.task("fetch", {"url": "p"})
+    flow.task("judge", {"pages": [page.result]}, lane="one")
+    first = await team.orc.submit("judge", {"pages": []}, lane="one", agent="nobody")
+    handle = await team.orc.submit_flow(flow)
+    await team.work(reviewer())
+    await handle.task("fetch").result(LONG_S)
+    store = team.orc.services.store
+    await store.call(scripts.delete(store.keys, ids=[handle.task("fetch").id]))
+    await first.cancel()
+    with pytest.raises(TaskFailed, match="is not kept any longer"):
+        await handle.task("judge").result(LONG_S)
+
+
+async def test_key(team: LocalTeam) -> None:
+    """A second submit with the key returns the same tasks; another flow with it is refused."""
+    await team.work(reviewer())
+
+    def review(url: str) -> Flow:
+        flow = Flow("review")
+        page = flow.task("fetch", {"url": url})
+        flow.task("judge", {"pages": [page.result]})
+        return flow
+
+    first = await team.orc.submit_flow(review("a"), idempotency_key="k")
+    await first.results(LONG_S)
+    second = await team.orc.submit_flow(review("a"), idempotency_key="k")
+    assert [one.id for one in second.handles] == [one.id for one in first.handles]
+    assert await second.results(LONG_S) == await first.results(LONG_S)
+    with pytest.raises(KeyConflict):
+        await team.orc.submit_flow(review("b"), idempotency_key="k")
+
+
+async def test_all_or_nothing(team: LocalTeam) -> None:
+    """A task that is refused keeps the flow out, and the error tells which one and why."""
+    flow = Flow("review")
+    page = flow.task("fetch", {"url": "a"})
+    flow.task("judge", {"pages": [page.result]}, budget="none")
+    with pytest.raises(SubmitRefused, match="none of its tasks was stored: task 'judge': budget 'none'") as refused:
+        await team.orc.submit_flow(flow)
+    assert [type(one) for one in refused.value.outcomes] == [SubmitRefused, SubmitRefused]
+    assert not await team.orc.tasks.find()
+
+
+async def test_cancel(team: LocalTeam) -> None:
+    """A cancel of the flow ends all of its tasks."""
+    flow = Flow("review")
+    page = flow.task("fetch", {"url": "a"})
+    flow.task("judge", {"pages": [page.result]})
+    handle = await team.orc.submit_flow(flow)
+    assert (await handle.task("judge").status()).state is TaskState.AWAITING_TASKS
+    assert await handle.cancel("enough") == {"fetch": CancelStatus.ENDED, "judge": CancelStatus.ENDED}
+    with pytest.raises(TaskCancelled, match="enough"):
+        await handle.task("judge").result(LONG_S)
+
+
+async def test_commands(team: LocalTeam, tmp_path: Path) -> None:
+    """`orc tasks why`, `show` and `list` tell what a task waits for."""
+    flow = Flow("review")
+    page = flow.task("fetch", {"url": "a"})
+    flow.task("judge", {"pages": [page.result]})
+    handle = await team.orc.submit_flow(flow)
+    fetch, judge = [one.id for one in handle.handles]
+    status = await handle.task("judge").status()
+    assert status.detail.cause is Cause.PREDECESSORS
+    assert status.why.startswith(f"runs after 1 task of its flow, which has not ended: {fetch}; task {fetch}: ")
+    url = team.settings.redis.url
+    assert url is not None
+    terminal = Terminal(tmp_path, ORC_REDIS__URL=url.get_secret_value(), ORC_PREFIX=team.settings.prefix)
+
+    async def orc(*typed: str) -> Any:
+        done = await anyio.to_thread.run_sync(partial(terminal.orc, *typed, "-o", "json"))
+        assert done.code == 0, done.err
+        return json.loads(done.out)
+
+    assert fetch in str(await orc("tasks", "why", judge))
+    assert (await orc("tasks", "show", judge))["after"] == [fetch]
+    assert (await orc("tasks", "show", fetch))["followers"] == [judge]
+    assert [one.id for one in await team.orc.tasks.find(states=["awaiting_tasks"])] == [judge]
+    assert judge in str(await orc("tasks", "list", "--state", "awaiting_tasks"))
+    assert (await read_status(team.services)).now["awaiting_tasks"] == 1
+
+
+async def test_children(team: LocalTeam) -> None:
+    """A handler submits a flow, joins it without a slot, and finds it again in its next attempt."""
+    agent = Agent("lead", concurrency=1)
+
+    @agent.skill
+    async def double(n: int) -> int:
+        return 2 * n
+
+    @agent.skill
+    async def lead(ctx: TaskContext) -> list[int]:
+        flow = Flow("below")
+        first = flow.task("double", {"n": 1})
+        flow.task("double", {"n": first.result})
+        handle = await ctx.submit_flow(flow)
+        return [one.value for one in await ctx.join(handle.handles)]
+
+    await team.work(agent)
+    handle = await team.orc.submit("lead")
+    assert await handle.result(LONG_S) == [2, 4]
+    assert len(await team.orc.tasks.tree(handle.id)) == 3
+
+
+async def test_diamond_of_500(team: LocalTeam) -> None:
+    """One task, 498 behind it, and one behind all of these."""
+    agent = Agent("many", concurrency=16)
+
+    @agent.skill
+    async def add(numbers: list[int]) -> int:
+        return sum(numbers) + 1
+
+    await team.work(agent)
+    flow = Flow("diamond")
+    root = flow.task("add", {"numbers": []})
+    wide = [flow.task("add", {"numbers": [root.result]}) for _ in range(498)]
+    last = flow.task("add", {"numbers": [one.result for one in wide]})
+    handle = await team.orc.submit_flow(flow)
+    assert await handle.task(last).result(3 * LONG_S) == 2 * 498 + 1
+
+
+async def test_refused_at_the_door() -> None:
+    """What a flow cannot be is refused with a sentence, before anything is sent."""
+    flow, other = Flow("a"), Flow("b")
+    first, foreign = flow.task("x"), other.task("y")
+    for wrong, said in (
+        (lambda: flow.task("z", after=[foreign]), "task of another flow"),
+        (lambda: flow.task("z", {"n": [foreign.result]}), "task of another flow"),
+        (lambda: flow.task("z", key="k"), "takes no key="),
+        (lambda: flow.task("z", name="x"), "has a task 'x' already"),
+        (lambda: After(first, failed="go"), "failed= of After"),  # type: ignore[arg-type]
+        (lambda: flow.task("z", after=["x"]), "not after 'x'"),  # type: ignore[list-item]
+        (lambda: Flow("no blanks please"), "flow"),
+        (lambda: Flow("e").members(), "has no task"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            wrong()
+    late: dict[str, Any] = {}
+    a = flow.task("p", late)
+    b = flow.task("q", after=[a])
+    late["n"] = b.result
+    with pytest.raises(InvalidInput, match=r"cycle.*p, q"):
+        flow.members()
+    risky = Flow("r")
+    c = risky.task("x")
+    risky.task("y", {"n": c.result}, after=[After(c, failed="run")])
+    with pytest.raises(InvalidInput, match="result_or"):
+        risky.members()
+    full = Flow("f")
+    for _ in range(500):
+        full.task("x")
+    with pytest.raises(InvalidInput, match="500 tasks"):
+        full.task("x")
+
+
+async def test_an_older_pool(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool that admits programs which do not know flows refuses them."""
+    monkeypatch.setattr(Floor, "admits", lambda _, feature: feature is not Feature.FLOWS)
+    flow = Flow("a")
+    flow.task("x")
+    with pytest.raises(UpgradeUnfinished):
+        await team.orc.submit_flow(flow)
+
+
+async def test_flows_in_tests() -> None:
+    """`run_skill` records the tasks of a flow, and fills in scripted results."""
+    agent = reviewer()
+
+    @agent.skill
+    async def lead(ctx: TaskContext) -> list[Any]:
+        flow = Flow("below")
+        page = flow.task("fetch", {"url": "p"})
+        lost = flow.task("fetch", {"url": "q"}, name="lost")
+        judged = flow.task("judge", {"pages": [page.result, lost.result_or("none")]})
+        handle = await ctx.submit_flow(flow)
+        return list(await handle.task(judged).result())
+
+    ran = await run_skill(lead, children={"fetch": [{"n": 1}, TaskFailed("x", "no", ())], "judge": [["ok"]]})
+    assert ran.value == ["ok"]
+    assert (ran.submitted[-1].skill, ran.submitted[-1].args) == ("judge", {"pages": [{"n": 1}, "none"]})
+
+
+def test_the_blocking_client(redis_server: RedisServer, prefix: str) -> None:
+    """The blocking client submits flows, too."""
+    store = SyncStore(Endpoint.at(redis_server.url), PoolKeys(prefix, "default"), name="test")
+    store.execute("SET", store.keys.format, FORMAT)
+    store.close()
+    with SyncOrchestrator(redis_server.url, prefix=prefix) as orc:
+        flow = Flow("a")
+        first = flow.task("x")
+        flow.task("y", after=[first])
+        handle = orc.submit_flow(flow)
+        assert handle.task("y").status().state is TaskState.AWAITING_TASKS
+        assert set(handle.cancel()) == {"x", "y"}
+        with pytest.raises(TaskCancelled):
+            handle.results(5)

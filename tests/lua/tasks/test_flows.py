@@ -1,0 +1,357 @@
+"""Flows: what the scripts do with tasks that run after others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orchestrator.control.commands import Stop
+from orchestrator.tasks.model import CancelStatus, DeleteStatus, Delivery, RequeueStatus, Verdict, VerdictKind
+from tests.lua.pool import MAX_WAIT_S, USUAL_TTL_S, row
+
+if TYPE_CHECKING:
+    from tests.lua.pool import Pool, Row
+
+pytestmark = pytest.mark.every_server
+
+DAY_S = 86_400
+KEEP_S = MAX_WAIT_S + DAY_S
+
+
+def flow(*after: tuple[int, ...], **fields: Any) -> list[Row]:
+    """The rows of a flow, by the numbers of the rows after which each runs."""
+    return [row(after=each, **fields) for each in after]
+
+
+def states(pool: Pool, *ids: str) -> list[str]:
+    """The stored states of tasks."""
+    return [pool.state(id_) for id_ in ids]
+
+
+def deliver(pool: Pool, *ids: str) -> list[Delivery]:
+    """Assign and deliver all that is ready, which must be these tasks."""
+    found = {one.task_id: one for one in pool.deliver(limit=1000)}
+    assert found.keys() == set(ids)
+    return [found[id_] for id_ in ids]
+
+
+def succeed(pool: Pool, id_: str) -> None:
+    """Run the only task that is ready."""
+    pool.end(deliver(pool, id_)[0])
+
+
+def fail(pool: Pool, *held: Delivery) -> None:
+    """End attempts as dead letters, in one call."""
+    pool.finish(*[(one, Verdict(VerdictKind.DEAD, b"E", reason="no")) for one in held])
+
+
+def repair(pool: Pool, *ids: str) -> list[str]:
+    """The codes of what the reconciler finds in these tasks; a second look finds nothing."""
+    rows: list[str | tuple[str, str]] = list(ids)
+    rows += [(id_, "after") for id_ in pool.members(pool.keys.awaiting_tasks)]
+    found = [code for _, code in pool.repair(*rows)]
+    assert pool.repair(*rows) == []
+    return found
+
+
+# -------------------------------------------------------------------------------------------------------------- submit
+
+
+def test_a_follower_waits_for_all_its_predecessors(pool: Pool) -> None:
+    """A task is in no queue until the last of its predecessors has ended, and keeps no list then."""
+    pool.register(slots=10)
+    a, b, c = pool.put(*flow((), (), (1, 2)))
+    assert states(pool, a, b, c) == ["ready", "ready", "awaiting_tasks"]
+    assert pool.members(pool.keys.after(c)) == sorted([a, b])
+    first, second = deliver(pool, a, b)
+    pool.end(first)
+    assert (pool.state(c), pool.members(pool.keys.after(c))) == ("awaiting_tasks", [b])
+    pool.end(second)
+    assert (pool.state(c), pool.members(pool.keys.awaiting_tasks)) == ("ready", [])
+    assert pool.task(c)["due"] == str(pool.now_ms)
+    (last,) = deliver(pool, c)
+    pool.end(last)
+    assert pool.state(c) == "succeeded"
+
+
+def test_all_or_nothing(pool: Pool) -> None:
+    """If a row is refused, no task of the flow is stored, and each row says so."""
+    rows = [*flow((), (1,)), row(after=(2,), budget="none")]
+    withheld = ("withheld", rows[2].id)
+    assert pool.submit(*rows) == [withheld, withheld, ("unfunded", "none")]
+    assert pool.names() == []
+
+
+def test_repeat(pool: Pool) -> None:
+    """A repeat returns duplicates of all and changes nothing, also when a record is gone."""
+    rows = flow((), (1,), (2,))
+    ids = pool.put(*rows)
+    pool.execute("DEL", pool.keys.task(ids[1]))
+    before = pool.snapshot()
+    assert pool.submit(*rows) == [("duplicate", id_) for id_ in ids]
+    assert pool.snapshot() == before
+
+
+def test_repeat_with_a_key(pool: Pool) -> None:
+    """Keys find the tasks of the flow; one whose key is gone is not made again; another flow is refused."""
+
+    def rows(digest: str) -> list[Row]:
+        return [row(after=after, idem=f"k{n}", digest=digest) for n, after in enumerate([(), (1,)])]
+
+    ids = pool.put(*rows("d"))
+    assert pool.submit(*rows("d")) == [("duplicate", id_) for id_ in ids]
+    assert pool.submit(*rows("e")) == [("conflict", id_) for id_ in ids]
+    pool.execute("DEL", pool.keys.idempotency("k1"))
+    assert pool.submit(*rows("d")) == [("duplicate", ids[0]), ("gone", "")]
+
+
+@pytest.mark.parametrize("after", [(2,), (3,), (0,), (1, 1), (1, -1), (0.5,)])
+def test_edges_to_no_row_above(pool: Pool, after: tuple[Any, ...]) -> None:
+    """Edges to the row itself, to one below it, to none, or twice to one are refused: no cycle can be stored."""
+    rows = [row(after=()), row(after=after), row(after=())]
+    assert pool.submit(*rows)[1] == ("invalid", "after")
+    assert pool.names() == []
+
+
+def test_no_other_rows_beside_a_flow(pool: Pool) -> None:
+    """A call has the rows of one flow, or others."""
+    assert pool.submit(row(after=()), row(ttl_s=7200))[1] == ("invalid", "after")
+    assert pool.submit(row(ttl_s=7200), row(after=(1,)))[1] == ("invalid", "after")
+
+
+def test_the_cap_of_tasks_that_wait(pool: Pool) -> None:
+    """Tasks with predecessors count together; too many are refused."""
+    pool.put(*flow((), (1,)))
+    assert pool.submit(*flow((), (1,)), max_tasks=1)[1] == ("full", "after")
+
+
+# --------------------------------------------------------------------------------------------------------------- ends
+
+
+def test_a_failure_cancels_what_follows(pool: Pool) -> None:
+    """A failed task cancels its followers and theirs, and names itself in the reason; not those that run anyway."""
+    pool.register(slots=10)
+    a, b, c, d = pool.put(*flow((), (1,), (2,), (-1,)))
+    fail(pool, *deliver(pool, a))
+    assert states(pool, a, b, c, d) == ["dead", "cancelled", "cancelled", "ready"]
+    assert pool.task(b)["reason"] == f"task {a}, after which it runs, is a dead letter"
+    assert pool.task(c)["reason"] == f"task {b}, after which it runs, was cancelled"
+    assert pool.stats()["cancelled"] == 2
+
+
+@pytest.mark.parametrize("how", ["cancelled", "expired"])
+def test_other_failures(pool: Pool, how: str) -> None:
+    """A cancelled task and one that did not start in time have failed, too."""
+    a, b = pool.put(*flow((), (1,), start_by_ms=pool.now_ms + 10))
+    if how == "cancelled":
+        assert pool.cancel(a)[0][0] is CancelStatus.ENDED
+    else:
+        pool.sleep(20)
+        pool.promote(limit=1)
+    said = "was cancelled" if how == "cancelled" else "has expired"
+    assert (pool.state(a), pool.state(b)) == (how, "cancelled")
+    assert pool.task(b)["reason"] == f"task {a}, after which it runs, {said}"
+    assert pool.members(f"{pool.keys.root}:expiring") == []
+
+
+def test_a_chain_of_500_is_cancelled_at_once(pool: Pool) -> None:
+    """The cascade is no recursion."""
+    ids = pool.put(*flow((), *[(n,) for n in range(1, 500)]))
+    pool.cancel(ids[0])
+    assert set(states(pool, *ids)) == {"cancelled"}
+    assert pool.members(pool.keys.awaiting_tasks) == []
+
+
+def test_a_diamond_of_500(pool: Pool) -> None:
+    """One task, 498 behind it, and one behind all of these."""
+    pool.register(slots=1000)
+    root, *wide, last = pool.put(*flow((), *[(1,)] * 498, tuple(range(2, 500))))
+    succeed(pool, root)
+    held = deliver(pool, *wide)
+    pool.finish(*[(one, Verdict(VerdictKind.SUCCEEDED, b"1")) for one in held[1:]])
+    assert pool.state(last) == "awaiting_tasks"
+    pool.end(held[0])
+    assert pool.state(last) == "ready"
+
+
+def test_ends_with_very_many_followers(pool: Pool) -> None:
+    """One call looks at 2,000 followers and cancels 500; `promote` does the rest, and tells that more is left."""
+    pool.register(slots=1000)
+    flows = [pool.put(*flow((), *[(1,)] * 499)) for _ in range(6)]
+    roots = deliver(pool, *[ids[0] for ids in flows])
+    behind = [id_ for ids in flows for id_ in ids[1:]]
+    fail(pool, *roots)
+    assert states(pool, *behind).count("cancelled") == 500
+    assert pool.promote().left
+    assert states(pool, *behind).count("cancelled") == 1000
+    while pool.promote().left:
+        pass
+    assert set(states(pool, *behind)) == {"cancelled"}
+    assert pool.execute("EXISTS", pool.keys.ends) == 0
+
+
+def test_lanes_and_delays_begin_behind_the_predecessors(pool: Pool) -> None:
+    """A task enters its lane, or begins its delay, when its predecessors have ended."""
+    pool.register(slots=10)
+    rows = [row(after=()), row(after=(1,), lane="x"), row(after=(1,), delay_ms=500)]
+    a, in_lane, delayed = pool.put(*rows)
+    (other,) = pool.put(row(lane="x"))
+    assert pool.members(pool.keys.lane("x")) == [other]
+    first, second = deliver(pool, a, other)
+    pool.sleep(1000)
+    pool.end(first)
+    assert states(pool, in_lane, delayed) == ["waiting", "scheduled"]
+    assert pool.score(pool.keys.scheduled, delayed) == pool.now_ms + 500
+    pool.end(second)
+    assert pool.state(in_lane) == "ready"
+
+
+def test_predecessors_are_kept(pool: Pool) -> None:
+    """The record of a task with followers outlives the wait of a follower, also when it is deleted."""
+    pool.register(slots=10)
+    a, b = pool.put(row(after=(), ttl_s=300, idem="k", digest="d"), row(after=(1,)))
+    succeed(pool, a)
+    assert pool.ttl_s(pool.keys.task(a)) == pool.ttl_s(pool.keys.idempotency("k")) == KEEP_S
+    assert pool.delete(a)[0][0] is DeleteStatus.DELETED
+    assert pool.ttl_s(pool.keys.idempotency("k")) == KEEP_S
+    assert pool.state(b) == "ready"
+
+
+# ------------------------------------------------------------------------------------------------------ other scripts
+
+
+def test_retry(pool: Pool) -> None:
+    """A task that is retried waits for its predecessors that were retried before it."""
+    pool.register(slots=10)
+    a, b = pool.put(*flow((), (1,)))
+    fail(pool, *deliver(pool, a))
+    assert [status for status, _ in pool.retry(a, b)] == [RequeueStatus.REQUEUED] * 2
+    assert states(pool, a, b) == ["ready", "awaiting_tasks"]
+    succeed(pool, a)
+    assert pool.state(b) == "ready"
+    fail(pool, *deliver(pool, b))
+    pool.retry(b, token="t2")
+    assert pool.state(b) == "ready"
+
+
+def test_a_stop_holds_what_is_released(pool: Pool) -> None:
+    """A task whose predecessors have ended waits for the end of a stop as others do."""
+    pool.register(slots=10)
+    a, b = pool.put(*flow((), (1,)))
+    (held,) = deliver(pool, a)
+    pool.append(Stop(agent="ed"))
+    pool.end(held)
+    assert (pool.state(b), pool.deliver()) == ("ready", [])
+
+
+def test_an_awaited_task_lowers_its_predecessors(pool: Pool) -> None:
+    """A handler that awaits a task of a flow lends its slot to those before it, which cannot await the task."""
+    pool.register(slots=10)
+    a, b, c = pool.put(*flow((), (1,), (2,)))
+    (other,) = pool.put()
+    first, parent = deliver(pool, a, other)
+    assert pool.lend("w1", (parent, c)).recorded[0].depth == 0
+    assert pool.task(a)["depth"] == "3"
+    assert pool.lend("w1", (first, c)).recorded[0].cycle == [c, b, a]
+    assert pool.state(b) == "awaiting_tasks"
+
+
+def test_why(pool: Pool) -> None:
+    """`why` names the predecessors that have not ended."""
+    pool.register(slots=10)
+    a, b, c = pool.put(*flow((), (), (1, 2)))
+    pool.end(deliver(pool, a, b)[0])
+    found = pool.why(c)
+    assert found is not None
+    assert (found.missing, found.missing_tasks) == (1, (b,))
+
+
+def test_a_join_of_a_follower_is_a_cycle(pool: Pool) -> None:
+    """A task cannot join one that runs after it, directly or over others."""
+    pool.register(slots=10)
+    a, b, c = pool.put(*flow((), (1,), (2,)))
+    (held,) = deliver(pool, a)
+    assert pool.join(held, [b]).status == pool.join(held, [c]).status == "cycle"
+
+
+def test_a_joined_predecessor_keeps_its_followers(pool: Pool) -> None:
+    """A task may have followers and be joined: both go on."""
+    pool.register(slots=10)
+    a, b = pool.put(*flow((), (1,)))
+    (other,) = pool.put()
+    first, parent = deliver(pool, a, other)
+    assert pool.join(parent, [a]).status == "registered"
+    pool.begin_to_join(parent)
+    pool.end(first)
+    assert states(pool, b, other) == ["ready", "ready"]
+
+
+def test_repair_finds_nothing(pool: Pool) -> None:
+    """The reconciler finds nothing in a flow that is sound."""
+    assert repair(pool, *pool.put(*flow((), (1,), (1, 2)))) == []
+
+
+def test_repair_of_a_lost_list(pool: Pool) -> None:
+    """A lost list is made again without what has ended; a task whose predecessors have ended goes on."""
+    pool.register(slots=10)
+    a, b, c, d = pool.put(*flow((), (), (1, 2), (1,)))
+    held = deliver(pool, a, b)[0]
+    pool.execute("DEL", pool.keys.after(c), pool.keys.after(d))
+    pool.end(held)
+    assert repair(pool, c, d) == ["lost-after", "lost-after"]
+    assert (pool.members(pool.keys.after(c)), pool.state(d)) == ([b], "ready")
+
+
+def test_repair_of_a_list_of_another_type(pool: Pool) -> None:
+    """A list of another type stops no end, and is made again."""
+    pool.register(slots=10)
+    a, b = pool.put(*flow((), (1,)))
+    pool.execute("DEL", pool.keys.after(b))
+    pool.execute("SET", pool.keys.after(b), "x", "EX", 100)
+    succeed(pool, a)
+    assert (repair(pool, b), pool.state(b)) == (["lost-after"], "ready")
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_repair_of_an_end_that_was_not_told(pool: Pool, *, gone: bool) -> None:
+    """A predecessor that has ended without telling, or is gone, is told: its failure cancels."""
+    pool.register(slots=10)
+    a, b, c = pool.put(*flow((), (1,), (-1,)))
+    pool.execute("HDEL", pool.keys.task(a), "followers")
+    fail(pool, *deliver(pool, a))
+    if gone:
+        pool.execute("DEL", pool.keys.task(a))
+    assert states(pool, b, c) == ["awaiting_tasks"] * 2
+    assert repair(pool, b, c) == ["lost-end", "lost-end"]
+    assert states(pool, b, c) == ["cancelled", "ready"]
+
+
+def test_repair_of_the_indexes(pool: Pool) -> None:
+    """A task is listed again, and its predecessor names it again."""
+    a, b, c = pool.put(*flow((), (1,), (1,)))
+    pool.execute("HDEL", pool.keys.task(a), "followers", "joined")
+    pool.execute("ZREM", pool.keys.awaiting_tasks, b)
+    assert sorted(repair(pool, b, c)) == ["lost-follower", "lost-follower", "lost-following"]
+    pool.cancel(a)
+    assert states(pool, b, c) == ["cancelled", "cancelled"]
+
+
+def test_repair_keeps_predecessors(pool: Pool) -> None:
+    """The reconciler lets ended predecessors live on while a task that has not ended may read their results."""
+    pool.register(slots=10)
+    a, b = pool.put(*flow((), (1,)))
+    succeed(pool, a)
+    pool.execute("EXPIRE", pool.keys.task(a), 100)
+    assert repair(pool, b) == []
+    assert pool.ttl_s(pool.keys.task(a)) == KEEP_S
+
+
+def test_commands_of_a_flow(pool: Pool) -> None:
+    """A follower costs three commands more than a plain task: its list, the lifetime of that, and the index."""
+    costs = []
+    for count in (10, 10, 60):
+        before = pool.commands()
+        pool.put(*flow((), *[(1,)] * count, ttl_s=USUAL_TTL_S))
+        costs.append(pool.commands() - before)
+    assert (costs[2] - costs[1]) / 50 == 2 + 3
