@@ -450,6 +450,9 @@ class Model:
     def _accept(self, row: Row) -> None:
         due = 0 if row.after else self._due(row)
         later = due > self.now_ms
+        if row.parent and self.tasks[row.parent].row.budget:
+            # A child spends the budget of its parent.
+            row = replace(row, budget=self.tasks[row.parent].row.budget)
         task = Task(row.id, row, "scheduled" if later else "ready", self.now_ms, by=row.start_by_ms)
         if row.after:
             task.state = "awaiting_tasks"

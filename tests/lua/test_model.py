@@ -115,9 +115,13 @@ MUST_FIRE = [
         "dead by deaths",
     ],
     *["join, registered", "join, stale", "join, cycle", "joining"],
+<<<<<<< ours
     *["unfunded", "freed", "set_budget, accepted", "set_budget, below"],
     *["reserve, granted", "reserve, room", "reserve, overspent", "reserve, stale", "reserve, none", "settle, settled"],
     *["submit_flow", "awaiting_tasks"],
+=======
+    *["unfunded", "freed", "set_budget, accepted", "reserve, granted", "reserve, room", "settle, settled"],
+>>>>>>> theirs
 ]
 
 fired: Counter[str] = Counter()
@@ -584,7 +588,8 @@ class Machine(RuleBasedStateMachine):
         """What usually happens: tasks come, are assigned, read and finished; so that the other rules meet work."""
         fired["get_to_work"] += 1
         rows = [
-            row(counted_id(), queue=queue, skill=skill, reply="c1", ttl_s=USUAL_TTL_S) for queue, skill in QUEUES[:size]
+            row(counted_id(), queue=queue, skill=skill, reply="c1", ttl_s=USUAL_TTL_S, budget=FUND if size % 2 else "")
+            for queue, skill in QUEUES[:size]
         ]
         assert self.pool.submit(*rows, max_tasks=MAX_TASKS) == self.model.submit(rows, MAX_TASKS)
         self.supervise_once()
@@ -979,6 +984,7 @@ class Machine(RuleBasedStateMachine):
             pool.execute("ZREM", pool.keys.queue(queue), task.id)
             pool.execute("ZREM", pool.keys.parked(queue.removeprefix("agent:")), task.id)
             pool.execute("ZREM", pool.keys.suspects(queue), task.id)
+            pool.execute("ZREM", pool.keys.held(f"budget:{FUND}"), task.id)
             if not pool.execute("EXISTS", pool.keys.suspects(queue)):
                 pool.execute("SREM", pool.keys.suspected_queues, queue)
             if not pool.execute("EXISTS", pool.keys.queue(queue)):
