@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.core.errors import DamagedData, NotFound
 from orchestrator.core.ids import check_task_id
 from orchestrator.tasks.joins import TaskJoin, join_of, joined_by
 from orchestrator.tasks.model import TaskState  # noqa: TC001 - a part of public values
+from orchestrator.tasks.queries import mark_running
 from orchestrator.tasks.records import LISTED, TaskRecord, numbered_field, read_command, read_record
 from orchestrator.views.paging import page_sorted, read_together
 
@@ -85,7 +86,7 @@ async def read_join(
     replies = await read_together(services, missing_reads(services, ids))
     return JoinPage(
         join,
-        missing_tasks(id_, ids, replies, scope),
+        await missing_tasks(services, id_, ids, replies, scope),
         page.total,
         max(0, page.total - join.may_be_left),
         page.cursor,
@@ -98,21 +99,28 @@ def missing_reads(services: Services, ids: Sequence[str]) -> list[Sequence[Any]]
     return [read_command(services.keys, id_, *LISTED) for id_ in ids]
 
 
-def missing_tasks(
-    parent: str, ids: Sequence[str], replies: Sequence[Any], scope: AccountScope
+async def missing_tasks(
+    services: Services, parent: str, ids: Sequence[str], replies: Sequence[Any], scope: AccountScope
 ) -> tuple[MissingTask, ...]:
     """Return the missing tasks of a parent from the replies to `missing_reads`, as a user of a scope sees them."""
-    return tuple(_missing(parent, id_, reply, scope) for id_, reply in zip(ids, replies, strict=True))
+    records = [
+        TaskRecord.from_reply(id_, LISTED, reply or [None] * len(LISTED))
+        for id_, reply in zip(ids, replies, strict=True)
+    ]
+    found = {record.id: _missing(parent, record, scope) for record in records}
+    shown = [record for record in records if found[record.id].state is not None]
+    for record in await mark_running(services.store, shown):
+        found[record.id] = replace(found[record.id], state=record.state)
+    return tuple(found.values())
 
 
-def _missing(parent: str, id_: str, reply: Sequence[Any] | None, scope: AccountScope) -> MissingTask:
-    record = TaskRecord.from_reply(id_, LISTED, reply or [None] * len(LISTED))
+def _missing(parent: str, record: TaskRecord, scope: AccountScope) -> MissingTask:
     with suppress(DamagedData):
         if record.exists:
             # A task may also join others than those below it.
             if record.envelope.parent == parent or scope.includes(
                 agent=record.agent, queue=record.queue, session=record.session
             ):
-                return MissingTask(id_, record.state, record.skill)
-            return MissingTask(id_, None, None, hidden=True)
-    return MissingTask(id_, None, None, hidden=scope.narrowed)
+                return MissingTask(record.id, record.state, record.skill)
+            return MissingTask(record.id, None, None, hidden=True)
+    return MissingTask(record.id, None, None, hidden=scope.narrowed)

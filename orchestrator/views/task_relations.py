@@ -1,4 +1,4 @@
-"""Reads what the page of a task tells of others: its budgets, and the tasks that it joins. One round trip for both."""
+"""Reads what the page of a task tells of others: its budgets, and tasks that it joins, in two round trips at most."""
 
 from __future__ import annotations
 
@@ -61,4 +61,4 @@ async def read_relations(
         TaskBudget(view, view.budget in own, amounts.plain, calls)
         for view, (amounts, calls) in zip(views, held, strict=True)
     )
-    return budgets, missing_tasks(details.info.id, missing, replies[4 * len(names) :], scope)
+    return budgets, await missing_tasks(services, details.info.id, missing, replies[4 * len(names) :], scope)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 
 from orchestrator import Agent, TaskContext, TaskState
@@ -224,3 +225,32 @@ async def test_a_narrowed_user_sees_no_foreign_task(team: LocalTeam) -> None:
     page = (await web.get(f"/tasks/{handle.id}/join")).text
     assert "foreign-skill" in page
     assert f'href="/tasks/{other}"' in page
+
+
+async def test_a_missing_task_that_runs(team: LocalTeam) -> None:
+    """It is `running` here too, as in the lists of tasks, not `assigned`."""
+    agent = gatherer()
+    gate = anyio.Event()
+
+    @agent.skill
+    async def leaf(n: int) -> int:
+        await gate.wait()
+        return n
+
+    await team.work(agent)
+    handle = await team.orc.submit("gather", {"children": 1})
+    await joins(handle)
+    (child,) = (await handle.info()).children
+
+    async def runs() -> bool:
+        return (await team.orc.task(child).status()).state is TaskState.RUNNING
+
+    await wait_for(runs, "the child", TIMEOUT_S)
+    found = await read_join(team.services, handle.id, EVERYTHING)
+    assert [one.state for one in found.missing] == [TaskState.RUNNING]
+    web = WebClient(team.orc)
+    await web.log_in()
+    part = (await web.get(f"/tasks/{handle.id}")).text.partition("Missing task")[2].partition("</table>")[0]
+    assert "running" in part
+    gate.set()
+    assert await handle.result(TIMEOUT_S) == 1
