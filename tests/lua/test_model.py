@@ -115,13 +115,8 @@ MUST_FIRE = [
         "dead by deaths",
     ],
     *["join, registered", "join, stale", "join, cycle", "joining"],
-<<<<<<< ours
-    *["unfunded", "freed", "set_budget, accepted", "set_budget, below"],
-    *["reserve, granted", "reserve, room", "reserve, overspent", "reserve, stale", "reserve, none", "settle, settled"],
-    *["submit_flow", "awaiting_tasks"],
-=======
     *["unfunded", "freed", "set_budget, accepted", "reserve, granted", "reserve, room", "settle, settled"],
->>>>>>> theirs
+    *["submit_flow", "awaiting_tasks"],
 ]
 
 fired: Counter[str] = Counter()
