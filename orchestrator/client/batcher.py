@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.client.loss_watch import LossWatch
     from orchestrator.services import Services
     from orchestrator.store.calls import Call
+    from orchestrator.store.store import Store
     from orchestrator.tasks.scripts import SubmitAnswer, SubmitRow
 
 Answer = TypeVar("Answer", bound="SubmitAnswer | StoreError")
@@ -73,13 +74,7 @@ class Batcher:
         return self._services.store.floor.admits(Feature.VALUES_APART)
 
     async def _send_once(self, rows: Sequence[SubmitRow]) -> list[SubmitAnswer]:
-        if any(isinstance(row, UnusualRow) and row.fair for row in rows):
-            await self._services.store.require(Feature.FAIR_SHARES)
-        whole = is_flow(rows)
-        if whole:
-            await self._services.store.require(Feature.FLOWS)
-        if any(isinstance(row, UnusualRow) and row.budget for row in rows):
-            await self._services.store.require(Feature.BUDGETS)
+        await require_features(self._services.store, rows)
         if not (self._writes_apart() and any(len(row.envelope) > ROW_BYTES for row in rows)):
             return await self._services.store.call(self._call(rows), retry_for_s=self._retry_for_s)
         split = [split_row(row) for row in rows]
@@ -87,7 +82,7 @@ class Batcher:
         call = self._call([row for row, _ in split])
         answers = await self._services.store.call_behind(writes, call, retry_for_s=self._retry_for_s)
         if lost := [place for place, answer in enumerate(answers) if answer.status == "lost"]:
-            lost = list(range(len(rows))) if whole else lost
+            lost = list(range(len(rows))) if is_flow(rows) else lost
             # Redis did not take the values, for example because the user may not write. Scripts may.
             call = self._call([rows[place] for place in lost])
             again = await self._services.store.call(call, retry_for_s=self._retry_for_s)
@@ -175,6 +170,21 @@ async def send_crowded(answers: list[Answer], send: Callable[[Sequence[int]], Aw
     ]:
         for place, answer in zip(crowded, await send(crowded), strict=True):
             answers[place] = answer
+
+
+async def require_features(store: Store, rows: Sequence[SubmitRow]) -> None:
+    """Check that no program of the pool is older than what the rows need.
+
+    Raises:
+        UpgradeUnfinished: the pool admits such programs.
+    """
+    unusual = [row for row in rows if isinstance(row, UnusualRow)]
+    if any(row.fair for row in unusual):
+        await store.require(Feature.FAIR_SHARES)
+    if is_flow(rows):
+        await store.require(Feature.FLOWS)
+    if any(row.budget for row in unusual):
+        await store.require(Feature.BUDGETS)
 
 
 def is_flow(rows: Sequence[SubmitRow]) -> bool:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 
-from orchestrator.client.batcher import CHUNK_ROWS, is_flow, not_sent, row_size, send_crowded, unanswered
+from orchestrator.client.batcher import (
+    CHUNK_ROWS,
+    is_flow,
+    not_sent,
+    require_features,
+    row_size,
+    send_crowded,
+    unanswered,
+)
 from orchestrator.core.durability import DEFAULT, LEVELS, Durability
 from orchestrator.core.errors import StoreError
 from orchestrator.core.group_commit import GroupCommit, split_to_fit
@@ -107,6 +115,7 @@ class DurableSubmits:
         return await self._send(frozenset({level}), [level] * len(rows), rows)
 
     async def _send(self, waits: frozenset[Level], levels: Sequence[Level], rows: Sequence[SubmitRow]) -> list[Outcome]:
+        await require_features(self._services.store, rows)
         link = self._links.get(waits)
         if link is None:
             link = self._links[waits] = DurableLink(self._services.store, waits, within_s=self._within_s)

@@ -13,7 +13,15 @@ from orchestrator import Agent, TaskContext
 from orchestrator.client.client import Orchestrator
 from orchestrator.client.task_actions import delete_tasks
 from orchestrator.core.durability import Durability
-from orchestrator.core.errors import ConfigError, InvalidInput, NotDurable, QueueFull, SubmitRefused
+from orchestrator.core.errors import (
+    ConfigError,
+    InvalidInput,
+    NotDurable,
+    QueueFull,
+    SubmitRefused,
+    UpgradeUnfinished,
+)
+from orchestrator.core.formats import Feature, Floor
 from orchestrator.sync import Orchestrator as BlockingOrchestrator
 from orchestrator.sync import TaskHandle as BlockingHandle
 from orchestrator.tasks.flows import Flow
@@ -133,6 +141,23 @@ async def test_flows(pair: Pair) -> None:
         with pytest.raises(SubmitRefused, match="work-302"):
             await orc.submit_flow(flow)
         await handle.cancel()
+
+
+async def test_what_older_programs_do_not_know(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool that admits older programs refuses durable tasks, too, that these would not understand."""
+    flow = Flow("durable")
+    flow.task("work")
+    async with Orchestrator(settings=pair.settings(queue__durability="fsync")) as orc:
+        for feature in (Feature.FLOWS, Feature.FAIR_SHARES, Feature.BUDGETS):
+            monkeypatch.setattr(Floor, "admits", lambda _, asked, feature=feature: asked is not feature)
+            with pytest.raises(UpgradeUnfinished):
+                if feature is Feature.FLOWS:
+                    await orc.submit_flow(flow)
+                elif feature is Feature.FAIR_SHARES:
+                    await orc.submit("work", fair="acme")
+                else:
+                    await orc.submit_many([Submission("work", budget="acme")])
+        assert not await orc.tasks.find()
 
 
 async def test_concurrent_submits_share_a_wait(pair: Pair) -> None:
