@@ -45,7 +45,12 @@ class FlowSubmit:
         self.members = flow.members()
         self._flow, self._validator, self._parent = flow, validator, parent
         self._large_allowed = services.payloads.store is not None
-        self._keys = [None if key is None else _key_of(key, member) for member in self.members]
+        self._key = key
+        # The first task of every flow with this key has the same one, so that another flow finds it.
+        self._keys = [
+            None if key is None else _key_of(key, member.name if place else "")
+            for place, member in enumerate(self.members)
+        ]
 
     def doubts(self, accepts: Callable[[str, Collection[str], str | None], bool]) -> list[NamedArguments]:
         """Return the arguments that no known worker may take, as of a single submit."""
@@ -71,7 +76,8 @@ class FlowSubmit:
             if all(is_small(member.arguments.values) for member in self.members)
             else await to_thread.run_sync(encode, by_name)
         )
-        digest = flow_digest(self.members, [args for args, _ in encoded]) if self._keys[0] is not None else None
+        names = {id_: name for name, id_ in by_name.items()}
+        digest = flow_digest(self.members, encoded, names) if self._key is not None else None
         numbers = {member.name: number for number, member in enumerate(self.members, 1)}
         rows: list[UnusualRow] = []
         large: list[Packed | None] = []
@@ -120,6 +126,8 @@ class FlowSubmit:
             if isinstance(answer, StoreError):
                 raise answer
             try:
+                if answer.status == "conflict":
+                    raise KeyConflict(self._key or "", answer.detail)
                 found.append(_accept(member, task, handle, answer, accept))
             except SubmitRefused as refusal:
                 if answer.status != "withheld":
@@ -129,8 +137,8 @@ class FlowSubmit:
                 outcomes.append(SubmitRefused(f"task {member.name!r} was not submitted with the rest of its flow"))
         if refused:
             name, first = next(iter(refused.items()))
-            if isinstance(first, KeyConflict):
-                raise first
+            if conflict := next((one for one in refused.values() if isinstance(one, KeyConflict)), None):
+                raise conflict
             others = f", and {len(refused) - 1} others" if len(refused) > 1 else ""
             raise SubmitRefused(
                 f"flow {self._flow.name!r} was not accepted, and none of its tasks was stored: "
@@ -174,17 +182,17 @@ def _names_of(values: Any) -> Collection[str]:
     return dumped if isinstance(dumped, dict) else {}
 
 
-def _key_of(key: str, member: Member) -> str:
-    """Return the idempotency key of a task.
+def _key_of(key: str, name: str) -> str:
+    """Return the idempotency key of a task; `name` is empty for the first one.
 
     Raises:
         InvalidInput: the key of the flow is none, or too long with the name of the task.
     """
     encode_foreign("idempotency_key", key)
-    found = f"{key}/{member.name}"
+    found = f"{key}/{name}"
     if len(found.encode()) > _LONGEST_KEY:
         raise InvalidInput(
-            f"idempotency_key of the flow is too long: with the name of task {member.name!r} it has "
+            f"idempotency_key of the flow is too long: with the name of task {name!r} it has "
             f"{len(found.encode())} bytes, and at most {_LONGEST_KEY} are allowed"
         )
     return found

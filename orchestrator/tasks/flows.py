@@ -362,13 +362,21 @@ class MarkedArguments:
         return b"".join(parts), tuple(references)
 
 
-def flow_digest(members: Sequence[Member], bodies: Sequence[bytes]) -> str:
-    """Return the digest of what a flow does: its tasks with their arguments, and what runs after what."""
+def flow_digest(
+    members: Sequence[Member], encoded: Sequence[tuple[bytes, Sequence[ResultPlace]]], names: Mapping[str, str]
+) -> str:
+    """Return the digest of what a flow does: its tasks, what runs after what, and which results they take.
+
+    Args:
+        members: the tasks.
+        encoded: their arguments, as of `cut`.
+        names: of the tasks by their ids.
+    """
     body = hashlib.blake2b(digest_size=16, person=b"orc-flow")
-    for member, args in zip(members, bodies, strict=True):
+    for member, (args, places) in zip(members, encoded, strict=True):
         options = member.submission.options
         skill = member.submission.skill if isinstance(member.submission.skill, str) else member.submission.skill.name
-        taken = [result.task.name for result in member.arguments.results]
+        taken = [(place.offset, names[place.task], place.default) for place in places]
         said = (member.name, skill, options.get("agent"), options.get("session"), sorted(member.after.items()), taken)
         body.update(repr(said).encode())
         body.update(args)

@@ -164,8 +164,29 @@ async def test_key(team: LocalTeam) -> None:
     second = await team.orc.submit_flow(review("a"), idempotency_key="k")
     assert [one.id for one in second.handles] == [one.id for one in first.handles]
     assert await second.results(LONG_S) == await first.results(LONG_S)
-    with pytest.raises(KeyConflict):
+    with pytest.raises(KeyConflict, match="key 'k' already belongs to task"):
         await team.orc.submit_flow(review("b"), idempotency_key="k")
+
+
+@pytest.mark.parametrize("change", ["names", "place", "default"])
+async def test_another_flow_with_the_same_key(team: LocalTeam, change: str) -> None:
+    """Other names, another place of a result and another default make another flow."""
+
+    def review(*, changed: bool) -> Flow:
+        flow = Flow("review")
+        page = flow.task("fetch", {"url": "a"}, name="other" if changed and change == "names" else None)
+        taken: list[Any] = [page.result_or(2 if changed and change == "default" else 1), None]
+        if changed and change == "place":
+            taken.reverse()
+        flow.task("judge", {"pages": taken}, name="last" if changed and change == "names" else None)
+        return flow
+
+    first = await team.orc.submit_flow(review(changed=False), idempotency_key="k")
+    second = await team.orc.submit_flow(review(changed=False), idempotency_key="k")
+    assert [one.id for one in second.handles] == [one.id for one in first.handles]
+    with pytest.raises(KeyConflict):
+        await team.orc.submit_flow(review(changed=True), idempotency_key="k")
+    assert len(await team.orc.tasks.find()) == 2
 
 
 async def test_all_or_nothing(team: LocalTeam) -> None:
