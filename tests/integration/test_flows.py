@@ -31,6 +31,7 @@ from orchestrator.services import Endpoint, PoolKeys, SyncStore
 from orchestrator.sync import Orchestrator as SyncOrchestrator
 from orchestrator.tasks import scripts
 from orchestrator.views.status import read_status
+from orchestrator.workers.runtime import filling
 from orchestrator.workers.testing import run_skill
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.terminal import Terminal
@@ -147,6 +148,20 @@ async def test_a_lost_result(team: LocalTeam) -> None:
     await first.cancel()
     with pytest.raises(TaskFailed, match="is not kept any longer"):
         await handle.task("judge").result(LONG_S)
+
+
+async def test_results_that_are_too_large_together(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result that arguments take many times cannot fill the memory of the worker."""
+    monkeypatch.setattr(filling, "MOST_BYTES", 2_000_000)
+    await team.work(reviewer())
+    flow = Flow("large")
+    page = flow.task("fetch", {"url": "p", "size": 20_000})
+    flow.task("judge", {"pages": [page.result] * 40}, name="fits")
+    flow.task("judge", {"pages": [page.result] * 60}, name="large")
+    found = await (await team.orc.submit_flow(flow)).results(LONG_S, failed="collect")
+    assert str(found["fits"]).count("result of 'judge' would be") == 1  # it has run
+    assert "would have 2,4" in str(found["large"])
+    assert "at most 2,000,000 are allowed" in str(found["large"])
 
 
 async def test_key(team: LocalTeam) -> None:

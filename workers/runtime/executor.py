@@ -44,7 +44,7 @@ from orchestrator.workers.context import TaskContext
 from orchestrator.workers.runtime.active_commands import stopped_by
 from orchestrator.workers.runtime.attempt import Attempt, StopCause, TimeLimits
 from orchestrator.workers.runtime.calling import HandlerCaller, Serialised
-from orchestrator.workers.runtime.filling import ResultLost, fill_arguments
+from orchestrator.workers.runtime.filling import NotFilled, fill_arguments
 from orchestrator.workers.runtime.places import place, place_of
 from orchestrator.workers.runtime.resources import Resources
 from orchestrator.workers.runtime.slots import Slots, slot_ends
@@ -265,8 +265,8 @@ class Executor:
             return Next.RUN  # `_prepare` releases it
         try:
             args = await fill_arguments(self._parts.services, attempt.delivery.task_id, envelope)
-        except ResultLost as lost:
-            return rejected(str(lost))
+        except NotFilled as misfit:
+            return rejected(str(misfit))
         except DamagedData as unreadable:
             return rejected(f"a result that its arguments take cannot be read: {unreadable}")
         except PayloadError as failure:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import OrchestratorError, StoreError
 from orchestrator.core.together import read_at_once
-from orchestrator.payloads.payloads import AT_ONCE
-from orchestrator.payloads.reference import is_reference
+from orchestrator.payloads.payloads import AT_ONCE, argument_caps, result_caps
+from orchestrator.payloads.reference import is_reference, unpack_reference
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.records import TaskRecord, read_each
-from orchestrator.tasks.values import is_apart, read_values
+from orchestrator.tasks.values import is_apart, read_values, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
     from orchestrator.tasks.model import Envelope, ResultPlace
 
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of the arguments of a task with the results that they take, at most, unless one value may be larger."""
 _NULL: Final = b"null"
 _ENDS: Final = {
     TaskState.DEAD: "is a dead letter",
@@ -27,8 +29,8 @@ _ENDS: Final = {
 }
 
 
-class ResultLost(OrchestratorError):
-    """A result that the arguments of a task need is not there, and will not come."""
+class NotFilled(OrchestratorError):
+    """A result that the arguments of a task take is not there, and will not come; or the results are too large."""
 
 
 async def fill_arguments(services: Services, task: str, envelope: Envelope) -> bytes | None:
@@ -37,7 +39,8 @@ async def fill_arguments(services: Services, task: str, envelope: Envelope) -> b
     Reads all results in one round trip; those that are stored apart from their records in a second one.
 
     Raises:
-        ResultLost: a result is missing and has no default, or is of a task after which this one does not run.
+        NotFilled: a result is missing and has no default, or is of a task after which this one does not run; or the
+            arguments would be too large with all results.
         PayloadError: the payload store did not return a result.
         StoreError: Redis does not answer, or refuses.
     """
@@ -53,18 +56,50 @@ async def fill_arguments(services: Services, task: str, envelope: Envelope) -> b
         return None
     before = {word.removesuffix("+") for word in own.predecessors}
     if foreign := [id_ for id_ in wanted if id_ not in before]:
-        raise ResultLost(f"its arguments take the result of task {foreign[0]}, after which it does not run")
-    return _filled(envelope, await _values(services, {id_: records[id_] for id_ in wanted}), records)
+        raise NotFilled(f"its arguments take the result of task {foreign[0]}, after which it does not run")
+    stored = _stored({id_: records[id_] for id_ in wanted})
+    _check_size(services, envelope, stored)
+    return _filled(envelope, await _values(services, stored), records)
 
 
-async def _values(services: Services, records: Mapping[str, TaskRecord | StoreError]) -> dict[str, bytes]:
-    """Return the results of the tasks that have one."""
+def _stored(records: Mapping[str, TaskRecord | StoreError]) -> dict[str, bytes]:
+    """Return the results of the tasks that have one, or what their records have in place of large ones."""
     found: dict[str, bytes] = {}
     for id_, record in records.items():
         if isinstance(record, StoreError):
             raise record
         if record.exists and record.state is TaskState.SUCCEEDED and record.result is not None:
             found[id_] = record.result
+    return found
+
+
+def _check_size(services: Services, envelope: Envelope, stored: Mapping[str, bytes]) -> None:
+    """Refuse results that would take too much memory, before the large ones are read."""
+    settings = services.settings
+    most = max(MOST_BYTES, argument_caps(settings).max_bytes, result_caps(settings).max_bytes)
+    sizes = {id_: _size_of(value) for id_, value in stored.items()}
+    total = len(envelope.args) + sum(sizes.get(one.task, len(one.default or b"")) for one in envelope.results)
+    if total > most:
+        raise NotFilled(
+            f"its arguments would have {total:,} bytes with the results that they take, and at most {most:,} are "
+            "allowed; let the tasks before it return addresses of large data"
+        )
+
+
+def _size_of(value: bytes) -> int:
+    if is_apart(value):
+        return size_of(value)
+    if not is_reference(value):
+        return len(value)
+    try:
+        return unpack_reference(value).size
+    except ValueError:
+        return 0  # the store says what is wrong with it
+
+
+async def _values(services: Services, results: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return results, those that are stored elsewhere included."""
+    found = dict(results)
     apart = [(id_, value) for id_, value in found.items() if is_apart(value)]
     for (id_, _), value in zip(apart, await read_values(services.store, apart), strict=True):
         if isinstance(value, StoreError):
@@ -86,7 +121,7 @@ def _filled(envelope: Envelope, values: Mapping[str, bytes], records: Mapping[st
     for reference in envelope.results:
         behind = reference.offset + len(_NULL)
         if reference.offset < at or envelope.args[reference.offset : behind] != _NULL:
-            raise ResultLost("its arguments have no room for the results that they take; its record is damaged")
+            raise NotFilled("its arguments have no room for the results that they take; its record is damaged")
         parts += [envelope.args[at : reference.offset], _value_of(reference, values, records)]
         at = behind
     return b"".join([*parts, envelope.args[at:]])
@@ -101,9 +136,9 @@ def _value_of(
     record = records[reference.task]
     state = record.state if isinstance(record, TaskRecord) and record.exists else None
     if state is None or state is TaskState.SUCCEEDED:
-        raise ResultLost(f"the result of task {reference.task}, which its arguments take, is not kept any longer")
+        raise NotFilled(f"the result of task {reference.task}, which its arguments take, is not kept any longer")
     if not state.final:
-        raise ResultLost(
+        raise NotFilled(
             f"task {reference.task}, whose result its arguments take, has not ended; retry this task after it"
         )
-    raise ResultLost(f"task {reference.task}, whose result its arguments take, {_ENDS[state]}; retry that one first")
+    raise NotFilled(f"task {reference.task}, whose result its arguments take, {_ENDS[state]}; retry that one first")
