@@ -89,6 +89,28 @@ local function find_dependents()
   return found, lanes
 end
 
+local walked, most_walked = 0, 1000
+local before = {}
+-- Returns the lanes of the tasks that must end before a task of a flow starts; each task is looked at once per call.
+local function lanes_before(child_id)
+  local lanes, stack = {}, {child_id}
+  while #stack > 0 and walked < most_walked do
+    local after_key = pool .. ':after:' .. table.remove(stack)
+    local others = redis.call('TYPE', after_key)['ok'] == 'zset' and redis.call('ZRANGE', after_key, 0, look_at) or {}
+    for i = 1, #others do
+      local other = others[i]
+      if not before[other] and walked < most_walked then
+        before[other] = true
+        walked = walked + 1
+        local task = read_task(pool .. ':task:' .. other, 'state', 'lane')
+        if task.lane then lanes[#lanes + 1] = task.lane end
+        if task.state == 'awaiting_tasks' then stack[#stack + 1] = other end
+      end
+    end
+  end
+  return lanes
+end
+
 -- Returns why the parent cannot join a task that has not ended, or nil.
 local function obstacle(child_id, child)
   --@row child: state env joined lane awaits idem
@@ -98,11 +120,15 @@ local function obstacle(child_id, child)
     and child.state == 'assigned' and redis.call('HGET', pool .. ':task:' .. child_id, 'gen') == generation_of then
     return 'cycle'
   end
-  -- A task that the parent has submitted waits for it only over its lane, or over a task that it joins: that join finds the
-  -- parent above it.
-  if parent_of(child.env or '') == id and not child.lane then return nil end
+  -- A task that the parent has submitted waits for it only over its lane, those of the tasks before it in its flow, or over a task
+  -- that it joins: that join finds the parent above it.
+  local ahead = child.state == 'awaiting_tasks' and lanes_before(child_id) or {}
+  if parent_of(child.env or '') == id and not child.lane and #ahead == 0 then return nil end
   local found, lanes = find_dependents()
   if not found then return 'unknown' end
+  for i = 1, #ahead do
+    if lanes[ahead[i]] then return 'cycle' end
+  end
   return (found[child_id] or (child.lane and lanes[child.lane])) and 'cycle' or nil
 end
 

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator.control.commands import Stop
-from orchestrator.tasks.model import CancelStatus, DeleteStatus, Delivery, RequeueStatus, Verdict, VerdictKind
+from orchestrator.store.calls import opaque
+from orchestrator.tasks.model import (
+    CancelStatus,
+    DeleteStatus,
+    Delivery,
+    Envelope,
+    RequeueStatus,
+    Verdict,
+    VerdictKind,
+    encode_envelope,
+)
 from tests.lua.pool import MAX_WAIT_S, USUAL_TTL_S, row
 
 if TYPE_CHECKING:
@@ -273,6 +283,18 @@ def test_a_join_of_a_follower_is_a_cycle(pool: Pool) -> None:
     a, b, c = pool.put(*flow((), (1,), (2,)))
     (held,) = deliver(pool, a)
     assert pool.join(held, [b]).status == pool.join(held, [c]).status == "cycle"
+
+
+def test_a_join_behind_the_lane_of_its_parent_is_a_cycle(pool: Pool) -> None:
+    """A task keeps its lane while it joins, so it cannot join a task of a flow that runs after one of that lane."""
+    pool.register(slots=10)
+    (parent,) = pool.put(row(lane="one"))
+    (held,) = deliver(pool, parent)
+    envelope = opaque(encode_envelope(Envelope("sum", b"{}", parent=parent)))
+    child = {"parent": parent, "parent_generation": held.generation, "envelope": envelope}
+    a, b, c, d = pool.put(row(after=(), **child), row(after=(1,), lane="one", **child), *flow((2,), (1,), **child))
+    assert [pool.join(held, [each]).status for each in (b, c)] == ["cycle", "cycle"]
+    assert pool.join(held, [a, d]).status == "registered"
 
 
 def test_a_joined_predecessor_keeps_its_followers(pool: Pool) -> None:
