@@ -9,7 +9,7 @@ local limit   = tonumber(ARGV[1])   -- int: at most this many of each kind (500)
 local now_arg = ARGV[2]             -- time: test override, microseconds
 --@include time: day_s, now_us, integer
 --@include envelope: skill_queue
---@include record: read_task, lifetime, rank_of, original_score, attempt_number
+--@include record: read_task, has_ended, lifetime, rank_of, original_score, attempt_number
 --@include output: append_event
 --@include queue: put_ready, enqueue
 --@include lane: join_lane, leave_ready
@@ -121,7 +121,8 @@ local ends_key = pool .. ':ends'
 local notes = redis.call('TYPE', ends_key)['ok'] == 'list' and redis.call('LRANGE', ends_key, 0, math.min(limit, most_notes) - 1) or {}
 for i = 1, #notes do
   local id, state, place, keep_s = string.match(notes[i], '^(%S+) (%l+) (%d+) (%d+)$')
-  if id then
+  -- A record of another type, and a note that no script wrote, must not keep the others from being told.
+  if id and has_ended(state) and redis.call('TYPE', pool .. ':task:' .. id)['ok'] == 'hash' then
     ending.followed = ending.followed or {}
     table.insert(ending.followed, {id, state, tonumber(place), tonumber(keep_s)})
   end

@@ -237,13 +237,15 @@ end
 -- Lets a predecessor that has not ended name a task behind it.
 local function check_follower(row, id, predecessor)
   local task_key = pool .. ':task:' .. predecessor
-  local stored = redis.call('HGET', task_key, 'followers') or ''
+  --@row found: followers joined
+  local found = redis.call('HMGET', task_key, 'followers', 'joined')
+  local stored, joined = found.followers or '', found.joined or ''
   bytes = bytes + #stored
-  if string.find(stored, id, 1, true) then return end
+  local is_named, is_marked = string.find(stored, id, 1, true), string.find(joined, '+', 1, true)
+  if is_named and is_marked then return end
   if may_repair then
-    local joined = redis.call('HGET', task_key, 'joined') or ''
-    redis.call('HSET', task_key, 'followers', #stored % 37 == 36 and stored .. ' ' .. id or id)
-    if not string.find(joined, '+', 1, true) then
+    if not is_named then redis.call('HSET', task_key, 'followers', #stored % 37 == 36 and stored .. ' ' .. id or id) end
+    if not is_marked then
       redis.call('HSET', task_key, 'joined', (joined == '' and '' or joined .. ' ') .. '+' .. integer(max_wait_s + day_s))
     end
   end
@@ -256,7 +258,7 @@ local function check_after(row, id, task)
   local after_key = pool .. ':after:' .. id
   local predecessors, done = look_at_predecessors(pool, task.after), can_repair(id, task)
   local there = has_type(types, after_key, 'zset') and types[after_key] ~= 'none'
-  local noted, missed = redis.call('EXISTS', pool .. ':ends') == 1, 0
+  local noted, missed = redis.call('TYPE', pool .. ':ends')['ok'] == 'list', 0
   bytes = bytes + 200 * #predecessors
   if not there then
     note(row, 'lost-after', done)

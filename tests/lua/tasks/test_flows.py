@@ -359,6 +359,38 @@ def test_repair_of_the_indexes(pool: Pool) -> None:
     assert states(pool, b, c) == ["cancelled", "cancelled"]
 
 
+@pytest.mark.parametrize("lost", ["followers", "joined"])
+def test_repair_of_one_of_two_fields(pool: Pool, lost: str) -> None:
+    """A predecessor that lost either the names of the tasks behind it or the mark that there are some gets it again."""
+    a, b = pool.put(*flow((), (1,)))
+    before = pool.task(a)
+    pool.execute("HDEL", pool.keys.task(a), lost)
+    assert repair(pool, b) == ["lost-follower"]
+    assert pool.task(a) == before
+
+
+def test_damaged_notes(pool: Pool) -> None:
+    """A note of another program, or of a record of another type, does not keep `promote` from the others."""
+    pool.register(slots=10)
+    a, b, c = pool.put(*flow((), (1,), (2,)))
+    pool.execute("SET", pool.keys.task(c), "x", "EX", 100)
+    pool.execute("RPUSH", pool.keys.ends, f"{c} dead 1 100", f"{a} unknown 1 100", "x", f"{a} cancelled 1 100")
+    pool.promote()
+    assert (pool.state(b), pool.execute("EXISTS", pool.keys.ends)) == ("cancelled", 0)
+
+
+def test_repair_beside_notes_of_another_type(pool: Pool) -> None:
+    """A key of another type in the place of the notes does not keep the reconciler from telling ends."""
+    pool.register(slots=10)
+    a, b = pool.put(*flow((), (1,)))
+    pool.execute("SET", pool.keys.ends, "x")
+    pool.execute("HDEL", pool.keys.task(a), "followers")
+    succeed(pool, a)
+    assert repair(pool, b) == ["lost-end"]
+    assert pool.state(b) == "ready"
+    pool.execute("DEL", pool.keys.ends)
+
+
 def test_repair_keeps_predecessors(pool: Pool) -> None:
     """The reconciler lets ended predecessors live on while a task that has not ended may read their results."""
     pool.register(slots=10)
