@@ -36,8 +36,8 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include ending: waiting_client, start_endings, end_task, stop_waiting, tell_follower, flush_endings, index_dead
 --@include follow: look_at_predecessors, leave_following, release_follower
 --@include reclaim: reclaim_task, requeue_task
---@include join: parse_join, is_met, remove_joined, look_at_join
---@rare: reclaim_task, requeue_task, tell_followers, tell_follower, release_follower, check_after, end_damaged, flush_joins, flush_budgets, free_place, wake_flows
+--@include join: parse_join, is_met, kept_for, remove_joined, look_at_join
+--@rare: reclaim_task, requeue_task, tell_followers, tell_follower, release_follower, check_after, let_go, end_damaged, flush_joins, flush_budgets, free_place, wake_flows
 
 local call_bytes, orphan_s = 1048576, 300
 local record_fields = {'state', 'gen', 'at', 'queue', 'rank', 'by', 'ttl', 'idem', 'out', 'fails', 'deaths', 'due', 'ended',
@@ -232,6 +232,27 @@ local function keep_predecessors(predecessors)
     local one = predecessors[i]
     if ended[one.state] then redis.call('EXPIRE', pool .. ':task:' .. one.id, integer(max_wait_s + day_s), 'GT') end
   end
+end
+
+-- Gives an ended task its usual lifetime again once all tasks behind it have succeeded or are gone, because nothing reads its
+-- result then. One that ended otherwise may be retried.
+local function let_go(id, task)
+  local task_key = pool .. ':task:' .. id
+  local followers = redis.call('HGET', task_key, 'followers')
+  if not followers or not number(task.ended) then return end
+  bytes = bytes + 5 * #followers
+  for parent in string.gmatch(task.joined, '%x+%-[%x-]+') do
+    if kept_for(pool, parent) then return end
+  end
+  for follower in string.gmatch(followers, '%S+') do
+    local follower_key = pool .. ':task:' .. follower
+    local state = redis.call('TYPE', follower_key)['ok'] == 'hash' and redis.call('HGET', follower_key, 'state')
+    if state and state ~= 'succeeded' then return end
+  end
+  local keep_s = lifetime(task.ttl, task.state == 'dead' and dead_ttl_s, task.idem)
+  local left_s = integer(math.max(orphan_s, keep_s - math.floor((now_ms - number(task.ended)) / 1000)))
+  redis.call('EXPIRE', task_key, left_s, 'LT')
+  if task.idem then redis.call('EXPIRE', pool .. ':idem:' .. task.idem, left_s, 'LT') end
 end
 
 -- Lets a predecessor that has not ended name a task behind it.
@@ -439,6 +460,7 @@ local function judge(row, id)
     if envelope then
       bytes = bytes + #envelope
       check_tags(row, id, envelope)
+      if may_repair and string.find(task.joined or '', '+', 1, true) then let_go(id, task) end
     end
     return task
   end

@@ -401,6 +401,28 @@ def test_repair_keeps_predecessors(pool: Pool) -> None:
     assert pool.ttl_s(pool.keys.task(a)) == KEEP_S
 
 
+def test_repair_lets_predecessors_go(pool: Pool) -> None:
+    """The record of a predecessor has its usual lifetime again when all tasks behind it have succeeded, or are gone."""
+    pool.register(slots=10)
+    a, b, c = pool.put(row(after=(), ttl_s=900, idem="k", digest="d"), *flow((1,), (1,)))
+    kept = [pool.keys.task(a), pool.keys.idempotency("k")]
+    succeed(pool, a)
+    first, second = deliver(pool, b, c)
+    pool.end(first)
+    pool.sleep(100)
+    fail(pool, second)
+    assert repair(pool, a, b, c) == []
+    assert {pool.ttl_s(key) for key in kept} == {KEEP_S}
+    pool.retry(c)
+    succeed(pool, c)
+    assert repair(pool, a, b, c) == []
+    assert {pool.ttl_s(key) for key in kept} == {900}
+    pool.execute("DEL", pool.keys.task(b), pool.keys.task(c))
+    pool.execute("EXPIRE", kept[0], KEEP_S)
+    assert repair(pool, a) == []
+    assert pool.ttl_s(kept[0]) == 900
+
+
 def test_commands_of_a_flow(pool: Pool) -> None:
     """A follower costs three commands more than a plain task: its list, the lifetime of that, and the index."""
     costs = []
