@@ -707,15 +707,15 @@ class TaskContext:
         return [self._waiting(handle) for handle in handles]
 
     @noticed
-    async def submit_flow(self, flow: Flow, *, idempotency_key: str | None = None) -> FlowHandle:
+    async def submit_flow(self, flow: Flow, *, key: str | None = None) -> FlowHandle:
         """Submit the tasks of a flow as children with one call; see `Orchestrator.submit_flow`.
 
-        Without `idempotency_key` the key is derived from this task and the number of the child, as in `submit`: a flow
+        Without `key` it is derived from this task and the number of the child, as in `submit`: a flow
         counts as one child, and a retried parent finds the flow of the earlier attempt.
 
         Args:
             flow: up to 500 tasks; `session` and `fair` are those of this task by default.
-            idempotency_key: a second submit with the same key and the same flow returns the same tasks.
+            key: a second submit with the same key and the same flow returns the same tasks.
 
         Raises:
             SubmitRefused: a task was refused, so that nothing was stored; or this attempt was taken away.
@@ -723,11 +723,12 @@ class TaskContext:
             InvalidInput: the flow has a cycle, or an argument is invalid; nothing was sent.
         """
         self._children += 1
-        key = idempotency_key or f"{self.task_id}/{self._children}"
+        if key is None:
+            key = f"{self.task_id}/{self._children}"
         client = await self._resources.client()
         inherited = flow.inheriting(session=self.session, fair=self._fair)
         try:
-            found = await client.submit_flow(inherited, idempotency_key=key, parent=self._parent)
+            found = await client.submit_flow(inherited, key=key, parent=self._parent)
         except NotDurable as missed:
             missed.handle, missed.handles = self._waiting(missed.handle), tuple(map(self._waiting, missed.handles))
             raise

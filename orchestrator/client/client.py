@@ -423,14 +423,12 @@ class Orchestrator:
             return handles
         return self._all_accepted(self._outcomes(services, listed, handles, answers))
 
-    async def submit_flow(
-        self, flow: Flow, *, idempotency_key: str | None = None, parent: Parent | None = None
-    ) -> FlowHandle:
+    async def submit_flow(self, flow: Flow, *, key: str | None = None, parent: Parent | None = None) -> FlowHandle:
         """Submit the tasks of a flow with one call: all of them are accepted, or none.
 
         Args:
             flow: up to 500 tasks, which run after one another.
-            idempotency_key: a second submit with the same key and the same flow returns the same tasks.
+            key: a second submit with the same key and the same flow returns the same tasks.
             parent: for the workers.
 
         Raises:
@@ -446,7 +444,7 @@ class Orchestrator:
         """
         from orchestrator.client.flow_submits import FlowSubmit
 
-        sent = FlowSubmit(self._here(), self._validator, flow, idempotency_key, parent)
+        sent = FlowSubmit(self._here(), self._validator, flow, key, parent)
         self._floor.check()
         tasks, tracing = [member.submission for member in sent.members], active()
         await self._versions.require_all(tasks)

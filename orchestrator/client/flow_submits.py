@@ -188,11 +188,11 @@ def _key_of(key: str, name: str) -> str:
     Raises:
         InvalidInput: the key of the flow is none, or too long with the name of the task.
     """
-    encode_foreign("idempotency_key", key)
+    encode_foreign("key", key)
     found = f"{key}/{name}"
     if len(found.encode()) > _LONGEST_KEY:
         raise InvalidInput(
-            f"idempotency_key of the flow is too long: with the name of task {name!r} it has "
+            f"key of the flow is too long: with the name of task {name!r} it has "
             f"{len(found.encode())} bytes, and at most {_LONGEST_KEY} are allowed"
         )
     return found

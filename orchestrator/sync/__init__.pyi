@@ -178,14 +178,12 @@ class Orchestrator:
             ServerUnavailable: none was, because Redis did not answer; `task_ids` are those that may have arrived.
         """
 
-    def submit_flow(
-        self, flow: Flow, *, idempotency_key: str | None = None, parent: Parent | None = None
-    ) -> FlowHandle:
+    def submit_flow(self, flow: Flow, *, key: str | None = None, parent: Parent | None = None) -> FlowHandle:
         """Submit the tasks of a flow with one call: all of them are accepted, or none.
 
         Args:
             flow: up to 500 tasks, which run after one another.
-            idempotency_key: a second submit with the same key and the same flow returns the same tasks.
+            key: a second submit with the same key and the same flow returns the same tasks.
             parent: for the workers.
 
         Raises:

@@ -31,7 +31,7 @@ MOST_BYTES: Final = 2 * 1024 * 1024
 """Bytes of the tasks of a flow at most; arguments above 4 KiB count a quarter."""
 _DEFAULT_BYTES: Final = 64 * 1024
 _NOT_IN_FLOWS: Final = {
-    "key": "give submit_flow(idempotency_key=) for all of its tasks",
+    "key": "give submit_flow(key=) for all of its tasks",
     "on_busy": "a task of a flow joins its lane when its predecessors have ended",
     "durability": "all tasks of a flow are submitted at once, as durable as `queue.durability` says",
 }

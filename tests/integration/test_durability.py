@@ -34,7 +34,7 @@ from tests.helpers.server_matrix import REDIS_7, VALKEY, binary_of
 from tests.helpers.terminal import Terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
     import redis
@@ -148,15 +148,15 @@ async def test_what_older_programs_do_not_know(pair: Pair, monkeypatch: pytest.M
     flow = Flow("durable")
     flow.task("work")
     async with Orchestrator(settings=pair.settings(queue__durability="fsync")) as orc:
-        for feature in (Feature.FLOWS, Feature.FAIR_SHARES, Feature.BUDGETS):
+        submits: dict[Feature, Callable[[], Awaitable[object]]] = {
+            Feature.FLOWS: lambda: orc.submit_flow(flow),
+            Feature.FAIR_SHARES: lambda: orc.submit("work", fair="acme"),
+            Feature.BUDGETS: lambda: orc.submit_many([Submission("work", budget="acme")]),
+        }
+        for feature, submit in submits.items():
             monkeypatch.setattr(Floor, "admits", lambda _, asked, feature=feature: asked is not feature)
             with pytest.raises(UpgradeUnfinished):
-                if feature is Feature.FLOWS:
-                    await orc.submit_flow(flow)
-                elif feature is Feature.FAIR_SHARES:
-                    await orc.submit("work", fair="acme")
-                else:
-                    await orc.submit_many([Submission("work", budget="acme")])
+                await submit()
         assert not await orc.tasks.find()
 
 

@@ -174,13 +174,13 @@ async def test_key(team: LocalTeam) -> None:
         flow.task("judge", {"pages": [page.result]})
         return flow
 
-    first = await team.orc.submit_flow(review("a"), idempotency_key="k")
+    first = await team.orc.submit_flow(review("a"), key="k")
     await first.results(LONG_S)
-    second = await team.orc.submit_flow(review("a"), idempotency_key="k")
+    second = await team.orc.submit_flow(review("a"), key="k")
     assert [one.id for one in second.handles] == [one.id for one in first.handles]
     assert await second.results(LONG_S) == await first.results(LONG_S)
     with pytest.raises(KeyConflict, match="key 'k' already belongs to task"):
-        await team.orc.submit_flow(review("b"), idempotency_key="k")
+        await team.orc.submit_flow(review("b"), key="k")
 
 
 @pytest.mark.parametrize("change", ["names", "place", "default"])
@@ -196,11 +196,11 @@ async def test_another_flow_with_the_same_key(team: LocalTeam, change: str) -> N
         flow.task("judge", {"pages": taken}, name="last" if changed and change == "names" else None)
         return flow
 
-    first = await team.orc.submit_flow(review(changed=False), idempotency_key="k")
-    second = await team.orc.submit_flow(review(changed=False), idempotency_key="k")
+    first = await team.orc.submit_flow(review(changed=False), key="k")
+    second = await team.orc.submit_flow(review(changed=False), key="k")
     assert [one.id for one in second.handles] == [one.id for one in first.handles]
     with pytest.raises(KeyConflict):
-        await team.orc.submit_flow(review(changed=True), idempotency_key="k")
+        await team.orc.submit_flow(review(changed=True), key="k")
     assert len(await team.orc.tasks.find()) == 2
 
 

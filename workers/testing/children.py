@@ -91,9 +91,7 @@ class ScriptedClient(Orchestrator):
         """Validate and record children; see `Orchestrator.submit_many`."""
         return [await self.submit_one(task, parent) for task in tasks]
 
-    async def submit_flow(
-        self, flow: Flow, *, idempotency_key: str | None = None, parent: Parent | None = None
-    ) -> FlowHandle:
+    async def submit_flow(self, flow: Flow, *, key: str | None = None, parent: Parent | None = None) -> FlowHandle:
         """Validate and record the tasks of a flow; see `Orchestrator.submit_flow`.
 
         A result in the arguments is that of the scripted task, or its default if that fails; None if it has none.
@@ -102,8 +100,8 @@ class ScriptedClient(Orchestrator):
         for member in flow.members():
             args = member.arguments.with_results(lambda result: _result_of(result, handles))
             options = dict(member.submission.options)
-            if idempotency_key is not None:
-                options["key"] = f"{idempotency_key}/{member.name}"
+            if key is not None:
+                options["key"] = f"{key}/{member.name}"
             known = all(handles[result.task.name].outcome is not None for result in member.arguments.results)
             skill = member.submission.skill
             named = skill if known or isinstance(skill, str) else skill.name
