@@ -489,6 +489,7 @@ class _Walk:
         return frozenset(read_text(id_) for id_ in await self.store.execute("LRANGE", key, 0, -1))
 
     async def _places(self, stage: str) -> list[_TaskPlace]:
+        """Return the places of a stage in the order of their names, by which a cursor goes on."""
         keys, scope, store = self.store.keys, self.scope, self.store
         match stage:
             case "parent":
@@ -501,9 +502,9 @@ class _Walk:
                 return [
                     _Sorted("asking", keys.asking),
                     _Sorted("joining", keys.joining),
+                    # Tasks of flows move from here to `scheduled`, and into queues, so that no walk may pass them.
+                    _Sorted("predecessors", keys.awaiting_tasks),
                     _Sorted("scheduled", keys.scheduled),
-                    # It moves to the other ones, and into queues.
-                    _Sorted("after", keys.awaiting_tasks),
                 ]
             case "ready":
                 return await _ready_places(store, scope.queue)

@@ -23,6 +23,7 @@ from orchestrator import (
     TaskCancelled,
     TaskContext,
     TaskFailed,
+    TaskFilter,
     TaskState,
     UpgradeUnfinished,
 )
@@ -291,6 +292,26 @@ async def test_diamond_of_500(team: LocalTeam) -> None:
     last = flow.task("add", {"numbers": [one.result for one in wide]})
     handle = await team.orc.submit_flow(flow)
     assert await handle.task(last).result(3 * LONG_S) == 2 * 498 + 1
+
+
+async def test_lists_in_pages(team: LocalTeam) -> None:
+    """Pages go on where the last one ended, also between tasks of flows and those with a delay."""
+    delayed = [(await team.orc.submit("judge", {"pages": []}, delay=600)).id for _ in range(3)]
+    flow = Flow("review")
+    page = flow.task("fetch", {"url": "a"})
+    for _ in range(7):
+        flow.task("judge", {"pages": [page.result]})
+    first, *behind = (await team.orc.submit_flow(flow)).handles
+    wanted, found = TaskFilter(states=(TaskState.SCHEDULED, TaskState.AWAITING_TASKS, TaskState.READY)), list[str]()
+    after: str | None = None
+    for _ in range(20):
+        listed = await team.orc.tasks.page(wanted, after=after, limit=2)
+        found += [task.id for task in listed.tasks]
+        after = listed.cursor
+        if after is None:
+            break
+    assert after is None
+    assert sorted(found) == sorted([first.id, *delayed, *[one.id for one in behind]])
 
 
 async def test_refused_at_the_door() -> None:
