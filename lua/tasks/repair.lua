@@ -25,7 +25,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include time: day_s, now_us, integer
 --@include key: has_type
 --@include notify: notify_supervisor
---@include envelope: skill_queue
+--@include envelope: skill_queue, parent_of
 --@include tag: submitted_ms, tags_of
 --@include record: read_task, lifetime, rank_of, next_generation, corrupt_field
 --@include desired: suspended_scopes
@@ -234,12 +234,13 @@ local function keep_predecessors(predecessors)
   end
 end
 
--- Gives an ended task its usual lifetime again once all tasks behind it have succeeded or are gone, because nothing reads its
--- result then. One that ended otherwise may be retried.
-local function let_go(id, task)
+-- Gives an ended task of a flow its usual lifetime again once all tasks behind it have succeeded or are gone, because nothing reads
+-- its result then. One that ended otherwise may be retried, and a parent that has not ended may submit the flow again.
+local function let_go(id, task, envelope)
   local task_key = pool .. ':task:' .. id
-  local followers = redis.call('HGET', task_key, 'followers')
-  if not followers or not number(task.ended) then return end
+  local followers, above = redis.call('HGET', task_key, 'followers'), parent_of(envelope)
+  if not (followers or above) or not number(task.ended) or (above and kept_for(pool, above)) then return end
+  followers = followers or ''
   bytes = bytes + 5 * #followers
   for parent in string.gmatch(task.joined, '%x+%-[%x-]+') do
     if kept_for(pool, parent) then return end
@@ -460,7 +461,7 @@ local function judge(row, id)
     if envelope then
       bytes = bytes + #envelope
       check_tags(row, id, envelope)
-      if may_repair and string.find(task.joined or '', '+', 1, true) then let_go(id, task) end
+      if may_repair and string.find(task.joined or '', '+', 1, true) then let_go(id, task, envelope) end
     end
     return task
   end

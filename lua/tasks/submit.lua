@@ -592,8 +592,9 @@ for n = 1, #accepted do
     end
     if followers[i] then
       fields[#fields + 1], fields[#fields + 2] = 'followers', table.concat(followers[i], ' ')
-      fields[#fields + 1], fields[#fields + 2] = 'joined', kept_mark
     end
+    -- The next attempt of a parent submits the flow again, and must find all of it.
+    if is_flow and (followers[i] or row.parent) then fields[#fields + 1], fields[#fields + 2] = 'joined', kept_mark end
     if idem then
       fields[#fields + 1], fields[#fields + 2] = 'idem', idem
       redis.call('SET', pool .. ':idem:' .. idem, id .. ' ' .. row.digest, 'EX', keep_s)

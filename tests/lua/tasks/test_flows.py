@@ -423,6 +423,23 @@ def test_repair_lets_predecessors_go(pool: Pool) -> None:
     assert pool.ttl_s(kept[0]) == 900
 
 
+def test_children_are_kept_for_their_parent(pool: Pool) -> None:
+    """All tasks of a flow outlive the parent, whose next attempt submits the flow again and must find it."""
+    pool.register(slots=10)
+    (parent,) = pool.put()
+    (held,) = deliver(pool, parent)
+    envelope = opaque(encode_envelope(Envelope("sum", b"{}", parent=parent)))
+    child = {"parent": parent, "parent_generation": held.generation, "envelope": envelope, "ttl_s": 900}
+    a, b = pool.put(*flow((), (1,), **child))
+    succeed(pool, a)
+    succeed(pool, b)
+    assert repair(pool, a, b) == []
+    assert {pool.ttl_s(pool.keys.task(one)) for one in (a, b)} == {KEEP_S}
+    pool.end(held)
+    assert repair(pool, a, b) == []
+    assert {pool.ttl_s(pool.keys.task(one)) for one in (a, b)} == {900}
+
+
 def test_commands_of_a_flow(pool: Pool) -> None:
     """A follower costs three commands more than a plain task: its list, the lifetime of that, and the index."""
     costs = []
