@@ -94,7 +94,7 @@ end
 local function cancel_follower(pool, ending, id, predecessor, its_state)
   local task_key = pool .. ':task:' .. id
   if redis.call('TYPE', task_key)['ok'] ~= 'hash' then return false end
-  local task = read_task(task_key, 'state', 'queue', 'ttl', 'idem', 'env', 'out', 'gen', 'fails', 'deaths', 'session', 'by', 'joined')
+  local task = read_task(task_key, 'state', 'queue', 'ttl', 'idem', 'env', 'out', 'gen', 'fails', 'deaths', 'session', 'by', 'joined', 'was')
   if task.state ~= 'awaiting_tasks' then return false end
   local words = {dead = 'is a dead letter', cancelled = 'was cancelled', expired = 'has expired', deleted = 'was deleted'}
   local reason = 'task ' .. predecessor .. ', after which it runs, ' .. words[its_state]
@@ -104,6 +104,11 @@ local function cancel_follower(pool, ending, id, predecessor, its_state)
   stop_waiting(pool, ending, id, task.queue, task.env)
   leave_following(pool, id)
   if task.by then redis.call('ZREM', pool .. ':expiring', id) end
+  -- An earlier attempt may have children, which `cancel_children` cancels; the supervisor learns of the note.
+  if task.was and redis.call('EXISTS', pool .. ':children:' .. id) == 1 then
+    redis.call('RPUSH', pool .. ':cancelling', id .. ' 0 with task ' .. id .. ': ' .. reason)
+    ending.passes = true
+  end
   return true
 end
 

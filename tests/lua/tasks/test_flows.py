@@ -245,6 +245,22 @@ def test_retry(pool: Pool) -> None:
     assert pool.state(b) == "ready"
 
 
+def test_a_cancelled_follower_takes_its_children_along(pool: Pool) -> None:
+    """The children of an earlier attempt of a follower are cancelled with it."""
+    pool.register(slots=10)
+    a, b = pool.put(*flow((), (1,)))
+    fail(pool, *deliver(pool, a))
+    pool.retry(b)
+    (held,) = deliver(pool, b)
+    (child,) = pool.put(row(parent=b, parent_generation=held.generation, delay_ms=10_000_000))
+    fail(pool, held)
+    pool.retry(a, b, token="t2")
+    fail(pool, *deliver(pool, a))
+    assert states(pool, a, b, child) == ["dead", "cancelled", "scheduled"]
+    pool.cancel_children()
+    assert pool.state(child) == "cancelled"
+
+
 def test_a_stop_holds_what_is_released(pool: Pool) -> None:
     """A task whose predecessors have ended waits for the end of a stop as others do."""
     pool.register(slots=10)
