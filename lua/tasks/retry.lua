@@ -27,7 +27,17 @@ local dead_key = pool .. ':dead'
 local waiting, requeued, answers = start_waiting(), {}, {}
 local may_go_on = {dead = true, cancelled = true, expired = true}
 
-local function retry(id)
+local numbers, started, retry = {}, {}, nil
+for i = 1, #rows do numbers[rows[i].id] = i end
+
+-- Judges a row, once per call.
+local function answer(i)
+  if started[i] then return end
+  started[i] = true
+  answers[2 * i - 1], answers[2 * i] = retry(rows[i].id)
+end
+
+function retry(id)
   local task_key = pool .. ':task:' .. id
   local found = read_task(task_key, 'state', 'gen', 'queue', 'rank', 'env', 'idem', 'fails', 'deaths', 'out',
     'requeued', 'lane', 'asks', 'fair', 'join', 'after')
@@ -45,6 +55,10 @@ local function retry(id)
   local generation = integer(next_generation(task.gen, now_ms))
   local number, fails, deaths = tonumber(count) + 1, tonumber(task.fails or 0), tonumber(task.deaths or 0)
   local state_now, missing = 'ready', {}
+  -- Predecessors of the same call go first, so that the task waits for them.
+  for predecessor in string.gmatch(found.after or '', '[%x-]+') do
+    if numbers[predecessor] then answer(numbers[predecessor]) end
+  end
   for _, one in ipairs(look_at_predecessors(pool, found.after)) do
     --@row one: policy id state
     if not has_ended(one.state) and one.state ~= 'deleted' then
@@ -81,9 +95,7 @@ local function retry(id)
   return 'requeued', state
 end
 
-for i = 1, #rows do
-  answers[2 * i - 1], answers[2 * i] = retry(rows[i].id)
-end
+for i = 1, #rows do answer(i) end
 flush_waiting(pool, waiting)
 if #requeued > 0 then
   redis.call('ZREM', dead_key, unpack(requeued))

@@ -245,6 +245,16 @@ def test_retry(pool: Pool) -> None:
     assert pool.state(b) == "ready"
 
 
+def test_retry_in_any_order(pool: Pool) -> None:
+    """Tasks that are retried in one call wait for those of the call that are before them, also in a long chain."""
+    pool.register(slots=10)
+    ids = pool.put(*flow((), *[(number,) for number in range(1, 500)]))
+    fail(pool, *deliver(pool, ids[0]))
+    assert {status for status, _ in pool.retry(*reversed(ids))} == {RequeueStatus.REQUEUED}
+    assert states(pool, *ids[:3], ids[-1]) == ["ready", *["awaiting_tasks"] * 3]
+    assert repair(pool, *ids[:100]) == []
+
+
 def test_a_cancelled_follower_takes_its_children_along(pool: Pool) -> None:
     """The children of an earlier attempt of a follower are cancelled with it."""
     pool.register(slots=10)
@@ -307,7 +317,7 @@ def test_a_join_behind_the_lane_of_its_parent_is_a_cycle(pool: Pool) -> None:
     (parent,) = pool.put(row(lane="one"))
     (held,) = deliver(pool, parent)
     envelope = opaque(encode_envelope(Envelope("sum", b"{}", parent=parent)))
-    child = {"parent": parent, "parent_generation": held.generation, "envelope": envelope}
+    child: dict[str, Any] = {"parent": parent, "parent_generation": held.generation, "envelope": envelope}
     a, b, c, d = pool.put(row(after=(), **child), row(after=(1,), lane="one", **child), *flow((2,), (1,), **child))
     assert [pool.join(held, [each]).status for each in (b, c)] == ["cycle", "cycle"]
     assert pool.join(held, [a, d]).status == "registered"
@@ -445,7 +455,7 @@ def test_children_are_kept_for_their_parent(pool: Pool) -> None:
     (parent,) = pool.put()
     (held,) = deliver(pool, parent)
     envelope = opaque(encode_envelope(Envelope("sum", b"{}", parent=parent)))
-    child = {"parent": parent, "parent_generation": held.generation, "envelope": envelope, "ttl_s": 900}
+    child: dict[str, Any] = {"parent": parent, "parent_generation": held.generation, "envelope": envelope, "ttl_s": 900}
     a, b = pool.put(*flow((), (1,), **child))
     succeed(pool, a)
     succeed(pool, b)
