@@ -8,8 +8,9 @@ local function read_task(task_key, ...)
 end
 
 -- Reads a task that has `count` fields. Returns a list of those that `first` names, and a table of the others by name; nil if it has
--- one that `others` does not name, each between commas. One behind a `-` may be there, and is not read. Tasks of one call are
--- mostly alike: `layouts`, empty at first, has the names that the last task with this number had, so that this reads only what is there.
+-- one that `others` does not name, each between commas. Not read are one behind a `=`, which all tasks have, and one behind a `-`,
+-- which few have. Tasks of one call are mostly alike: `layouts`, empty at first, has the names that the last task with this number had,
+-- so that this reads only what is there. They say nothing of other tasks if one behind a `-` was among them.
 local function read_alike(task_key, count, first, others, layouts)
   local layout = layouts[count]
   if layout == false then return nil end
@@ -26,17 +27,19 @@ local function read_alike(task_key, count, first, others, layouts)
   local names = {}
   for name in string.gmatch(first, '%a+') do names[#names + 1] = name end
   layout = {names = names, first = #names}
-  local present = redis.call('HKEYS', task_key)
+  local present, all_read = redis.call('HKEYS', task_key), true
   for i = 1, #present do
     local name = ',' .. present[i] .. ','
     if string.find(others, name, 1, true) then
       names[#names + 1] = present[i]
-    elseif not string.find(first, name, 1, true) and not string.find(others, ',-' .. present[i] .. ',', 1, true) then
+    elseif string.find(others, ',-' .. present[i] .. ',', 1, true) then
+      all_read = false
+    elseif not string.find(first, name, 1, true) and not string.find(others, ',=' .. present[i] .. ',', 1, true) then
       layouts[count] = false
       return nil
     end
   end
-  layouts[count] = layout
+  if all_read then layouts[count] = layout end
   local values, task = redis.call('HMGET', task_key, unpack(names)), {}
   for i = layout.first + 1, #names do task[names[i]] = values[i] end
   return values, task

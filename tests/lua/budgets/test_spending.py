@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.core.amounts import MICRO, Amounts
-from orchestrator.tasks.model import VerdictKind
+from orchestrator.tasks.model import Verdict, VerdictKind
 from tests.lua.pool import Team, row
 
 if TYPE_CHECKING:
@@ -321,3 +321,27 @@ def test_a_retry_forgets_a_refusal(pool: Pool) -> None:
     pool.end(pool.one(), VerdictKind.DEAD)
     pool.retry(id_)
     assert pool.assign().count == 0
+
+
+def test_budgets_beside_tasks_of_flows(pool: Pool) -> None:
+    """Tasks with as many fields as one of a flow, and a budget among them, take from it and free what they took."""
+    pool.set_budget(usd=1)
+    pool.register(slots=10, team=Team(funds=(("sum", (Amounts(usd=MICRO), ())),)))
+    first, second = pool.put(row(after=()), row(after=(1,)))
+    (head,) = pool.deliver()
+    # It has `joined`, as the task with followers has.
+    (child,) = pool.put(row(budget="b"))
+    pool.execute("HSET", pool.keys.task(child), "joined", "01a0ffb4-0000-7000-8000-000000000000")
+    (delivery,) = pool.deliver()
+    assert len(pool.task(first)) == len(pool.task(child))
+    assert usd(pool) == (0, 1)
+    pool.finish((head, Verdict(VerdictKind.SUCCEEDED, b"1")), (delivery, Verdict(VerdictKind.SUCCEEDED, b"1")))
+    assert usd(pool) == (0, 0)
+    # The follower is due since now, as the delayed tasks are.
+    late, later = pool.put(row(budget="b", delay_ms=1), row(budget="b", delay_ms=1))
+    pool.sleep(10)
+    pool.promote()
+    assert len(pool.task(second)) == len(pool.task(late))
+    assert pool.assign().count == 2
+    assert sorted(pool.state(one) for one in (second, late, later)) == ["assigned", "assigned", "ready"]
+    assert usd(pool) == (0, 1)
