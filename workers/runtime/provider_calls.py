@@ -90,23 +90,27 @@ class ProviderCalls:
             self._begun = anyio.Event()
             while self._running:
                 await anyio.sleep(self.lease_ms / 1000 / RENEWALS)
-                for (name, shared), calls in list(self._running.items()):
-                    await self._renew(name, list(calls.items()), shared=shared)
+                # Of a cluster, the server of one scope may be down. The leases of other providers must not wait for it.
+                async with anyio.create_task_group() as renewals:
+                    for provider, calls in self._running.items():
+                        held = list(calls.items())
+                        for at in range(0, len(held), RENEWED_AT_ONCE):
+                            renewals.start_soon(self._renew, provider, held[at : at + RENEWED_AT_ONCE])
 
-    async def _renew(self, name: str, calls: list[tuple[str, int]], *, shared: bool) -> None:
-        for at in range(0, len(calls), RENEWED_AT_ONCE):
-            some = calls[at : at + RENEWED_AT_ONCE]
-            keys = keys_of(self.services.keys, name, shared=shared)
-            call = scripts.renew(keys, name=name, calls=some, lease_ms=self.lease_ms)
-            try:
-                with anyio.fail_after(self.lease_ms / 1000 / RENEWALS):
-                    renewed = await self.services.store.call(call)
-            except (StoreError, TimeoutError) as failure:
-                _log.warning("provider_leases_not_renewed", provider=name, count=len(some), error=str(failure))
-                continue
-            running = self._running.get((name, shared), {})
-            if lapsed := max(0, sum(one in running for one, _ in some) - renewed):
-                _log.warning("provider_places_lost", provider=name, count=lapsed)
+    async def _renew(self, provider: tuple[str, bool], calls: list[tuple[str, int]]) -> None:
+        name, shared = provider
+        keys = keys_of(self.services.keys, name, shared=shared)
+        call = scripts.renew(keys, name=name, calls=calls, lease_ms=self.lease_ms)
+        try:
+            with anyio.fail_after(self.lease_ms / 1000 / RENEWALS):
+                renewed = await self.services.store.call(call)
+        except (StoreError, TimeoutError) as failure:
+            error = str(failure) or "no answer in time"
+            _log.warning("provider_leases_not_renewed", provider=name, count=len(calls), error=error)
+            return
+        running = self._running.get(provider, {})
+        if lapsed := max(0, sum(one in running for one, _ in calls) - renewed):
+            _log.warning("provider_places_lost", provider=name, count=lapsed)
 
 
 class AttemptProviders:
