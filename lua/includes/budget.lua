@@ -97,15 +97,15 @@ local function end_run(known)
 end
 
 -- Turns a budget by day to the account of a day. `other` of its record has the account of another day: of the one before, or of
--- a later one, which stays until the clock has come there. A clock that comes to this day goes on with it, so that a step
--- of the clock opens no day twice. An earlier day that is not known goes on with what is spent, and the day after it begins anew.
+-- a later one, which stays until the clock has come there. Of two later days it has the last one. A clock that comes to
+-- this day goes on with it, so that a step of the clock opens no day twice. An earlier day that is not known goes on with what is spent, and the day after it begins anew.
 local function turn_day(budget, stored_day, other, day)
   local before = tonumber(stored_day)
   budget.day = before
   if before == day then return end
   local other_day, amounts = string.match(other or '', '^(%d+) (.*)$')
   other_day = tonumber(other_day or 0)
-  if before and other_day <= day then budget.other = integer(before) .. ' ' .. format_amounts(budget.spent) end
+  if before and (other_day <= day or other_day < before) then budget.other = integer(before) .. ' ' .. format_amounts(budget.spent) end
   if other_day == day then
     budget.spent = whole_amounts(amounts)
   elseif not before or day > before then

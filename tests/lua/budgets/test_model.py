@@ -60,7 +60,7 @@ class Budget:
         self.stored = self.stored or (self.spent, self.day, self.other)
         known = dict([self.other]) if self.other else {}
         before, self.day = self.day, day
-        if not self.other or self.other[0] <= day:
+        if not self.other or self.other[0] <= day or self.other[0] < before:
             self.other = before, self.spent
         self.spent = known.get(day, 0 if day > before else self.spent)
         return day not in known and day > before
@@ -336,7 +336,7 @@ class Machine(RuleBasedStateMachine):
             self.refused.add(attempt.delivery.task_id)
         self.fired["grant" if more else "refusal"] += 1
 
-    @rule(step=st.sampled_from([1, 20_000, 70_000, DAY_MS, 3 * DAY_MS, -5000, -DAY_MS]))
+    @rule(step=st.sampled_from([1, 20_000, 70_000, DAY_MS, 3 * DAY_MS, -5000, -DAY_MS, -3 * DAY_MS]))
     def move_clock(self, step: int) -> None:
         """The clock goes on, or steps back."""
         self.fired["clock back"] += step < 0

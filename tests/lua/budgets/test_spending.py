@@ -277,6 +277,23 @@ def test_a_wrong_day(pool: Pool, days: int) -> None:
     assert spend(8, 0.5) == ("room" if days == 2 else "")
 
 
+@pytest.mark.parametrize("back", [1, 2, 3, 30])
+def test_a_step_back_after_a_new_day(pool: Pool, back: int) -> None:
+    """A clock that steps back from the second day of a budget, and on again, finds what was spent of that day."""
+    pool.set_budget(usd=1, per="day")
+    pool.register()
+    pool.put(row(budget="b"))
+    delivery = pool.one()
+    for number in (1, 2):
+        pool.reserve(delivery, number, usd=0.75)
+        pool.settle(delivery, number, usd=0.75)
+        pool.sleep(DAY_MS if number == 1 else -back * DAY_MS)
+    assert pool.reserve(delivery, 3, usd=0.75).reason == "room"
+    pool.sweep_all()
+    pool.sleep(back * DAY_MS)
+    assert pool.reserve(delivery, 4, usd=0.75).reason == "room"
+
+
 def test_an_unknown_earlier_day(pool: Pool) -> None:
     """A clock that was wrong when the budget was set goes on with what is spent, and the next day begins anew."""
     pool.sleep(3650 * DAY_MS)
