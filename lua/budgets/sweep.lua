@@ -3,15 +3,16 @@
 -- their queues, at their old places, if they fit. Tasks that do not fit stay. Once agents reserve other amounts, or name
 -- other budgets, all of them move, also of a budget that is not set: `assign` finds what each needs now.
 -- returns: left (1: call again), holds that it booked, tasks that it moved, where the next look at the waiting tasks begins,
--- where that at the holds goes on (empty: it has seen all)
+-- where that at the holds goes on (empty: it has seen all), the last waiting task that it looked at, with `anew`
 -- repeat: goes on
 local pool    = KEYS[1]            -- key: root of the pool's slot
 local name    = ARGV[1]            -- str: budget
 local first   = tonumber(ARGV[2])  -- int: place among the waiting tasks where the look begins
 local limit   = tonumber(ARGV[3])  -- int: waiting tasks, and about as many holds, that it looks at
 local anew    = ARGV[4]            -- str: 1 = all of them move
-local cursor  = ARGV[5]            -- str: where the look at the holds begins, 0 = at the first; empty: it looks at none
-local now_arg = ARGV[6]            -- time: test override, microseconds
+local behind  = ARGV[5]            -- str: with `anew`, score and id of the last task that moved; empty: begins at the first
+local cursor  = ARGV[6]            -- str: where the look at the holds begins, 0 = at the first; empty: it looks at none
+local now_arg = ARGV[7]            -- time: test override, microseconds
 --@include time: now_us
 --@include key: has_type
 --@include envelope: skill_queue
@@ -24,15 +25,30 @@ local now_arg = ARGV[6]            -- time: test override, microseconds
 local known = start_budgets(now_us(now_arg))
 local budget = read_budget(pool, known, name)
 check_holds(pool, known, budget)
-if budget.closed and anew ~= '1' then return {0, 0, 0, 0, ''} end
+if budget.closed and anew ~= '1' then return {0, 0, 0, 0, '', ''} end
 local booked, next_cursor = 0, ''
 if cursor ~= '' and not budget.closed then
   next_cursor, booked = book_lost(pool, known, budget, cursor, limit)
   if next_cursor == '0' then next_cursor = '' end
 end
 local held_key, scope = waiting_key(pool, name), 'budget:' .. name
+
+-- Returns the place of the first waiting task behind one that has moved. It may be back, at its old place, because `assign` found no
+-- room for what it needs now: it must not move again.
+local function place_behind(score, id)
+  local low = redis.call('ZCOUNT', held_key, '-inf', '(' .. score)
+  local high = low + redis.call('ZCOUNT', held_key, score, score)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if redis.call('ZRANGE', held_key, middle, middle)[1] <= id then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
 local waiting = {}
 if has_type(known.types, held_key, 'zset') then
+  local score, id = string.match(behind, '^(%S+) (.*)$')
+  if score then first = place_behind(score, id) end
   waiting = redis.call('ZRANGE', held_key, first, first + limit - 1, 'WITHSCORES')
 end
 -- What the moved tasks need counts as taken, so that no more of them move than fit. `assign` takes it.
@@ -66,4 +82,5 @@ local looked_at_all = #waiting < 2 * limit
 -- Nothing can start while a unit is used up.
 local goes_on = not looked_at_all and (anew == '1' or not lacks(asked, nothing, nothing, true))
 local left = (next_cursor ~= '' or goes_on) and 1 or 0
-return {left, booked, moved, looked_at_all and 0 or first + limit - #gone, next_cursor}
+local last = goes_on and anew == '1' and waiting[#waiting] .. ' ' .. waiting[#waiting - 1] or ''
+return {left, booked, moved, looked_at_all and 0 or first + limit - #gone, next_cursor, last}

@@ -37,7 +37,7 @@ class Swept(NamedTuple):
     """Outcome of `sweep`.
 
     Attributes:
-        left: whether to call again, at the places `next_first` and `next_cursor`.
+        left: whether to call again, at the places `next_first`, or `next_behind` with `anew`, and `next_cursor`.
         booked: number of holds of attempts that did not run.
         moved: number of tasks that went back to their queues.
     """
@@ -47,6 +47,7 @@ class Swept(NamedTuple):
     moved: int
     next_first: int
     next_cursor: str
+    next_behind: str
 
 
 def reserve(
@@ -101,14 +102,15 @@ def sweep(
     first: int = 0,
     limit: int = SWEEP_LIMIT,
     anew: bool = False,
+    behind: str = "",
     cursor: str = "",
     now_us: str = "",
 ) -> Call[Swept]:
     """Move waiting tasks that fit to their queues; with `anew` all of them. With a cursor, book lost holds."""
 
     def parse(reply: list[Any]) -> Swept:
-        left, booked, moved, next_first, next_cursor = reply
-        return Swept(left == 1, booked, moved, next_first, read_text(next_cursor))
+        left, booked, moved, next_first, next_cursor, last = reply
+        return Swept(left == 1, booked, moved, next_first, read_text(next_cursor), read_text(last))
 
     args: Arguments = {
         "pool": keys.root,
@@ -116,6 +118,7 @@ def sweep(
         "first": first,
         "limit": limit,
         "anew": "1" if anew else "",
+        "behind": behind,
         "cursor": cursor,
         "now_arg": now_us,
     }

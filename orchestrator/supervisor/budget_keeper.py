@@ -114,13 +114,13 @@ class BudgetKeeper:
         return sorted(scope.removeprefix(first) for scope in scopes if scope.startswith(first))
 
     async def _sweep(self, name: str, turn: LoopTurn, *, anew: bool = False, holds: bool = False) -> None:
-        first, cursor, left = 0, "0" if holds else "", True
+        first, behind, cursor, left = 0, "", "0" if holds else "", True
         while left:
             turn.record()
             done = await self._services.store.call(
-                scripts.sweep(self._services.keys, name=name, first=first, anew=anew, cursor=cursor)
+                scripts.sweep(self._services.keys, name=name, first=first, anew=anew, behind=behind, cursor=cursor)
             )
-            first, cursor, left = done.next_first, done.next_cursor, done.left
+            first, behind, cursor, left = done.next_first, done.next_behind, done.next_cursor, done.left
             if done.booked:
                 _log.warning("budget_holds_were_lost", budget=name, count=done.booked)
             if done.moved:

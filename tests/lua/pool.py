@@ -433,18 +433,27 @@ class Pool:
         return self.call(call).status
 
     def sweep(
-        self, name: str = "b", first: int = 0, limit: int = 100, *, anew: bool = False, cursor: str = "0"
+        self,
+        name: str = "b",
+        first: int = 0,
+        limit: int = 100,
+        *,
+        anew: bool = False,
+        behind: str = "",
+        cursor: str = "0",
     ) -> budget_scripts.Swept:
         """Run sweep once."""
-        call = budget_scripts.sweep(self.keys, name=name, first=first, limit=limit, anew=anew, cursor=cursor)
+        call = budget_scripts.sweep(
+            self.keys, name=name, first=first, limit=limit, anew=anew, behind=behind, cursor=cursor
+        )
         return self.call(call)
 
     def sweep_all(self, name: str = "b", limit: int = 100, *, anew: bool = False) -> int:
         """Run sweep until nothing is left; the number of tasks that it moved."""
-        moved, first, cursor, left, calls = 0, 0, "0", True, 0
+        moved, first, behind, cursor, left, calls = 0, 0, "", "0", True, 0
         while left:
-            done = self.sweep(name, first, limit, anew=anew, cursor=cursor)
-            moved, first, cursor = moved + done.moved, done.next_first, done.next_cursor
+            done = self.sweep(name, first, limit, anew=anew, behind=behind, cursor=cursor)
+            moved, first, behind, cursor = moved + done.moved, done.next_first, done.next_behind, done.next_cursor
             left, calls = done.left, calls + 1
             assert calls < 1000
         return moved

@@ -287,6 +287,25 @@ def test_a_smaller_reserve_lets_waiting_tasks_start(pool: Pool) -> None:
     assert not pool.execute("EXISTS", pool.keys.held("budget:gone"))
 
 
+def test_tasks_that_move_anew_and_wait_again(pool: Pool) -> None:
+    """Tasks that find no room with their new amounts wait again, and the sweep that moves all comes to its end."""
+    pool.set_budget(usd=1)
+    pool.register(slots=10, team=reserving(2))
+    pool.put(*[row(budget="b") for _ in range(7)])
+    assert (pool.assign().count, held(pool)) == (0, 7)
+    pool.register(slots=10, team=reserving(0.5))
+    behind, left, moved, started = "", True, 0, 0
+    for _ in range(20):
+        if left:
+            done = pool.sweep(limit=2, anew=True, behind=behind)
+            behind, left, moved = done.next_behind, done.left, moved + done.moved
+        # The supervisor assigns what moves meanwhile.
+        started += pool.assign().count
+    assert (left, moved, started, held(pool)) == (False, 7, 2, 5)
+    assert [pool.task(id_)["need"] for id_ in pool.members(pool.keys.held("budget:b"))] == ["b 500000 0 0 0"] * 5
+
+
+
 @pytest.mark.parametrize("room", [False, True], ids=["none", "one"])
 def test_the_hard_line(pool: Pool, *, room: bool) -> None:
     """Once the limit is spent, the next assignment starts nothing; twin: with room for one it starts one."""
