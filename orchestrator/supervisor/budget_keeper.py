@@ -2,7 +2,7 @@
 
 A notification and each sweep look at the budgets that hold something, or for which tasks wait. What a
 waiting task needs was noted when it began to wait: once agents reserve other amounts, or name other budgets,
-all waiting tasks go to their queues, and the supervisor assigns them anew.
+and when a supervisor begins to lead, all waiting tasks go to their queues, and the supervisor assigns them anew.
 """
 
 from __future__ import annotations
@@ -62,17 +62,14 @@ class BudgetKeeper:
 
     async def _sweep_all(self, turn: LoopTurn) -> None:
         funds = await self._read_funds()
-        if self._funds is not None and funds != self._funds:
+        # Also at the start: agents may have changed while no supervisor led.
+        if funds != self._funds:
             for name in await self._waited_for():
                 await self._sweep(name, turn, anew=True)
         self._funds = funds
         holds = monotonic() >= self._holds_due
         async for name in self._in_use():
-            try:
-                await self._sweep(name, turn, holds=holds)
-            except ServerRefused as refusal:
-                # A damaged key of one budget must not keep the others from being looked at.
-                _log.error("budget_sweep_refused", budget=name, error=str(refusal))
+            await self._sweep(name, turn, holds=holds)
         if holds:
             self._holds_due = monotonic() + HOLDS_S
 
@@ -114,6 +111,13 @@ class BudgetKeeper:
         return sorted(scope.removeprefix(first) for scope in scopes if scope.startswith(first))
 
     async def _sweep(self, name: str, turn: LoopTurn, *, anew: bool = False, holds: bool = False) -> None:
+        try:
+            await self._sweep_through(name, turn, anew=anew, holds=holds)
+        except ServerRefused as refusal:
+            # A damaged key of one budget must not keep the others from being looked at.
+            _log.error("budget_sweep_refused", budget=name, error=str(refusal))
+
+    async def _sweep_through(self, name: str, turn: LoopTurn, *, anew: bool, holds: bool) -> None:
         first, behind, cursor, left = 0, "", "0" if holds else "", True
         while left:
             turn.record()

@@ -26,7 +26,7 @@ from orchestrator import (
 from orchestrator.core.formats import Feature, Floor
 from orchestrator.tasks.submission import Submission
 from orchestrator.views.budgets import list_budgets, show_budget
-from tests.helpers.local_team import TIMEOUT_S
+from tests.helpers.local_team import TIMEOUT_S, run_local_team
 from tests.helpers.terminal import Terminal
 from tests.helpers.waiting import wait_for
 from tests.integration.doctor.doctor_runs import run_doctor
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator import TaskHandle
+    from orchestrator.core.settings import Settings
     from orchestrator.views.budgets import BudgetView
     from tests.helpers.local_team import LocalTeam
 
@@ -221,6 +222,21 @@ async def test_a_need_above_the_limit(team: LocalTeam) -> None:
     await team.stop(worker)
     await team.work(Lab(reserve={"usd": 0.25}).agent)
     assert await handle.result(TIMEOUT_S) == "done"
+
+
+async def test_a_smaller_reserve_while_no_supervisor_runs(settings: Settings) -> None:
+    """A task that waits for more than its agent reserves by now starts when the next supervisor begins to lead."""
+    async with run_local_team(settings, supervised=False) as team:
+        await team.orc.admin.set_budget("run", usd=1)
+        supervisor = await team.start_supervisor()
+        worker = await team.work(Lab(reserve={"usd": 5}).agent)
+        handle = await team.orc.submit("study", budget="run")
+        await waits_for_budget(handle)
+        supervisor.cancel()
+        await team.stop(worker)
+        await team.work(Lab(reserve={"usd": 0.25}).agent)
+        await team.start_supervisor()
+        assert await handle.result(TIMEOUT_S) == "done"
 
 
 async def _is_held(team: LocalTeam, usd: float, waiting: int) -> bool:

@@ -305,7 +305,6 @@ def test_tasks_that_move_anew_and_wait_again(pool: Pool) -> None:
     assert [pool.task(id_)["need"] for id_ in pool.members(pool.keys.held("budget:b"))] == ["b 500000 0 0 0"] * 5
 
 
-
 @pytest.mark.parametrize("room", [False, True], ids=["none", "one"])
 def test_the_hard_line(pool: Pool, *, room: bool) -> None:
     """Once the limit is spent, the next assignment starts nothing; twin: with room for one it starts one."""
