@@ -1,5 +1,6 @@
 -- Versions of skills: the arguments that their handlers declare (protocol rule 28).
 --@include time: integer
+--@include key: has_type
 
 -- Returns the scope of the tasks of a queue whose arguments some versions refused. `refused` joins their digests.
 local function version_scope(refused, queue)
@@ -16,10 +17,11 @@ local function list_version_scope(pool, scope, now_ms)
   return redis.call('ZADD', pool .. ':refused', 'NX', integer(now_ms), scope) == 1
 end
 
--- Removes a scope that holds no task from the lists of scopes.
+-- Removes a scope that holds no task from the lists of scopes. A client may have written keys of another type.
 local function unlist_scope(pool, scope)
-  redis.call('SREM', pool .. ':held', scope)
-  redis.call('ZREM', pool .. ':refused', scope)
+  local held_key, refused_key = pool .. ':held', pool .. ':refused'
+  if has_type({}, held_key, 'set') then redis.call('SREM', held_key, scope) end
+  if has_type({}, refused_key, 'zset') then redis.call('ZREM', refused_key, scope) end
 end
 
 -- Returns whether one of the versions in `refused` is in the set `digests`.

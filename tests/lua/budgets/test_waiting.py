@@ -305,6 +305,21 @@ def test_tasks_that_move_anew_and_wait_again(pool: Pool) -> None:
     assert [pool.task(id_)["need"] for id_ in pool.members(pool.keys.held("budget:b"))] == ["b 500000 0 0 0"] * 5
 
 
+@pytest.mark.parametrize("list_", ["suspended_scopes", "version_scopes"])
+def test_a_list_of_scopes_of_another_type(pool: Pool, list_: str) -> None:
+    """Tasks that wait for a budget start also while a list of scopes is a key of another type."""
+    pool.set_budget(usd=0)
+    pool.register()
+    pool.put(row(budget="b"))
+    assert pool.assign().count == 0
+    pool.execute("UNLINK", getattr(pool.keys, list_))
+    pool.execute("SET", getattr(pool.keys, list_), "x")
+    pool.set_budget(usd=1)
+    assert pool.sweep_all() == 1
+    pool.execute("UNLINK", getattr(pool.keys, list_))
+    assert pool.assign().count == 1
+
+
 @pytest.mark.parametrize("room", [False, True], ids=["none", "one"])
 def test_the_hard_line(pool: Pool, *, room: bool) -> None:
     """Once the limit is spent, the next assignment starts nothing; twin: with room for one it starts one."""
