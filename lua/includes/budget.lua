@@ -218,9 +218,20 @@ local function format_hold(hold)
   return table.concat(parts, ';')
 end
 
--- Notes that a number of an attempt is settled.
+-- How many numbers below a settled one may be still to come.
+local most_late = 500
+
+-- Notes that a number of an attempt is settled. A refused call leaves its number unsettled, and an open one may keep `base` back: so that
+-- the list of settled numbers stays short, all that are `most_late` below this one count as settled, unless they are open.
 local function close_number(hold, number)
-  hold.open[number], hold.done[number] = nil, true
+  hold.open[number] = nil
+  if number > hold.base then hold.done[number] = true end
+  if number - most_late > hold.base then
+    hold.base = number - most_late
+    for settled in pairs(hold.done) do
+      if settled <= hold.base then hold.done[settled] = nil end
+    end
+  end
   while hold.done[hold.base + 1] do
     hold.base = hold.base + 1
     hold.done[hold.base] = nil

@@ -62,6 +62,30 @@ def test_repeated_calls_count_once(pool: Pool) -> None:
     assert usd(pool) == (0.5, 0)
 
 
+def test_very_many_calls_beside_an_open_one(pool: Pool) -> None:
+    """What an attempt holds stays short while a call is open, and behind calls that were refused; each counts once."""
+    delivery = start(pool, "b", limit=9)
+    member, holds = f"{delivery.task_id}:{delivery.generation}", pool.keys.holds("b")
+    pool.reserve(delivery, 1, usd=0.5)
+    for number in range(400, 2001, 400):
+        stored = pool.execute("HGET", holds, member)
+        # Every second call between them was refused.
+        settled = "".join(f";{one}" for one in range(number - 398, number, 2))
+        pool.execute("HSET", holds, member, stored + settled.encode())
+        pool.reserve(delivery, number, usd=0.5)
+        pool.settle(delivery, number, usd=0.5)
+    assert len(pool.execute("HGET", holds, member)) < 2000
+    assert pool.reserve(delivery, 1, usd=0.5).status == "granted"
+    assert usd(pool) == (2.5, 0.5)
+    assert pool.settle(delivery, 1, usd=0.25) == "settled"
+    with pool.unchanged():
+        for number in (1, 400, 1200, 1998, 2000):
+            assert pool.settle(delivery, number, usd=0.5) == "already"
+            assert pool.reserve(delivery, number, usd=0.5).status == "settled"
+    assert pool.reserve(delivery, 1999, usd=0.5).status == "granted"
+    assert usd(pool) == (2.75, 0.5)
+
+
 def test_several_budgets_grant_together(pool: Pool) -> None:
     """All budgets of a task grant a call, or none does."""
     delivery = start(pool, "b", "c")
