@@ -60,16 +60,19 @@ def differs(scope: Sequence[bytes | None], pool: Sequence[bytes | None]) -> bool
 
 
 async def compare(store: Store, keys: PoolKeys, names: Sequence[str]) -> list[Compared | StoreError]:
-    """Compare the copies of the pool with the scopes, in one round trip; a key of another type is an error.
+    """Compare the copies of the pool with the scopes, in one round trip.
+
+    A key of another type is an error, as is a scope whose server, of a cluster, does not answer.
 
     Raises:
-        StoreError: Redis did not answer.
+        StoreError: the server of the pool did not answer.
     """
-    asked: list[Sequence[Argument]] = [("HMGET", scope_of(keys, name).blocked(name), *COPIED) for name in names]
-    asked += [("HMGET", keys.blocked(name), *COPIED, CLEARED) for name in names]
+    # The pool comes first: a pipeline fails as a whole only if the first server that it asks does not answer.
+    asked: list[Sequence[Argument]] = [("HMGET", keys.blocked(name), *COPIED, CLEARED) for name in names]
+    asked += [("HMGET", scope_of(keys, name).blocked(name), *COPIED) for name in names]
     replies = await store.pipeline(asked)
     found: list[Compared | StoreError] = []
-    for scope, pool in zip(replies[: len(names)], replies[len(names) :], strict=True):
+    for pool, scope in zip(replies[: len(names)], replies[len(names) :], strict=True):
         failure = next((reply for reply in (scope, pool) if isinstance(reply, StoreError)), None)
         found.append(failure or Compared(differs(scope, pool[:-1]), pool[-1]))
     return found
