@@ -13,7 +13,7 @@
 --@include limit: limit_room, take_slots
 --@include ending: start_endings, end_task, stop_waiting, flush_endings
 --@include held_bytes: weigh, is_apart, collect_bytes
---@include budget: refusing_budget
+--@include budget: names_budgets, refusing_budget
 --@include share: flow_of, parse_flow, known_share, may_start, take_turn, end_turn, join_flow
 
 -- The most bytes of envelopes that one call reads.
@@ -104,8 +104,7 @@ local function read_agent(pool, run, name)
   local held_ms = run.any_active and held_until(pool, 'hold:agent:' .. name, run.now_ms) or 0
   local agent = {name = name, held_us = held_ms * 1000, slots = slots, backlog = backlog, limits = spec.limits, unpark = spec.unpark, mark = spec.mark,
     skills = spec.skills or '', skilled = {}, queues = {}, suspects = 0, funds = spec.funds}
-  -- A line with a sixth word names a budget.
-  agent.adds_budgets = spec.funds and string.find(spec.funds, '%f[^\n%z]%S+ %S+ %S+ %S+ %S+ %S') ~= nil
+  agent.adds_budgets = spec.funds and names_budgets(spec.funds)
   local own = 'agent:' .. name
   if not is_closed(pool, run, own) then agent.queues[1] = own end
   for skill in string.gmatch(agent.skills, '%S+') do

@@ -80,6 +80,11 @@ local function list_budgets(known, budget, funds)
   return names
 end
 
+-- Returns whether `funds` of an agent names budgets: a line with a sixth word does.
+local function names_budgets(funds)
+  return string.find(funds, '%f[^\n%z]%S+ %S+ %S+ %S+ %S+ %S') ~= nil
+end
+
 -- Ends a run of starts that take the same of the same budgets: adds what they take to what the budgets hold.
 local function end_run(known)
   local run = known.run

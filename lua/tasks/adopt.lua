@@ -30,6 +30,7 @@ local now_arg    = ARGV[9]                   -- time: test override, microsecond
 --@include envelope: depth_of
 --@include reclaim: co_running, count_crew, reclaim_task, requeue_task
 --@include share: take_place
+--@include budget: names_budgets
 --@rare: stored_size, collect_bytes, add_bytes
 --@rare: consider, take_place, join_flow, wake_flows, remove_entries, put_ready, put_due, flush_turns, note_activity, end_spending, flush_budgets, tell_followers
 
@@ -43,7 +44,7 @@ local ending, waiting = start_endings(now), start_waiting()
 local deaths_allowed = {}
 for i = 1, #max_deaths do deaths_allowed[max_deaths[i].skill] = max_deaths[i].deaths end
 
-local seen = redis.call('HMGET', agent_key, 'looked', 'grace', 'limits', 'rest', 'shortest_lease_ms')
+local seen = redis.call('HMGET', agent_key, 'looked', 'grace', 'limits', 'rest', 'shortest_lease_ms', 'funds')
 local looked, limits, rest = stored_ms(seen.looked, 0), seen.limits or '', seen.rest == '1'
 local stepped_back = now_ms < looked
 -- One search serves all workers for a tenth of a lease, unless it left entries behind. Each worker asks every fifth of
@@ -131,7 +132,7 @@ local function consider(i)
     leave[#leave + 1] = entry
     return
   end
-  if task.spends then
+  if task.spends or (seen.funds and names_budgets(seen.funds)) then
     -- Only `assign` starts it, if its budgets have room.
     requeue_task(pool, waiting, id, task, generation, now, 'waits for its budget')
     leave[#leave + 1] = entry

@@ -20,7 +20,7 @@ local now_arg = ARGV[3]             -- time: test override, microseconds
 --@rare: scopes_by_queue, is_active, agent_blocked, any_session_stopped, stopped_scope, live_workers, unpark, live_versions, any_refuses
 --@rare: refusing_scope, parse_version_scope, list_version_scope, unlist_scope, hold_tasks, open_held, awaited_tasks, close_queues
 --@rare: mark_awaited, limited_room, take_slots, put_suspects, notify_of_suspects, end_task, append_event, forgiven_failures
---@rare: pass_lane, flush_turns, note_activity, refusing_budget, flush_budgets, tell_followers
+--@rare: pass_lane, flush_turns, note_activity, names_budgets, refusing_budget, flush_budgets, tell_followers
 
 local now = now_us(now_arg)
 local names = {}

@@ -21,7 +21,7 @@ local now_arg = ARGV[4]             -- time: test override, microseconds
 --@rare: refusing_scope, parse_version_scope, list_version_scope, unlist_scope, hold_tasks, open_held, awaited_tasks, close_queues
 --@rare: mark_awaited, limited_room
 --@rare: limit_room, take_slots, put_suspects, notify_of_suspects, end_task, append_event, forgiven_failures
---@rare: pass_lane, flush_turns, note_activity, refusing_budget, flush_budgets, tell_followers
+--@rare: pass_lane, flush_turns, note_activity, names_budgets, refusing_budget, flush_budgets, tell_followers
 
 -- Agents that were looked at less than `fresh_us` ago are passed over when the call can choose among a few others, or has one
 -- for each share of the tasks, so that tasks in quick succession do not look at all agents each.

@@ -367,6 +367,21 @@ def test_no_attempt_is_taken_over(pool: Pool, *, died: bool) -> None:
     assert pool.assign().count == (0 if died else 1)
 
 
+def test_no_attempt_is_taken_over_once_the_agent_names_a_budget(pool: Pool) -> None:
+    """An attempt that began before its agent named a budget starts anew, so that its calls count."""
+    pool.set_budget(usd=1)
+    pool.register("w1")
+    (id_,) = pool.put(row())
+    pool.one("w1")
+    pool.register("w2", team=Team(funds=(("sum", (Amounts(), ("b",))),)))
+    pool.look()
+    pool.age(2 * LEASE_MS)
+    assert (pool.adopt("w2"), pool.state(id_)) == ([], "ready")
+    (delivery,) = pool.deliver("w2")
+    assert pool.reserve(delivery, usd=0.5).status == "granted"
+    assert usd(pool) == (0, 0.5)
+
+
 def test_a_used_up_budget_ends_a_sweep(pool: Pool) -> None:
     """A sweep does not look at all waiting tasks while none of them can start."""
     pool.set_budget(usd=0)
