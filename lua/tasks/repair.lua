@@ -259,8 +259,7 @@ end
 -- Lets a predecessor that has not ended name a task behind it.
 local function check_follower(row, id, predecessor)
   local task_key = pool .. ':task:' .. predecessor
-  --@row found: followers joined
-  local found = redis.call('HMGET', task_key, 'followers', 'joined')
+  local found = read_task(task_key, 'followers', 'joined')
   local stored, joined = found.followers or '', found.joined or ''
   bytes = bytes + #stored
   local is_named, is_marked = string.find(stored, id, 1, true), string.find(joined, '+', 1, true)
