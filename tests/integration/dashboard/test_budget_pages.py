@@ -281,7 +281,7 @@ async def test_many_budgets_with_waiting_tasks(team: LocalTeam) -> None:
 
 
 async def test_too_little_left(team: LocalTeam) -> None:
-    """A task whose start needs more than is left waits for ever, so the overview names its budget too."""
+    """A task whose start needs more than is left does not start, so the overview names its budget too."""
     agent = Agent("lab")
 
     @agent.skill(reserve={"usd": 0.5})
@@ -382,7 +382,7 @@ async def test_many_holds_and_tasks(team: LocalTeam) -> None:
     store, keys = team.services.store, team.services.keys
     await team.orc.admin.set_budget("run", usd=1)
     ids = [new_task_id() for _ in range(60)]
-    waiting = [(await team.orc.submit("nobody-has-it")).id for _ in range(WAITING + 5)]
+    waiting = [(await team.orc.submit("unknown-skill")).id for _ in range(WAITING + 5)]
     for at, id_ in enumerate(ids):
         await store.execute("HSET", keys.holds("run"), f"{id_}:17", f"2;0 1 0 0 0;3 {at} 0 1000000 0;4")
     for at, id_ in enumerate(waiting):
@@ -485,14 +485,14 @@ async def test_a_form_submits_with_budgets(team: LocalTeam) -> None:
     await team.orc.admin.set_budget("more", usd=1)
     web = WebClient(team.orc)
     await web.log_in()
-    form = await web.form("/submit?skill=nobody-has-it", "/submit")
+    form = await web.form("/submit?skill=unknown-skill", "/submit")
     answer = await web.post("/submit", form | {"args": "{}", "budget": "run more"})
     assert answer.status_code == 303, answer.text
     task = answer.headers["location"].rpartition("/")[2]
     handle = team.orc.task(task)
     assert (await handle.info()).budgets == ("run", "more")
     assert 'name="budget" value="run more"' in (await web.get(f"/submit?from={task}")).text
-    form = await web.form("/submit?skill=nobody-has-it", "/submit")
+    form = await web.form("/submit?skill=unknown-skill", "/submit")
     refused = await web.post("/submit", form | {"args": "{}", "budget": "unset"})
     assert refused.status_code == 409
     assert "is not set" in refused.text
