@@ -276,6 +276,8 @@ end
 -- Begins a run of starts that take the same of the same budgets, so that each of them only counts: `left` of them fit. With none, the
 -- first budget without room is `refusing`, and `reason` says why.
 local function start_run(pool, known, names, need)
+  -- A task without a budget reads none, so that nothing below ends the run before.
+  if known.run then end_run(known) end
   local budgets, left = {}, math.huge
   for i = 1, #names do
     local budget = read_budget(pool, known, names[i])

@@ -115,6 +115,7 @@ MUST_FIRE = [
         "dead by deaths",
     ],
     *["join, registered", "join, stale", "join, cycle", "joining"],
+    *["unfunded", "freed", "set_budget, accepted", "reserve, granted", "reserve, room", "settle, settled"],
     *["submit_flow", "awaiting_tasks"],
 ]
 
@@ -576,16 +577,13 @@ class Machine(RuleBasedStateMachine):
     # Workers ----------------------------------------------------------------------------------------------------------
 
     @rule(
-        size=st.integers(1, 6),
-        kinds=st.lists(st.sampled_from(list(VerdictKind)), max_size=6),
-        reply_lost=st.booleans(),
-        funded=st.booleans(),
+        size=st.integers(1, 6), kinds=st.lists(st.sampled_from(list(VerdictKind)), max_size=6), reply_lost=st.booleans()
     )
-    def get_to_work(self, size: int, kinds: list[VerdictKind], *, reply_lost: bool, funded: bool = False) -> None:
+    def get_to_work(self, size: int, kinds: list[VerdictKind], *, reply_lost: bool) -> None:
         """What usually happens: tasks come, are assigned, read and finished; so that the other rules meet work."""
         fired["get_to_work"] += 1
         rows = [
-            row(counted_id(), queue=queue, skill=skill, reply="c1", ttl_s=USUAL_TTL_S, budget=FUND if funded else "")
+            row(counted_id(), queue=queue, skill=skill, reply="c1", ttl_s=USUAL_TTL_S, budget=FUND if size % 2 else "")
             for queue, skill in QUEUES[:size]
         ]
         assert self.pool.submit(*rows, max_tasks=MAX_TASKS) == self.model.submit(rows, MAX_TASKS)
@@ -1375,8 +1373,7 @@ def test_scripts_follow_the_model(
 def test_long_walk(redis_server: RedisServer, prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Long histories in which every rule fires, so that rare meetings of old and new attempts happen too.
 
-    To compare pool and model takes longer with each task, so that each history ends after some hundred steps. No task
-    has a budget here: in one such history a suspect seemed to start without a hold, which is not explained yet.
+    To compare pool and model takes longer with each task, so that each history ends after some hundred steps.
     """
     make, dice = machine_on(redis_server, prefix), random.Random(1)
     steps: set[tuple[str | None, str, str | None]] = set()
@@ -1415,7 +1412,7 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
             on_busy=dice.choice(["", "", "reject", "reject", "reject", "interrupt", "replace"]),
             depth=dice.choice([0, 0, 1, 2]),
             tags=dice.choice([(), (), ("eu",), ("eu", "us")]),
-            budget="",
+            budget=dice.choice(["", FUND]),
         ),
         lambda: machine.get_to_work(1 + i, kinds[: dice.randrange(3)], reply_lost=dice.random() < 0.2),
         lambda: machine.assign(dice.choice(["ed", "ann", "bob"]), dice.choice([1, 2, 500])),

@@ -431,3 +431,16 @@ def test_very_many_waiting_tasks(pool: Pool) -> None:
     pool.assign()
     assert [one.task_id for one in pool.read()] == ids[:2]
     assert first != other
+
+
+def test_a_task_without_a_budget_follows(pool: Pool) -> None:
+    """What a start takes stays held when the same call starts a task without a budget behind it."""
+    pool.set_budget(usd=12)
+    pool.register(team=Team(skills=frozenset(("sum", "b")), funds=(("sum", (Amounts(usd=2 * MICRO), ())),)))
+    rows = [row(budget="b"), row(queue="skill:b", depth=1)]
+    pool.put(*rows)
+    for one in rows:
+        pool.execute("HSET", pool.keys.task(one.id), "group", "1", "deaths", "1")
+    assert pool.assign().count == 0
+    assert {one.task_id for one in pool.take_suspects(idle=True)} == {one.id for one in rows}
+    assert usd(pool) == (0, 2)
