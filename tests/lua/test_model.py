@@ -116,7 +116,6 @@ MUST_FIRE = [
     ],
     *["join, registered", "join, stale", "join, cycle", "joining"],
     *["unfunded", "freed", "set_budget, accepted", "reserve, granted", "reserve, room", "settle, settled"],
-    *["submit_flow", "awaiting_tasks"],
 ]
 
 fired: Counter[str] = Counter()
