@@ -61,10 +61,11 @@ class BudgetKeeper:
                 await self._wakeup.wait(sweep_s(self._services.settings))
 
     async def _sweep_all(self, turn: LoopTurn) -> None:
-        funds = await self._read_funds()
-        # Also at the start: agents may have changed while no supervisor led.
+        waited_for = await self._waited_for()
+        funds = await self._read_funds() if waited_for else None
+        # Also at the start and when tasks begin to wait: agents may have changed while this loop did not look.
         if funds != self._funds:
-            for name in await self._waited_for():
+            for name in waited_for:
                 await self._sweep(name, turn, anew=True)
         self._funds = funds
         holds = monotonic() >= self._holds_due

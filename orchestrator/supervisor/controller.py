@@ -160,7 +160,9 @@ class Controller:
             expected = await self._read_expected()
             stored = await self._restore_lost()
             store, signer = self._services.store, self._signer
-            if not signer.wanted and is_signed(stored or await store.execute("HGETALL", store.keys.desired)):
+            if stored is None:
+                stored = await store.execute("HGETALL", store.keys.desired)
+            if not signer.wanted and is_signed(stored):
                 self._on_signed()
                 await anyio.sleep_forever()  # the leader ends all loops
             desired = await verify_desired_state(store, signer, stored, expected=expected)

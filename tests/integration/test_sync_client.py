@@ -446,6 +446,10 @@ def test_a_forked_process_is_refused(settings: Settings) -> None:
             assert os.waitpid(child, 0)[1] == 0
             for _ in range(3):
                 print("parent:", orc.submit("x").status().state, handle.cancel(), flush=True)
+        # Idle threads of the event loop hear of its end, and then end too.
+        deadline = time.monotonic() + 5
+        while threading.active_count() > 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
         print("closed:", threading.active_count(), parent)
     """
     with run_script(settings, script) as process:

@@ -158,17 +158,15 @@ async def test_streams_are_limited(team: LocalTeam, monkeypatch: pytest.MonkeyPa
     web = WebClient(team.orc)
     await web.log_in()
     task = (await team.orc.submit("later")).id
-    begun: list[str] = []
     gone = anyio.Event()
+    open_now = web.dashboard.streams
 
-    async def write(_: str) -> None:
-        begun.append(path)
+    async def ignore(_: str) -> None: ...
 
     async with anyio.create_task_group() as group:
-        for other in ("/live/queues", "/api/v1/tasks/{task}/events"):
-            begun.clear()
-            group.start_soon(web.stream, other.format(task=task), write, gone)
-            await wait_for(lambda: begun, "the stream to begin")
+        for number, other in enumerate(("/live/queues", "/api/v1/tasks/{task}/events"), start=1):
+            group.start_soon(web.stream, other.format(task=task), ignore, gone)
+            await wait_for(lambda number=number: open_now.total == number, "the stream to begin")  # type: ignore[misc]
         answer = await web.get(path.format(task=task))
         assert (answer.status_code, answer.headers["retry-after"]) == (429, "30")
         if path.startswith("/api"):
