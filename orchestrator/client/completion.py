@@ -57,13 +57,14 @@ async def _ends(
                 with anyio.move_on_after(max(0.0, until_s - time.monotonic())):
                     await ends.wait()
             if not ends.ids:
-                raise TimeoutError(_overdue(len(waiting), len(handles), timeout_s, replies.last_failure))
+                raise TimeoutError(overdue(len(waiting), len(handles), timeout_s, replies.last_failure))
             yield waiting.pop(ends.ids.popleft())
     finally:
         replies.forget(handles, ends)
 
 
-def _overdue(left: int, of: int, timeout_s: float, failure: StoreError | None) -> str:
+def overdue(left: int, of: int, timeout_s: float, failure: StoreError | None) -> str:
+    """Return the text of the error of a wait for many tasks that took too long."""
     if failure is not None:
         return f"the ends of {left} of {of} tasks are not known after {timeout_s:g} s: {failure}"
     return f"{left} of {of} tasks have not ended after {timeout_s:g} s; they go on, ask again"

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
+import anyio
+
+from orchestrator.client.completion import overdue
 from orchestrator.core.command_record import check_said
 from orchestrator.core.durations import to_seconds
-from orchestrator.core.errors import InvalidInput, NotFound, TaskError
+from orchestrator.core.errors import InvalidInput, NotFound, StoreError, TaskError
 from orchestrator.tasks import bulk, scripts
 from orchestrator.tasks.flows import FlowTask
-from orchestrator.tasks.model import CancelStatus
+from orchestrator.tasks.model import CancelStatus, TaskState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from orchestrator.client.handle import HandleParts, TaskHandle, UntilEnded
     from orchestrator.core.durations import Duration
+    from orchestrator.tasks.flows import Flow
 
 Failed: TypeAlias = Literal["raise", "collect"]
 
@@ -28,11 +32,11 @@ class FlowHandle:
         name: name of the flow.
     """
 
-    __slots__ = ("_handles", "_parts", "name")
+    __slots__ = ("_flow", "_handles", "_parts", "name")
 
-    def __init__(self, name: str, handles: Mapping[str, TaskHandle[Any]], parts: HandleParts) -> None:
-        self.name: str = name
-        self._handles, self._parts = dict(handles), parts
+    def __init__(self, flow: Flow, handles: Mapping[str, TaskHandle[Any]], parts: HandleParts) -> None:
+        self.name: str = flow.name
+        self._flow, self._handles, self._parts = flow, dict(handles), parts
 
     def __repr__(self) -> str:
         return f"FlowHandle({self.name!r}, {list(self._handles)})"
@@ -56,6 +60,8 @@ class FlowHandle:
         Raises:
             NotFound: the flow has no such task.
         """
+        if isinstance(task, FlowTask) and task.owner is not self._flow:
+            raise NotFound(f"{task!r} is not a task of the flow {self.name!r} that was submitted; ask for it by its name")
         name = task.name if isinstance(task, FlowTask) else task
         found = self._handles.get(name)
         if found is None:
@@ -66,29 +72,71 @@ class FlowHandle:
         """Wait until all tasks have ended, and return their results by name.
 
         Args:
-            timeout: seconds or timedelta for all of them; None waits as long as it takes.
-            failed: `raise` raises the error of the first task that failed, in the order of `names`, so that it is one
-                that no other task has cancelled; `collect` returns each error in place of the result.
+            timeout: seconds or timedelta for all of them; None waits as long as it takes; 0 asks once.
+            failed: `raise` raises the error of a task as soon as it has failed by itself; `collect` waits for the
+                others, and returns each error in place of the result.
 
         Raises:
             TaskFailed, TaskCancelled, TaskExpired: a task failed, unless `failed="collect"`.
             TimeoutError: not all had ended after `timeout`.
             InvalidInput: an argument is invalid.
+            PayloadError, StoreError, WaitCycle: as `TaskHandle.result`.
         """
         if failed not in get_args(Failed):
             raise InvalidInput(f"failed= of results must be one of {', '.join(get_args(Failed))}, not {failed!r}")
         timeout_s = None if timeout is None else to_seconds("timeout", timeout)
-        until_s = None if timeout_s is None else time.monotonic() + timeout_s
-        found: dict[str, Any] = {}
-        for name, handle in self._handles.items():
-            left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+        failures: dict[str, TaskError] = {}
+        await self._wait(timeout_s, failures, until_failure=failed == "raise")
+        if failures and failed == "raise":
+            await self._raise_first(failures)
+        if missing := [name for name, handle in self._handles.items() if handle.outcome is None]:
+            failure = self._parts.replies.last_failure
+            text = overdue(len(missing), len(self._handles), timeout_s or 0.0, failure)
+            first, waited_s = missing[0], None if failure else timeout_s
+            raise TimeoutError(text + await self._handles[first].whereabouts(f"Task {first!r}", waited_s))
+        return {name: failures.get(name) or await handle.result() for name, handle in self._handles.items()}
+
+    async def _wait(self, timeout_s: float | None, failures: dict[str, TaskError], *, until_failure: bool) -> None:
+        """Wait until all tasks have ended, or one has failed, and note the failures."""
+        faults: list[Exception] = []
+        handles = self._handles
+        if timeout_s == 0:
+            await self._parts.replies.poll(self._not_known())
+            handles = {name: handle for name, handle in handles.items() if handle.outcome is not None}
+
+        async def wait(name: str, handle: TaskHandle[Any]) -> None:
             try:
-                found[name] = await handle.result(left_s)
+                await handle.stored_result(0 if timeout_s == 0 else None)
+            except TimeoutError:
+                pass  # told together, by `results`
             except TaskError as error:
-                if failed == "raise":
-                    raise
-                found[name] = error
-        return found
+                failures[name] = error
+                if until_failure:
+                    group.cancel_scope.cancel()
+            except Exception as fault:  # noqa: BLE001 - raised behind the group, which would wrap it
+                faults.append(fault)
+                group.cancel_scope.cancel()
+
+        with anyio.move_on_after(timeout_s or None):
+            async with anyio.create_task_group() as group:
+                for name, handle in handles.items():
+                    group.start_soon(wait, name, handle)
+        if faults:
+            raise faults[0]
+
+    async def _raise_first(self, failures: Mapping[str, TaskError]) -> None:
+        """Raise the error of the first task that failed: those that it cancelled may have become known before."""
+        with suppress(StoreError):
+            await self._parts.replies.poll(self._not_known())
+        for name, handle in self._handles.items():
+            if name in failures:
+                raise failures[name]
+            if handle.outcome is not None and handle.outcome.state is not TaskState.SUCCEEDED:
+                await handle.result()
+
+    def _not_known(self) -> list[str]:
+        """Return the ids of the tasks of whose end this client does not know."""
+        return [handle.id for handle in self._handles.values() if handle.outcome is None]
 
     async def cancel(self, reason: str = "", *, actor: str | None = None) -> dict[str, CancelStatus]:
         """Cancel all tasks of the flow that have not ended, and the tasks below them; see `TaskHandle.cancel`.
@@ -122,4 +170,4 @@ class FlowHandle:
     def waiting_in(self, until_ended: UntilEnded) -> FlowHandle:
         """Return a handle whose waits run inside `until_ended`; for the workers."""
         handles = {name: handle.waiting_in(until_ended) for name, handle in self._handles.items()}
-        return FlowHandle(self.name, handles, self._parts)
+        return FlowHandle(self._flow, handles, self._parts)

@@ -146,9 +146,8 @@ class FlowSubmit:
                 outcomes,
             )
         parts = found[0].parts
-        return FlowHandle(
-            self._flow.name, {member.name: handle for member, handle in zip(self.members, found, strict=True)}, parts
-        )
+        handles = {member.name: handle for member, handle in zip(self.members, found, strict=True)}
+        return FlowHandle(self._flow.owner, handles, parts)
 
 
 def _accept(

@@ -160,20 +160,20 @@ class TaskHandle(Generic[T_co]):
             failure = self._parts.replies.last_failure
             raise TimeoutError(
                 f"task {self.id} has not ended after {timeout_s:g} s; it goes on, ask again"
-                f"{await self._whereabouts(timeout_s)}"
+                f"{await self.whereabouts('It', timeout_s)}"
                 if failure is None
                 else f"the end of task {self.id} is not known after {timeout_s:g} s: {failure}"
             )
 
-    async def _whereabouts(self, timeout_s: float | None) -> str:
-        """Return what the task waits for, as a sentence; empty after a wait of 0 s, which asks Redis once."""
+    async def whereabouts(self, subject: str, timeout_s: float | None) -> str:
+        """Return what the task waits for, as a sentence about `subject`; empty after a wait of 0 s."""
         if timeout_s:
             from orchestrator.why import lookup
 
             with anyio.move_on_after(WHY_S), suppress(OrchestratorError):
                 now = await lookup.status(self._parts.services.store, self.id)
                 if not now.state.final:
-                    return f". It is {now.state}: {now.why}"
+                    return f". {subject} is {now.state}: {now.why}"
         return ""
 
     async def _explain_absence(self) -> None:

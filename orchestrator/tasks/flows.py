@@ -116,13 +116,16 @@ class Flow:
 
     Args:
         name: for people, in errors; 1 to 128 letters, digits or `. _ @ : -`.
+
+    Attributes:
+        owner: the flow whose tasks results and predecessors name; the flow itself, unless it is a copy of the workers.
     """
 
-    __slots__ = ("_owner", "_tasks", "name")
+    __slots__ = ("_tasks", "name", "owner")
 
     def __init__(self, name: str) -> None:
         self.name: str = check_name("flow", name)
-        self._owner: Flow = self
+        self.owner: Flow = self
         self._tasks: dict[str, FlowTask] = {}
 
     def __repr__(self) -> str:
@@ -190,7 +193,7 @@ class Flow:
     def _check_own(self, name: str, other: object) -> None:
         if not isinstance(other, FlowTask):
             raise InvalidInput(f"task {name!r} of flow {self.name!r} runs after tasks of its flow, not after {other!r}")
-        if other.owner is not self._owner:
+        if other.owner is not self.owner:
             raise InvalidInput(
                 f"task {name!r} of flow {self.name!r} cannot run after {other.name!r}, which is a task of another "
                 f"flow ({other.flow!r})"
@@ -207,7 +210,7 @@ class Flow:
             submission = Submission(task.submission.skill, task.submission.args, **cast("TaskOptions", options))
             # They stay tasks of this flow, so that results and predecessors name them.
             copy._tasks[task.name] = FlowTask(self, task.name, submission, task.after)
-        copy._owner = self
+        copy.owner = self
         return copy
 
     def members(self) -> list[Member]:

@@ -8,14 +8,14 @@ from datetime import datetime  # noqa: TC003 - a part of public values
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.core.durations import from_instant_ms
-from orchestrator.core.errors import NotFound
+from orchestrator.core.errors import NotFound, ServerUnavailable
 from orchestrator.core.ids import check_name
 from orchestrator.core.queue_name import QueueName
 from orchestrator.core.reading import read_text, read_whole
 from orchestrator.limits.shared import keys_of
 from orchestrator.views.active_commands import desired_reads
 from orchestrator.views.limit_pages import LimitRow, read_limit_rows, time_us
-from orchestrator.views.paging import read_together
+from orchestrator.views.paging import read_beside, read_together
 from orchestrator.views.providers import read_limits
 
 if TYPE_CHECKING:
@@ -105,26 +105,27 @@ async def read_limit_page(services: Services, name: str) -> LimitDetail:
     now_us, agents = time_us(desired[-1]), [read_text(agent) for agent in latest or ()]
     (row,) = await read_limit_rows(services, [name], providers, desired)
     its = keys_of(keys, name, shared=name in providers and providers[name].shared)
-    leases, running, *offers = await read_together(
+    offers, counted = await read_beside(
         services,
+        [("TIME",), *(("HMGET", keys.agent(agent), "limits", "skills") for agent in agents)],
         [
             ("ZRANGE", its.provider_leases(name), f"({now_us}", "+inf", "BYSCORE", "LIMIT", 0, CALLS, "WITHSCORES"),
             ("ZCOUNT", its.provider_leases(name), f"({now_us}", "+inf"),
-            *(("HMGET", keys.agent(agent), "limits", "skills") for agent in agents),
         ],
     )
-    bound = {agent: skills for agent, skills in zip(agents, offers, strict=True) if _has(name, skills)}
+    # What a server that does not answer has counted is unknown; the state of the provider says so.
+    leases, running = (None if isinstance(reply, ServerUnavailable) else reply for reply in counted)
+    bound = {agent: skills for agent, skills in zip(agents, offers[1:], strict=True) if _has(name, skills)}
     queues = sorted({queue for agent, offer in bound.items() for queue in _queues(agent, offer)})[:MOST_QUEUES]
     ids = (leases or ())[::2]
-    begun, *lengths = await read_together(
+    lengths, begun = await read_beside(
         services,
-        [
-            ("HMGET", its.provider_calls(name), *ids) if ids else ("TIME",),
-            *(("ZCARD", keys.queue(queue)) for queue in queues),
-        ],
+        [("TIME",), *(("ZCARD", keys.queue(queue)) for queue in queues)],
+        [("HMGET", its.provider_calls(name), *ids)] if ids else [],
     )
-    calls = zip((begun or ()) if ids else (), (leases or ())[1::2], strict=False)
-    waiting = (LimitedQueue(queue, tasks or 0) for queue, tasks in zip(queues, lengths, strict=True))
+    stored_calls = next((reply for reply in begun if isinstance(reply, list)), [])
+    calls = zip(stored_calls, (leases or ())[1::2], strict=False)
+    waiting = (LimitedQueue(queue, tasks or 0) for queue, tasks in zip(queues, lengths[1:], strict=True))
     return LimitDetail(
         row,
         tuple(_call(stored, ends_us, keys.pool) for stored, ends_us in calls if stored is not None),

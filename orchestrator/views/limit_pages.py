@@ -13,7 +13,7 @@ from orchestrator.core.slots import hold_slot, limit_slot
 from orchestrator.locks import scripts
 from orchestrator.locks.model import parse_scope
 from orchestrator.views.active_commands import desired_reads, of_slots, parse_desired
-from orchestrator.views.paging import MOST_NAMES, cut, read_together
+from orchestrator.views.paging import MOST_NAMES, cut, read_beside, read_together
 from orchestrator.views.providers import provider_reads, provider_views, read_limits
 
 if TYPE_CHECKING:
@@ -93,8 +93,9 @@ async def read_limit_rows(
     commands: list[Sequence[Argument]] = []
     for name in names:
         commands += [("HMGET", keys.limits, name, f"={name}"), ("ZCARD", keys.limit(name))]
-    replies = await read_together(services, [*commands, *provider_reads(keys, called, now_us=now_us)])
-    views = provider_views(called, replies[len(commands) :], now_us=now_us)
+    reads = provider_reads(keys, called, now_us=now_us)
+    replies, of_providers = await read_beside(services, commands, reads) if names else ([], [])
+    views = provider_views(called, of_providers, now_us=now_us)
     rows = []
     for at, name in enumerate(names):
         rates, count = replies[2 * at : 2 * at + 2]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isnan
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.core.errors import InvalidInput
+from orchestrator.core.errors import InvalidInput, ServerUnavailable
 from orchestrator.core.reading import read_text, readable
 from orchestrator.store.failures import GroupMissing
 
@@ -104,4 +104,31 @@ async def read_together(services: Services, commands: Sequence[Sequence[Argument
         StoreError: Redis did not answer.
     """
     replies = await services.store.pipeline(commands) if commands else []
-    return [None if isinstance(reply, GroupMissing) else readable(reply, None) for reply in replies]
+    return [_readable(reply) for reply in replies]
+
+
+async def read_beside(
+    services: Services, commands: Sequence[Sequence[Argument]], others: Sequence[Sequence[Argument]]
+) -> tuple[list[Any], list[Any]]:
+    """Send commands to the pool, and others to scopes, in one round trip; return the replies to both.
+
+    In a cluster a scope may be on another server. If that does not answer, its replies are the errors. Otherwise the
+    replies are as those of `read_together`.
+
+    Args:
+        services: of the pool.
+        commands: at least one, because a pipeline fails as a whole if the first server does not answer.
+        others: commands with keys of scopes.
+
+    Raises:
+        StoreError: the server of the pool did not answer.
+    """
+    assert commands
+    replies = await services.store.pipeline([*commands, *others])
+    own, theirs = replies[: len(commands)], replies[len(commands) :]
+    apart = [reply if isinstance(reply, ServerUnavailable) else _readable(reply) for reply in theirs]
+    return [_readable(reply) for reply in own], apart
+
+
+def _readable(reply: Any) -> Any:
+    return None if isinstance(reply, GroupMissing) else readable(reply, None)

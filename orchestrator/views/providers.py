@@ -8,11 +8,12 @@ from datetime import datetime  # noqa: TC003 - a part of public values
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.core.durations import from_instant_ms
+from orchestrator.core.errors import ServerUnavailable
 from orchestrator.core.rates import Rate
 from orchestrator.core.reading import read_readable, read_text, read_whole
 from orchestrator.limits.providers import BROKEN, STATES, ProviderLimit, read_blocked, read_named_limit
 from orchestrator.limits.shared import scope_of
-from orchestrator.views.paging import read_together
+from orchestrator.views.paging import read_beside, read_together
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +50,8 @@ class ProviderView:
     """A provider.
 
     Attributes:
-        state: `open`, `throttled`, `quota`, `broken`, or `trial`: its block has ended, and one call tries it.
+        state: `open`, `throttled`, `quota`, `broken`, `trial`: its block has ended, and one call tries it; or `unknown`:
+            pools share it, and the server that counts its calls does not answer.
         until: the end of the state; None if it has none.
         since: when it was told.
         told_by: who told it.
@@ -73,7 +75,7 @@ async def read_providers(services: Services) -> dict[str, ProviderView]:
     time, reply = await read_together(services, [("TIME",), ("HGETALL", keys.providers)])
     now_us, reply = read_whole(time[0]) * 1_000_000 + read_whole(time[1]), reply or ()
     limits = read_limits(reply)
-    replies = await read_together(services, provider_reads(keys, limits, now_us=now_us))
+    _, replies = await read_beside(services, [("TIME",)], provider_reads(keys, limits, now_us=now_us))
     return provider_views(limits, replies, now_us=now_us)
 
 
@@ -84,7 +86,7 @@ def read_limits(flat: Sequence[bytes]) -> dict[str, ProviderLimit]:
 
 
 def provider_reads(keys: PoolKeys, limits: Mapping[str, ProviderLimit], *, now_us: int) -> list[Sequence[Argument]]:
-    """Return the commands that read providers, three for each, for `provider_views`."""
+    """Return the commands that read providers, three for each, for `read_beside` and then `provider_views`."""
     commands: list[Sequence[Argument]] = []
     for name, limit in limits.items():
         fields = [_field(unit, window_us) for unit, _, window_us in _windows(limit)]
@@ -103,7 +105,10 @@ def provider_views(
     """Return providers from the replies to `provider_reads`."""
     found: dict[str, ProviderView] = {}
     for at, (name, limit) in enumerate(limits.items()):
-        usage, blocked, running = replies[3 * at : 3 * at + 3]
+        usage, blocked, running = its = replies[3 * at : 3 * at + 3]
+        if failure := next((reply for reply in its if isinstance(reply, ServerUnavailable)), None):
+            found[name] = ProviderView("unknown", None, None, "", str(failure), (), limit.shared)
+            continue
         found[name] = _view(limit, usage or [None] * 2, blocked or [None] * len(STATES), running or 0, now_us)
     return found
 

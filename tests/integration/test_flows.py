@@ -124,6 +124,39 @@ async def test_failures(team: LocalTeam) -> None:
         await handle.results(LONG_S)
 
 
+@pytest.mark.parametrize("failed", ["raise", "collect"])
+async def test_a_failure_behind_a_task_that_runs(team: LocalTeam, failed: Any) -> None:
+    """`results` raises the error of a task at once, and waits for the others only if it collects."""
+    flow = Flow("review")
+    flow.task("fetch", {"url": "p"}, name="late", agent="nobody")
+    bad = flow.task("fetch", {"url": "bad"})
+    flow.task("judge", {"pages": [bad.result]}, name="lost")
+    handle = await team.orc.submit_flow(flow)
+    await team.work(reviewer())
+    error = TaskFailed if failed == "raise" else TimeoutError
+    with pytest.raises(error, match="no such page" if failed == "raise" else "1 of 3 tasks have not ended after 5 s"):
+        await handle.results(LONG_S if failed == "raise" else 5, failed=failed)
+    with pytest.raises(TimeoutError if failed == "collect" else TaskFailed):
+        await handle.results(0, failed=failed)
+
+
+async def test_waits_of_results(team: LocalTeam) -> None:
+    """A wait that takes too long tells how many tasks run, and what the first one waits for; 0 asks once."""
+    flow = Flow("review")
+    page = flow.task("fetch", {"url": "p"})
+    flow.task("judge", {"pages": [page.result]})
+    handle = await team.orc.submit_flow(flow)
+    with pytest.raises(TimeoutError, match=r"2 of 2 tasks have not ended after 0.2 s; .* Task 'fetch' is ready: parked"):
+        await handle.results(0.2)
+    with pytest.raises(TimeoutError, match=r"2 of 2 tasks have not ended after 0 s; they go on, ask again$"):
+        await handle.results(0)
+    await team.work(reviewer())
+    assert await handle.results(LONG_S) == await handle.results(0)
+    assert handle.task(page).id == handle.task("fetch").id
+    with pytest.raises(NotFound, match="is not a task of the flow 'review' that was submitted"):
+        handle.task(Flow("review").task("fetch"))
+
+
 async def test_arguments_are_checked_after_filling(team: LocalTeam) -> None:
     """A result of the wrong type makes the task a dead letter, as wrong arguments do."""
     agent = reviewer()

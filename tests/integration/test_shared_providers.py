@@ -15,20 +15,25 @@ from orchestrator import Agent, Cause, ProviderFailed, QuotaExhausted, TaskConte
 from orchestrator.limits import scripts
 from orchestrator.limits.providers import ProviderLimit
 from orchestrator.limits.shared import copy_states, scope_of
+from orchestrator.services import open_services
+from orchestrator.store.keys import PoolKeys
 from orchestrator.supervisor import provider_keeper
 from orchestrator.views.limit_detail import read_limit_page
+from orchestrator.views.limit_pages import page_limits
 from orchestrator.views.limits import list_limits
+from tests.faultkit.clusters import run_cluster
 from tests.helpers.http_provider import HttpProvider
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
 from tests.helpers.terminal import Terminal
 from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from orchestrator import TaskHandle
     from orchestrator.views.providers import ProviderView
+    from tests.faultkit.clusters import Cluster
     from tests.faultkit.servers import RedisServer
     from tests.helpers.local_team import LocalTeam
 
@@ -296,3 +301,30 @@ async def test_a_damaged_copy_does_not_hold_up_others(
             await wait_for(copied, f"the copy of {state}", TIMEOUT_S)
         refused = [record for record in caplog.records if "provider_sweep_refused" in record.getMessage()]
         assert len(refused) == 1
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """Three masters, of which each answers for its slots also if another one is away."""
+    with run_cluster(options={"cluster-require-full-coverage": "no"}) as running:
+        yield running
+
+
+async def test_a_scope_whose_server_is_down(cluster: Cluster, prefix: str) -> None:
+    """The lists and the page show the other limits, and of this provider that its state is unknown."""
+    keys, names = PoolKeys(prefix, "default"), [f"model:{number}" for number in range(30)]
+    pool = cluster.owner(keys.format)
+    owners = {name: cluster.owner(scope_of(keys, name).blocked(name)) for name in names}
+    near, far = (next(name for name in names if (owners[name] is pool) is beside) for beside in (True, False))
+    async with open_services(local_settings(cluster.url, prefix, redis__command_timeout_s=1), name="views") as services:
+        listed = ProviderLimit(at_once=1, shared=True).text
+        await services.store.execute("HSET", keys.providers, near, listed, far, listed)
+        owners[far].process.freeze()
+        states = {one.limit: one.provider for one in (await list_limits(services)).limits}
+        page, found = await page_limits(services), await read_limit_page(services, far)
+        owners[far].process.thaw()
+    assert {row.limit: row.provider and row.provider.state for row in page.limits} == {near: "open", far: "unknown"}
+    assert {name: one.state for name, one in states.items() if one} == {near: "open", far: "unknown"}
+    assert found.limit.provider is not None
+    assert (found.limit.provider.state, found.calls) == ("unknown", ())
+    assert str(owners[far].port) in found.limit.provider.reason

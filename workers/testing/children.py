@@ -107,7 +107,7 @@ class ScriptedClient(Orchestrator):
             named = skill if known or isinstance(skill, str) else skill.name
             task = Submission(named, args, **cast("TaskOptions", options))
             handles[member.name] = await self.submit_one(task, parent)
-        return FlowHandle(flow.name, handles, next(iter(handles.values())).parts)
+        return FlowHandle(flow.owner, handles, next(iter(handles.values())).parts)
 
     async def as_completed(
         self,

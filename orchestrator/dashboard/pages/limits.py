@@ -33,6 +33,7 @@ PROVIDER_STATES: Final = {
     "quota": ("⊘", "bad", "out of quota"),
     "broken": ("✕", "bad", "broken"),
     "trial": ("▶", "run", "being tried"),
+    "unknown": ("?", "off", "unknown"),
 }
 """Icon, class and words of each state of a provider."""
 SOON: Final = timedelta(seconds=20)
