@@ -112,15 +112,21 @@ def asks_about(budget: str, unit: str) -> str:
     return f"{_ASKS}{unit} {budget}"
 
 
+def budget_asked_for(asked: str) -> str | None:
+    """Return the budget of which a question needs more, from the name by which it is stored; None: it needs no budget."""
+    return asked.removeprefix(_ASKS).partition(" ")[2] if asked.startswith(_ASKS) else None
+
+
 def granted(asked: str, answer: Any) -> str:
     """Return what `tasks/answer` reads of an answer to a question: the budget and the amounts; '' for another question.
 
     Raises:
         InvalidInput: the answer is no amount.
     """
-    if not asked.startswith(_ASKS):
+    budget = budget_asked_for(asked)
+    if budget is None:
         return ""
-    unit, _, budget = asked.removeprefix(_ASKS).partition(" ")
+    unit = asked.removeprefix(_ASKS).partition(" ")[0]
     match answer:
         case bool() | None:
             amounts = None if answer else Amounts()

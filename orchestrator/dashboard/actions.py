@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from orchestrator.budgets.model import budget_asked_for, granted
 from orchestrator.client.answering import answer as answer_question
+from orchestrator.core.amounts import NOTHING
 from orchestrator.core.errors import (
     AnswerRefused,
     InvalidInput,
@@ -32,6 +34,7 @@ from orchestrator.dashboard.route import RouteRefused, action, reads
 from orchestrator.dashboard.schema_form import STEM, Typed, read_typed
 from orchestrator.dashboard.task_buttons import BUTTONS
 from orchestrator.dashboard.task_output import follow
+from orchestrator.tasks.records import numbered_field, read_record
 from orchestrator.views.hidden_keys import mask_keys
 from orchestrator.views.task_values import read_details
 from orchestrator.views.tasks import read_task_status
@@ -109,37 +112,51 @@ async def answer(dashboard: Dashboard, identity: Identity, request: Request) -> 
     if not (number.isascii() and number.isdigit() and 0 < len(number) < 6):
         raise InvalidInput("the form names no question; load the page again")
     typed = form.get("value", "").replace("\r\n", "\n")
-    given = await _give_answer(dashboard, id_, typed, number=read_whole(number), actor=identity.actor)
+    given = await _give_answer(dashboard, identity, id_, typed, number=read_whole(number))
     dashboard.forget_reads()
     where = "/questions" if form.get("to") == "questions" else f"/tasks/{id_}"
     return RedirectResponse(dashboard.url(f"{where}?said=answer:{given.status}"), 303)
 
 
-async def _give_answer(dashboard: Dashboard, id_: str, typed: str, *, number: int, actor: str) -> Given:
+async def _give_answer(dashboard: Dashboard, identity: Identity, id_: str, typed: str, *, number: int) -> Given:
     """Give JSON if it parses, else the text, which may also be an option that looks like JSON."""
     try:
         value = decode_json(typed.encode())
     except (ValueError, RecursionError):
         value = typed
     try:
-        return await give_answer(dashboard, id_, value, number=number, actor=actor)
+        return await give_answer(dashboard, identity, id_, value, number=number)
     except InvalidInput:
         if isinstance(value, str):
             raise
-        return await give_answer(dashboard, id_, typed, number=number, actor=actor)
+        return await give_answer(dashboard, identity, id_, typed, number=number)
 
 
-async def give_answer(dashboard: Dashboard, id_: str, value: Any, *, number: int, actor: str) -> Given:
+async def give_answer(dashboard: Dashboard, identity: Identity, id_: str, value: Any, *, number: int) -> Given:
     """Answer a question of a task; secrets in an earlier answer are masked in the text of the refusal.
 
     Raises:
         AnswerRefused: the question has another answer, or the task does not ask it.
         InvalidInput: the value is none of the options.
+        RouteRefused: it would add to a budget, which belongs to the whole pool, and the user is narrowed.
     """
+    if identity.scope.narrowed and (budget := await _budget_of(dashboard, id_, number, value)):
+        raise RouteRefused(
+            403, f"{identity.name} may not add to budget {budget!r}, which belongs to the whole pool; 0 refuses"
+        )
     try:
-        return await answer_question(dashboard.services, id_, value, number=number, actor=actor)
+        return await answer_question(dashboard.services, id_, value, number=number, actor=identity.actor)
     except AnswerRefused as refused:
         raise AnswerRefused(mask_keys(str(refused))) from None
+
+
+async def _budget_of(dashboard: Dashboard, id_: str, number: int, value: Any) -> str | None:
+    """Return the budget to which an answer would add."""
+    field = numbered_field("ask", number)
+    asked = (await read_record(dashboard.services.store, id_, field)).stored_question(number)
+    if asked is None or granted(asked.effect, value).endswith(f" {NOTHING.packed}"):
+        return None
+    return budget_asked_for(asked.effect)
 
 
 @action("/submit", "B", checks_scope=True)

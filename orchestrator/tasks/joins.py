@@ -56,4 +56,6 @@ def join_of(record: TaskRecord) -> TaskJoin | None:
 
 def joined_by(record: TaskRecord) -> tuple[str, ...]:
     """Return the tasks that join a task, or have joined it."""
-    return tuple(read_text(record.field("joined") or b"").split())
+    words = read_text(record.field("joined") or b"").split()
+    # `+SECONDS` among them is how long the record of a task with followers is kept.
+    return tuple(word for word in words if not word.startswith("+"))

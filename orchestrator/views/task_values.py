@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
+from orchestrator.accounts.model import EVERYTHING
+from orchestrator.budgets.model import budget_asked_for
 from orchestrator.core.errors import NotFound
 from orchestrator.core.ids import check_task_id
 from orchestrator.payloads.reference import is_reference, unpack_reference
@@ -13,11 +15,14 @@ from orchestrator.tasks.effects import effects_of
 from orchestrator.tasks.joins import join_of, joined_by
 from orchestrator.tasks.values import ARGS, field_of, is_apart, size_of
 from orchestrator.why import lookup
+from orchestrator.why.model import Cause
 
 if TYPE_CHECKING:
+    from orchestrator.accounts.model import AccountScope
     from orchestrator.services import Services
     from orchestrator.tasks.effects import TaskEffect
     from orchestrator.tasks.joins import TaskJoin
+    from orchestrator.tasks.model import Question
     from orchestrator.tasks.records import TaskRecord
     from orchestrator.why.model import TaskInfo, Why
 
@@ -77,14 +82,21 @@ class TaskDetails:
     joined_by: tuple[str, ...] = ()
 
 
-async def read_details(services: Services, id_: str) -> TaskDetails:
-    """Read a task without its values.
+async def read_details(services: Services, id_: str, scope: AccountScope = EVERYTHING) -> TaskDetails:
+    """Read a task without its values, as a user of a scope sees it.
+
+    A narrowed user reads nothing of other tasks but their ids, and of budgets, which belong to the whole pool, the names.
 
     Raises:
         InvalidInput: not the form of a task id.
         NotFound: no such task, or its retention has passed.
     """
-    info, why, record, redacted = await lookup.info_without_values(services.store, check_task_id(id_))
+    everything = not scope.narrowed
+    info, why, record, redacted = await lookup.info_without_values(
+        services.store, check_task_id(id_), children=everything
+    )
+    if not everything:
+        info, why = _without_budgets(info, why)
     args, result = _parts(info, record)
     return TaskDetails(
         info,
@@ -98,6 +110,24 @@ async def read_details(services: Services, id_: str) -> TaskDetails:
         join=join_of(record),
         joined_by=joined_by(record),
     )
+
+
+def _without_budgets(info: TaskInfo, why: Why) -> tuple[TaskInfo, Why]:
+    """Return a task without the amounts of its budgets."""
+    questions = tuple(_without_amounts(one) for one in info.questions)
+    if why.cause is Cause.BUDGET:
+        why = replace(why, text=f"waits for room in budget {why.budget!r}")
+    elif why.cause is Cause.AWAITING_INPUT and questions != info.questions:
+        asked = next((one.question for one in questions if one.number == why.number), why.question)
+        why = replace(why, text=f"asks {asked!r}", question=asked)
+    return replace(info, why=why.text, questions=questions), why
+
+
+def _without_amounts(question: Question) -> Question:
+    budget = budget_asked_for(question.effect)
+    if budget is None:
+        return question
+    return replace(question, question=f"may the task have more of budget {budget!r}?", answer=None)
 
 
 def _parts(info: TaskInfo, record: TaskRecord) -> tuple[StoredPart | None, StoredPart | None]:

@@ -108,17 +108,24 @@ async def info(store: Store, id_: str) -> TaskInfo:
     return _info(found, record, children, (await _with_child(store, explain(found))).text)
 
 
-async def info_without_values(store: Store, id_: str) -> tuple[TaskInfo, Why, TaskRecord, bool]:
+async def info_without_values(
+    store: Store, id_: str, *, children: bool = True
+) -> tuple[TaskInfo, Why, TaskRecord, bool]:
     """Read a task without its large values: its arguments and result are empty, and the record may refer to them.
 
     Also returns whether its skill is redacted.
 
+    Args:
+        store: of the pool.
+        id_: the task.
+        children: whether the text says why the task that it waits for waits itself.
+
     Raises:
         NotFound: no such task, or its retention has passed.
     """
-    found, record, children = await _find_with_record(store, id_, values=False)
-    why = await _with_child(store, explain(found))
-    return replace(_info(found, record, children, why.text), args=b"", result=None), why, record, children.redacted
+    found, record, below = await _find_with_record(store, id_, values=False)
+    why = await _with_child(store, explain(found)) if children else explain(found)
+    return replace(_info(found, record, below, why.text), args=b"", result=None), why, record, below.redacted
 
 
 def _info(found: Findings, record: TaskRecord, children: _Children, why: str) -> TaskInfo:

@@ -107,9 +107,8 @@ class GivenAnswer:
 @changing("/tasks/{id}/answer", "B", AnswerBody, GivenAnswer)
 async def answer(call: ApiCall, body: AnswerBody) -> GivenAnswer:
     """Answer the question that a task waits with. The first answer stands; another one is refused."""
-    given = await give_answer(
-        call.dashboard, check_task_id(call.path["id"]), body.value, number=body.question, actor=call.identity.actor
-    )
+    id_ = check_task_id(call.path["id"])
+    given = await give_answer(call.dashboard, call.identity, id_, body.value, number=body.question)
     return GivenAnswer(str(given.status), given.number)
 
 

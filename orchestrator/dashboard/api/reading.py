@@ -274,7 +274,7 @@ async def tasks(asked: PageRequest) -> TaskPage:
 @reading("/tasks/{id}", task_values.TaskDetails)
 async def task(asked: PageRequest) -> task_values.TaskDetails:
     """Read one task without its arguments and result: its state, what it waits for, attempts, errors, questions."""
-    found = await task_values.read_details(asked.services, asked.path["id"])
+    found = await task_values.read_details(asked.services, asked.path["id"], asked.identity.scope)
     return replace(found, info=_without_words(found.info)) if found.redacted else found
 
 

@@ -68,10 +68,10 @@ class Preview:
 @page("/tasks/{id}", "task.html")
 async def task(asked: PageRequest) -> Mapping[str, Any]:
     """Read everything about one task; of large values, the beginning."""
-    services, id_ = asked.services, asked.path["id"]
-    details = await read_details(services, id_)
+    services, id_, scope = asked.services, asked.path["id"], asked.identity.scope
+    details = await read_details(services, id_, scope)
     output = await read_newest_output(services, id_)
-    budgets, missing = await read_relations(services, details, asked.identity.scope)
+    budgets, missing = await read_relations(services, details, scope)
     info, now, spans = details.info, datetime.now(UTC), spans_of(details)
     shown_errors = info.errors[::-1][:ERRORS]
     return {

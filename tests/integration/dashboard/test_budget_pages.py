@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import pytest
 
-from orchestrator import Agent, BudgetExhausted, TaskContext
+from orchestrator import Agent, BudgetExhausted, TaskContext, TaskState
 from orchestrator.accounts.model import AccountScope, Role
 from orchestrator.budgets.queries import read_held
 from orchestrator.core.amounts import Amounts
@@ -217,6 +217,48 @@ async def test_the_page_of_a_task(team: LocalTeam) -> None:
     assert "/budgets/run" not in shown
     assert "Tasks held back" not in shown
     assert (await narrowed.get("/budgets/run")).status_code == 403
+    api = await api_client(team.orc, Role.VIEWER, scope=AccountScope(queues=frozenset({"skill:study"})))
+    told = await api.read(f"/tasks/{second.id}")
+    assert told["info"]["why"] == told["why"]["text"] == "waits for room in budget 'run'"
+
+
+async def test_a_narrowed_user_grants_nothing(team: LocalTeam) -> None:
+    """The answer to a task that needs more of a budget is refused, unless it refuses; the question has no amounts."""
+    agent = Agent("lab")
+
+    @agent.skill
+    async def study(ctx: TaskContext) -> str:
+        try:
+            async with ctx.spend(usd=5):
+                return "done"
+        except BudgetExhausted:
+            return "partial"
+
+    await team.orc.admin.set_budget("run", usd=1, at_hard="ask")
+    await team.work(agent)
+    handle = await team.orc.submit("study", budget="run", agent="lab")
+
+    async def asks() -> bool:
+        return (await handle.status()).state is TaskState.AWAITING_INPUT
+
+    await wait_for(asks, "the question", TIMEOUT_S)
+    narrowed = await api_client(team.orc, Role.OPERATOR, scope=NARROWED)
+    web = await logged_in(team, Role.OPERATOR, NARROWED)
+    told, page = await narrowed.read(f"/tasks/{handle.id}"), (await web.get(f"/tasks/{handle.id}")).text
+    asked = "may the task have more of budget 'run'?"
+    assert told["info"]["questions"][0]["question"] == told["why"]["question"] == asked
+    assert told["info"]["why"] == told["why"]["text"] == f"asks {asked!r}"
+    assert "5 usd" not in page
+    path = f"/tasks/{handle.id}/answer"
+    for refused in (
+        await narrowed.post(path, {"value": 1000, "question": 1}),
+        await web.post(path, {"value": "1000", "number": "1"}),
+    ):
+        assert refused.status_code == 403, refused.text
+        assert "may not add to budget" in refused.text
+    assert (await show_budget(team.services, "run")).units[0].limit == 1
+    assert (await narrowed.post(path, {"value": 0, "question": 1})).status_code == 200
+    assert await handle.result(TIMEOUT_S) == "partial"
 
 
 async def test_rights(team: LocalTeam) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from orchestrator import Agent, TaskContext, TaskState
+from orchestrator import Agent, Flow, TaskContext, TaskState
 from orchestrator.accounts.model import EVERYTHING, AccountScope, Role
 from orchestrator.core.ids import new_task_id
 from orchestrator.views.joins import MISSING, read_join
@@ -254,3 +254,20 @@ async def test_a_missing_task_that_runs(team: LocalTeam) -> None:
     assert "running" in part
     gate.set()
     assert await handle.result(TIMEOUT_S) == 1
+
+
+async def test_tasks_of_a_flow(team: LocalTeam) -> None:
+    """One with followers is joined by none, and a narrowed user reads nothing of a predecessor but its id."""
+    flow = Flow("review")
+    page = flow.task("fetch", session="other")
+    flow.task("judge", {"page": page.result}, session="mine")
+    fetch, judge = (await team.orc.submit_flow(flow)).handles
+    api = await api_client(team.orc, Role.VIEWER)
+    assert (await api.read(f"/tasks/{fetch.id}"))["joined_by"] == []
+    assert (await api.read(f"/tasks/{fetch.id}/join"))["joined_by"] == []
+    waits = f"runs after 1 task of its flow, which has not ended: {fetch.id}"
+    assert (await api.read(f"/tasks/{judge.id}"))["why"]["text"].startswith(f"{waits}; task {fetch.id}: ")
+    narrowed = await api_client(team.orc, Role.VIEWER, scope=AccountScope(sessions=frozenset({"mine"})))
+    told = await narrowed.read(f"/tasks/{judge.id}")
+    assert told["why"]["text"] == told["info"]["why"] == waits
+    assert told["why"]["child"] is None
