@@ -61,7 +61,9 @@ class FlowHandle:
             NotFound: the flow has no such task.
         """
         if isinstance(task, FlowTask) and task.owner is not self._flow:
-            raise NotFound(f"{task!r} is not a task of the flow {self.name!r} that was submitted; ask for it by its name")
+            raise NotFound(
+                f"{task!r} is not a task of the flow {self.name!r} that was submitted; ask for it by its name"
+            )
         name = task.name if isinstance(task, FlowTask) else task
         found = self._handles.get(name)
         if found is None:

@@ -146,7 +146,9 @@ async def test_waits_of_results(team: LocalTeam) -> None:
     page = flow.task("fetch", {"url": "p"})
     flow.task("judge", {"pages": [page.result]})
     handle = await team.orc.submit_flow(flow)
-    with pytest.raises(TimeoutError, match=r"2 of 2 tasks have not ended after 0.2 s; .* Task 'fetch' is ready: parked"):
+    with pytest.raises(
+        TimeoutError, match=r"2 of 2 tasks have not ended after 0.2 s; .* Task 'fetch' is ready: parked"
+    ):
         await handle.results(0.2)
     with pytest.raises(TimeoutError, match=r"2 of 2 tasks have not ended after 0 s; they go on, ask again$"):
         await handle.results(0)
