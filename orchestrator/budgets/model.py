@@ -113,7 +113,7 @@ def asks_about(budget: str, unit: str) -> str:
 
 
 def budget_asked_for(asked: str) -> str | None:
-    """Return the budget of which a question needs more, from the name by which it is stored; None: it needs no budget."""
+    """Return the budget of which a question needs more, from the name by which it is stored; None: of none."""
     return asked.removeprefix(_ASKS).partition(" ")[2] if asked.startswith(_ASKS) else None
 
 

@@ -50,8 +50,8 @@ class ProviderView:
     """A provider.
 
     Attributes:
-        state: `open`, `throttled`, `quota`, `broken`, `trial`: its block has ended, and one call tries it; or `unknown`:
-            pools share it, and the server that counts its calls does not answer.
+        state: `open`, `throttled`, `quota`, `broken`, `trial`: its block has ended, and one call tries it; or
+            `unknown`: pools share it, and the server that counts its calls does not answer.
         until: the end of the state; None if it has none.
         since: when it was told.
         told_by: who told it.

@@ -85,7 +85,7 @@ class TaskDetails:
 async def read_details(services: Services, id_: str, scope: AccountScope = EVERYTHING) -> TaskDetails:
     """Read a task without its values, as a user of a scope sees it.
 
-    A narrowed user reads nothing of other tasks but their ids, and of budgets, which belong to the whole pool, the names.
+    A narrowed user reads of other tasks only their ids, and of budgets, which belong to the whole pool, only the names.
 
     Raises:
         InvalidInput: not the form of a task id.
