@@ -146,8 +146,8 @@ class FlowSubmit:
                 outcomes,
             )
         parts = found[0].parts
-        handles = {member.name: handle for member, handle in zip(self.members, found, strict=True)}
-        return FlowHandle(self._flow.owner, handles, parts)
+        by_name = {member.name: handle for member, handle in zip(self.members, found, strict=True)}
+        return FlowHandle(self._flow.owner, by_name, parts)
 
 
 def _accept(
