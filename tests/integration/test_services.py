@@ -90,18 +90,20 @@ async def test_a_client_that_could_not_open_opens_later() -> None:
         await orc.aclose()
 
 
-async def test_data_of_another_format_is_left_alone(team: LocalTeam) -> None:
+async def test_data_of_another_format_is_left_alone(settings: Settings) -> None:
     """A program refuses data of a newer or an older format, names both formats, and says what to do."""
-    store, keys = team.services.store, team.services.keys
-    for stored, message in (
-        (99, rf"format 99 or newer, and this one \(version .*\) has format {FORMAT}; install the newer version"),
-        (1, rf"has format 1, .*formats {OLDEST_FORMAT} to {FORMAT}; run the version that wrote it"),
-        ("x", rf"has format x, .*formats {OLDEST_FORMAT} to {FORMAT}; "),
-    ):
-        await store.execute("SET", keys.format, stored)
-        with pytest.raises(FormatMismatch, match=message):
-            await team.client()
-        assert await store.execute("GET", keys.format) == str(stored).encode()
+    async with open_services(settings, name="test") as services:  # no supervisor, which would leave too
+        store, keys = services.store, services.keys
+        for stored, message in (
+            (99, rf"format 99 or newer, and this one \(version .*\) has format {FORMAT}; install the newer version"),
+            (1, rf"has format 1, .*formats {OLDEST_FORMAT} to {FORMAT}; run the version that wrote it"),
+            ("x", rf"has format x, .*formats {OLDEST_FORMAT} to {FORMAT}; "),
+        ):
+            await store.execute("SET", keys.format, stored)
+            with pytest.raises(FormatMismatch, match=message):
+                async with Orchestrator(settings=settings):
+                    pass
+            assert await store.execute("GET", keys.format) == str(stored).encode()
 
 
 @pytest.mark.roles(client="operator")  # a client may not set the floor
