@@ -3,7 +3,7 @@
 -- returns: now_us, leader (or nothing),
 --   counters: name, number, ...
 --   agents, longest silent first,
---   sizes: scheduled asking joining following dead workers supervisors schedules sessions, commands, refusals,
+--   sizes: scheduled asking joining awaiting_tasks dead workers supervisors schedules sessions, commands, refusals,
 --     due ms of the next schedule (left out without any)
 --   slots of active stops and pauses, those of sessions left out; number of stopped sessions
 -- repeat: reads again

@@ -52,13 +52,21 @@ def read_held(stored: bytes | None) -> tuple[Amounts, int]:
     for part in read_text(stored or b"").split(";")[1:]:
         number, _, amounts = part.partition(" ")
         try:
-            open_ = Amounts(*map(_whole, _four(amounts))) if amounts else Amounts()
+            open_ = _amounts(amounts) if amounts else Amounts()
         except ValueError:
             return Amounts(), 0
         # Number 0 has what the start of the attempt has reserved.
         calls += bool(amounts) and number != "0"
         held = [before + more for before, more in zip(held, open_, strict=True)]
     return Amounts(*held), calls
+
+
+def read_amounts(stored: str) -> Amounts:
+    """Return amounts from four whole numbers; none for a damaged value."""
+    try:
+        return _amounts(stored)
+    except ValueError:
+        return Amounts()
 
 
 def _read(name: str, row: Any, day: int) -> BudgetState | str:
@@ -71,8 +79,8 @@ def _read(name: str, row: Any, day: int) -> BudgetState | str:
         state = BudgetState(
             name,
             tuple(None if word == "-" else _whole(word) for word in _four(limit)),
-            Amounts(*map(_whole, _four(spent))),
-            Amounts(*map(_whole, _four(held))),
+            _amounts(spent),
+            _amounts(held),
             soft=read_score(soft, SOFT),
             at_hard=at_hard or "stop",
             per_day=per == "day",
@@ -92,8 +100,12 @@ def _spent_on(day: int, stored_day: str, spent: Amounts, other: str) -> Amounts:
     if day == before:
         return spent
     if other_day.isdigit() and read_whole(other_day) == day:
-        return Amounts(*map(_whole, _four(amounts)))
+        return _amounts(amounts)
     return Amounts() if day > before else spent
+
+
+def _amounts(text: str) -> Amounts:
+    return Amounts(*map(_whole, _four(text)))
 
 
 def _four(text: str) -> list[str]:

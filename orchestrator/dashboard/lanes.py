@@ -39,14 +39,13 @@ _KINDS: Final = {
     "died": ("✕", "bad"),
     "asked": ("?", "ask"),
     "joining": ("⋈", "wait"),
-    "awaiting_tasks": ("→", "wait"),
 }
 _OTHER: Final = ("·", "off")
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A time in which an agent had a task, or in which a task waited for one.
+    """A time in which an agent had a task, or in which a task waited.
 
     Attributes:
         agent: the agent; empty for a wait.
@@ -84,7 +83,7 @@ def bars_of(tasks: Iterable[SessionTask], now: datetime) -> list[Bar]:
     for task in tasks:
         first = task.attempts[0].assigned_at if task.attempts else task.ended_at or now
         if first > task.submitted_at:
-            bars.append(Bar(WAITING, task.submitted_at, first, "waiting", f"{task.skill} waited for an agent"))
+            bars.append(Bar(WAITING, task.submitted_at, first, "waiting", f"{task.skill} waited"))
         for one in task.attempts:
             end = one.ended_at or now
             outcome = None if one.outcome is None else one.outcome.value

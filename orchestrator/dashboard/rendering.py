@@ -33,7 +33,7 @@ STATES: Final[Mapping[str, tuple[str, str]]] = {
     "scheduled": ("◷", "wait"),
     "awaiting_input": ("?", "ask"),
     "joining": ("⋈", "wait"),
-    "awaiting_tasks": ("→", "wait"),
+    "awaiting_tasks": ("⇥", "wait"),
     "assigned": ("→", "run"),
     "running": ("▶", "run"),
     "succeeded": ("✓", "good"),

@@ -46,18 +46,36 @@ _KINDS: Final[Mapping[AttemptOutcome | None, str]] = {
     AttemptOutcome.ASKED: "ask",
 }
 _WAITS: Final[Mapping[Cause, str]] = {
-    Cause.LANE: "waits for its turn in the lane",
-    Cause.LIMIT: "waits for a limit",
-    Cause.LIMIT_UNDEFINED: "waits for a limit that is not defined",
+    Cause.SCHEDULED: "scheduled for later",
     Cause.RETRYING: "waits for the retry",
     Cause.SNOOZED: "snoozed",
-    Cause.SCHEDULED: "scheduled for later",
     Cause.LOCKED: "waits for a lock",
-    Cause.AWAITING_INPUT: "waits for an answer",
-    Cause.CHILDREN: "waits for tasks that it joins",
+    Cause.RECOVERING: "waits after the death of its worker",
     Cause.STOPPED: "stopped by an operator",
     Cause.PAUSED: "paused by an operator",
+    Cause.NO_SUPERVISOR: "waits for a supervisor",
+    Cause.LOST: "does not go on, because Redis lost data",
+    Cause.LANE: "waits for its turn in the lane",
+    Cause.SHARE: "waits for its share",
+    Cause.BUDGET: "waits for its budget",
+    Cause.AGENT_UNKNOWN: "waits for its agent",
+    Cause.AGENT_DOWN: "waits for its agent",
+    Cause.AGENT_DRAINING: "waits for its agent",
+    Cause.SKILL_MISSING: "waits for workers with its skill",
+    Cause.SKILL_PARTIAL: "waits for workers with its skill",
+    Cause.SKILL_OUTDATED: "waits for workers with another version of its skill",
+    Cause.NO_AGENT: "waits for an agent with its skill",
+    Cause.LIMIT_UNDEFINED: "waits for a limit that is not defined",
+    Cause.SUSPECTED: "waits for a worker process with room for it",
+    Cause.NO_ROOM: "waits for a free slot",
+    Cause.PROVIDER: "waits for a provider",
+    Cause.LIMIT: "waits for a limit",
+    Cause.TURN: "waits for its turn",
+    Cause.AWAITING_INPUT: "waits for an answer",
+    Cause.CHILDREN: "waits for tasks that it joins",
+    Cause.PREDECESSORS: "waits for its predecessors",
 }
+"""Words for each cause of a task that no agent has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +159,12 @@ def _waits_for(task: TaskDetails) -> str:
             return f"lane {why.lane}, behind task {why.task}"
         case Cause.LIMIT | Cause.LIMIT_UNDEFINED:
             return f"limit {why.limit}"
+        case Cause.PROVIDER:
+            return f"provider {why.limit}"
+        case Cause.BUDGET:
+            return f"budget {why.budget}"
+        case Cause.SHARE:
+            return f"key {why.key}"
     return why.reason or ""
 
 

@@ -216,7 +216,7 @@ class PoolExposition:
             ("orc_tasks_scheduled", numbers.scheduled),
             ("orc_tasks_awaiting_input", numbers.asking),
             ("orc_tasks_joining", numbers.joining),
-            ("orc_tasks_awaiting_tasks", numbers.following),
+            ("orc_tasks_awaiting_tasks", numbers.awaiting_tasks),
             ("orc_dead_letters", numbers.dead),
             ("orc_pool_backlog_seconds", backlogs.pool.seconds),
             ("orc_agents", len(numbers.agents)),

@@ -41,7 +41,7 @@ class PoolNumbers:
     scheduled: int
     asking: int
     joining: int
-    following: int
+    awaiting_tasks: int
     dead: int
     workers: int
     supervisors: int
@@ -102,7 +102,7 @@ def measure_pool(keys: PoolKeys, *, now_us: str = "") -> Call[PoolNumbers]:
 
     def parse(reply: list[Any]) -> PoolNumbers:
         now, leader, counters, agents, sizes, stops, stopped = reply
-        scheduled, asking, joining, following, dead, workers, supervisors, *rest = sizes
+        scheduled, asking, joining, awaiting_tasks, dead, workers, supervisors, *rest = sizes
         schedules, sessions, commands, refusals, *next_fire = rest
         return PoolNumbers(
             now_ms=read_whole(now) // 1000,
@@ -116,7 +116,7 @@ def measure_pool(keys: PoolKeys, *, now_us: str = "") -> Call[PoolNumbers]:
             scheduled=scheduled,
             asking=asking,
             joining=joining,
-            following=following,
+            awaiting_tasks=awaiting_tasks,
             dead=dead,
             workers=workers,
             supervisors=supervisors,

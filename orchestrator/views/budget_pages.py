@@ -1,4 +1,4 @@
-"""Reads the budgets page by page, one budget with its holds and waiting tasks, and those that keep tasks back."""
+"""Reads budgets page by page, one budget with its holds and waiting tasks, and budgets without room for tasks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime  # noqa: TC003 - a part of public values
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.budgets.model import explain_refusal
-from orchestrator.budgets.queries import budget_reads, read_held
+from orchestrator.budgets.queries import budget_reads, read_amounts, read_held
 from orchestrator.core.amounts import NOTHING
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import DamagedData, NotFound
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 BUDGETS: Final = 50
 MOST_BUDGETS: Final = 20_000
 """Names that a page is cut from."""
-HOLDS: Final = 25
+ENTRIES: Final = 25
+"""Attempts that hold amounts, and waiting tasks, of a page."""
 MOST_HOLDS: Final = 10_000
-"""Attempts that a page is cut from."""
-WAITING: Final = 25
+"""Attempts that a page is cut from. Of more than these, Redis chooses others for each page."""
 CONCERNS: Final = 10
-"""Budgets that keep tasks from starting, of which the overview tells."""
-MOST_HELD_BACK: Final = 200
-"""Budgets for which tasks wait, among which it looks for those."""
+"""Budgets without room for which tasks wait, that the overview names."""
+MOST_LOOKED: Final = 200
+"""Budgets for which tasks wait, among which it looks for those in one minute."""
 MOST_SCOPES: Final = 5000
-"""Scopes of tasks that are held back, among which it looks for budgets."""
+"""Scopes with waiting tasks, among which it looks for budgets."""
 _ATTEMPT: Final = ("state", "gen", "fails", "deaths", "cancel")
 _WAITING: Final = (*LISTED, "need")
 _WITHOUT_ROOM: Final = frozenset({"overspent", "exhausted", "undefined", "damaged"})
@@ -90,6 +90,7 @@ class BudgetDetail:
         budget: as in a list.
         holds: what attempts hold, those of the oldest tasks first.
         holds_cursor: goes on behind them; None at the end.
+        holds_more: more attempts than the 10,000 that were looked at hold amounts, so that pages may leave some out.
         waiting: tasks that wait for room, in their order.
         cursor: goes on behind these; None at the end.
     """
@@ -97,6 +98,7 @@ class BudgetDetail:
     budget: BudgetView
     holds: tuple[BudgetHold, ...]
     holds_cursor: str | None
+    holds_more: bool
     waiting: tuple[WaitingTask, ...]
     cursor: str | None
 
@@ -113,9 +115,14 @@ async def page_budgets(
 
 
 async def read_budget_page(
-    services: Services, name: str, *, after: str | None = None, holds_after: str | None = None
+    services: Services,
+    name: str,
+    *,
+    after: str | None = None,
+    holds_after: str | None = None,
+    limit: int = ENTRIES,
 ) -> BudgetDetail:
-    """Read one budget, also one that is not set if tasks wait for it.
+    """Read one budget, also one that is not set if tasks wait for it; at most `limit` entries of each list.
 
     Raises:
         InvalidInput: no name of a budget, or no cursor of it.
@@ -135,8 +142,8 @@ async def read_budget_page(
     (view,) = views_of([name], replies, seconds=read_whole(time[0]))
     if view.state == "undefined" and not view.waiting:
         raise NotFound(explain_refusal(name, "undefined", None, NOTHING))
-    holding = cut(list(map(read_text, listed or ())), after=holds_after, limit=HOLDS, most=MOST_HOLDS)
-    waiting = await page_sorted(services, keys.held(keys.budget_scope(name)), after=after, limit=WAITING)
+    holding = cut(list(map(read_text, listed or ())), after=holds_after, limit=limit, most=MOST_HOLDS)
+    waiting = await page_sorted(services, keys.held(keys.budget_scope(name)), after=after, limit=limit)
     members, ids = holding.names, [id_ for id_, _ in waiting.members]
     held, *records = await read_together(
         services,
@@ -151,25 +158,34 @@ async def read_budget_page(
         view,
         tuple(map(_hold, members, held, records[: len(members)])),
         holding.cursor,
+        view.attempts > MOST_HOLDS,
         tuple(one for one in map(_waiting, ids, records[len(members) :]) if one is not None),
         waiting.cursor,
     )
 
 
-async def budgets_that_hold_back(services: Services, scopes: Sequence[bytes]) -> tuple[BudgetView, ...]:
-    """Read the budgets without room for which tasks wait, at most `CONCERNS`.
+async def budgets_without_room(
+    services: Services, scopes: Sequence[bytes], minute: int
+) -> tuple[tuple[BudgetView, ...], int]:
+    """Read the budgets without room for which tasks wait, at most `CONCERNS`; return also the number of the rest.
+
+    The rest are further ones, and those that were not looked at.
 
     Args:
         services: of the pool.
-        scopes: a part of the scopes that hold tasks back.
+        scopes: scopes with waiting tasks, or some of them.
+        minute: number of the minute: the next one looks at the next `MOST_LOOKED`, so that each budget has its turn.
     """
     keys, known = services.keys, map(read_text, scopes)
     names = sorted(scope.removeprefix(keys.budget_scope("")) for scope in known if keys.is_budget_scope(scope))
-    views = await read_views(services, names[:MOST_HELD_BACK])
-    return tuple(filter(_holds_back, views))[:CONCERNS]
+    first = minute * MOST_LOOKED % len(names) if len(names) > MOST_LOOKED else 0
+    views = await read_views(services, (names[first:] + names[:first])[:MOST_LOOKED])
+    found = [view for view in views if _lacks_room(view)]
+    rest = len(names) - len(views) + max(0, len(found) - CONCERNS)
+    return tuple(found[:CONCERNS]), rest
 
 
-def _holds_back(view: BudgetView) -> bool:
+def _lacks_room(view: BudgetView) -> bool:
     """Return whether tasks wait for a budget that has nothing left, or too little and no attempt that may free some."""
     return bool(view.waiting) and (view.state in _WITHOUT_ROOM or not view.attempts)
 
@@ -208,5 +224,4 @@ def _waiting(id_: str, reply: Sequence[Any] | None) -> WaitingTask | None:
     if state is None:
         return None
     _, _, amounts = read_text(record.field("need") or b"").partition(" ")
-    need, _ = read_held(f"0;1 {amounts}".encode())
-    return WaitingTask(row_of(record, state), need.plain)
+    return WaitingTask(row_of(record, state), read_amounts(amounts).plain)

@@ -1,4 +1,4 @@
-"""Tells what of the state of a pool needs a person, and which queue waits for the longest time. Reads nothing."""
+"""Tells what of the state of a pool needs an operator, and which queue waits for the longest time. Reads nothing."""
 
 from __future__ import annotations
 
@@ -56,15 +56,29 @@ def concerns(health: PoolHealth, queues: Sequence[QueueRow]) -> list[Concern]:
         found.append(Concern("bad", f"worker {health.silent[0]} has sent no heartbeat lately", "/workers"))
     if dead := sum(health.rates["dead"]):
         found.append(Concern("bad", f"{counted(dead, 'task')} ended as dead letters in the last hour", "/dead"))
+    return found + _notes(health)
+
+
+def _notes(health: PoolHealth) -> list[Concern]:
+    """Return what is no problem, but waits for an operator or has more than is shown."""
+    found = []
     if health.asking:
         found.append(Concern("ask", f"{counted(health.asking, 'question')} without an answer", "/questions"))
     if health.active_total:
         found.append(Concern("wait", counted(health.active_total, "active command"), "/control"))
+    if health.more_budgets:
+        text = f"tasks wait for {counted(health.more_budgets, 'more budget')}"
+        found.append(Concern("off", text, "/budgets"))
     return found
 
 
 def _of_budget(one: BudgetView) -> str:
-    said = {"overspent": "is overspent", "exhausted": "is used up", "undefined": "is not set", "damaged": "is damaged"}
+    said = {
+        "overspent": "is overspent",
+        "exhausted": "is exhausted",
+        "undefined": "is not set",
+        "damaged": "is damaged",
+    }
     state = said.get(one.state, "has too little left")
     waits = f"{counted(one.waiting, 'task')} {'waits' if one.waiting == 1 else 'wait'} for it"
     return f"budget {one.budget} {state}, and {waits}"

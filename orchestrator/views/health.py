@@ -1,4 +1,4 @@
-"""Reads what tells whether a pool is healthy and what needs a person, with a limited number of commands."""
+"""Reads the health of a pool and what needs an operator, with a limited number of commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.store.server_info import SECTIONS, read_info
 from orchestrator.tasks.losses import summarize
 from orchestrator.tasks.records import record_fields
 from orchestrator.views.active_commands import desired_reads, parse_desired, time_ms, view
-from orchestrator.views.budget_pages import MOST_SCOPES, budgets_that_hold_back
+from orchestrator.views.budget_pages import MOST_SCOPES, budgets_without_room
 from orchestrator.views.paging import read_together
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class PoolHealth:
         agents, workers: numbers of known agents and live workers.
         silent: the worker that has been silent for the longest time, and its last heartbeat.
         queues: number of queues that hold tasks.
-        scheduled, asking, joining, dead, schedules: numbers of tasks that are due later, that wait for an answer, that
-            join others, of dead letters, and of schedules.
+        scheduled, asking, joining, awaiting_tasks, dead, schedules: numbers of tasks that are due later, that wait for
+            an answer, that join others, that wait for their predecessors, of dead letters, and of schedules.
         totals: counters since the pool began.
         rates: of each of `COUNTED` the number in each of the last `MINUTES`, oldest first, up to `until`.
         active: active commands, at most `COMMANDS`.
@@ -54,7 +54,9 @@ class PoolHealth:
         stopped: whether a stop of the whole pool is active.
         lost: writes that Redis had confirmed and has lost; None if there are none.
         failed_starts: agents whose workers do not start.
-        budgets: budgets without room for which tasks wait.
+        budgets: budgets without room for which tasks wait, at most 10.
+        more_budgets: number of other budgets for which tasks wait: further ones without room, and those that were not
+            looked at. Each minute looks at other 200.
     """
 
     supervisor: str | None
@@ -66,6 +68,7 @@ class PoolHealth:
     scheduled: int
     asking: int
     joining: int
+    awaiting_tasks: int
     dead: int
     schedules: int
     totals: Mapping[str, int]
@@ -77,6 +80,7 @@ class PoolHealth:
     lost: LostWrites | None
     failed_starts: tuple[FailedStart, ...]
     budgets: tuple[BudgetView, ...]
+    more_budgets: int
 
 
 async def read_health(services: Services) -> PoolHealth:
@@ -94,6 +98,7 @@ async def read_health(services: Services) -> PoolHealth:
         scheduled,
         asking,
         joining,
+        awaiting_tasks,
         dead,
         schedules,
         totals,
@@ -109,6 +114,7 @@ async def read_health(services: Services) -> PoolHealth:
             ("ZCARD", keys.scheduled),
             ("ZCARD", keys.asking),
             ("ZCARD", keys.joining),
+            ("ZCARD", keys.awaiting_tasks),
             ("ZCARD", keys.dead),
             ("ZCARD", keys.schedules),
             ("HGETALL", keys.stats("TOTAL")),
@@ -124,6 +130,7 @@ async def read_health(services: Services) -> PoolHealth:
     ended = time_ms(now) // 60_000
     by_minute = dict(zip(minutes, counted, strict=True))
     desired = parse_desired(services, fields, now)
+    budgets, more_budgets = await budgets_without_room(services, scopes or (), ended)
     return PoolHealth(
         supervisor=None if leader is None else read_text(leader),
         server=read_info(read_text(info)),
@@ -134,6 +141,7 @@ async def read_health(services: Services) -> PoolHealth:
         scheduled=scheduled or 0,
         asking=asking or 0,
         joining=joining or 0,
+        awaiting_tasks=awaiting_tasks or 0,
         dead=dead or 0,
         schedules=schedules or 0,
         totals=Counter({name: read_whole(number) for name, number in record_fields(totals or ()).items()}),
@@ -149,5 +157,6 @@ async def read_health(services: Services) -> PoolHealth:
         stopped=STOP_ALL in desired.active,
         lost=summarize(losses or ()),
         failed_starts=tuple(recent_failures(failed or (), time_ms(now))),
-        budgets=await budgets_that_hold_back(services, scopes or ()),
+        budgets=budgets,
+        more_budgets=more_budgets,
     )

@@ -115,7 +115,7 @@ async def read_limit_page(services: Services, name: str) -> LimitDetail:
     )
     # What a server that does not answer has counted is unknown; the state of the provider says so.
     leases, running = (None if isinstance(reply, ServerUnavailable) else reply for reply in counted)
-    bound = {agent: skills for agent, skills in zip(agents, offers[1:], strict=True) if _has(name, skills)}
+    bound = {agent: offer for agent, offer in zip(agents, offers[1:], strict=True) if _has(name, offer)}
     queues = sorted({queue for agent, offer in bound.items() for queue in _queues(agent, offer)})[:MOST_QUEUES]
     ids = (leases or ())[::2]
     lengths, begun = await read_beside(
@@ -138,7 +138,7 @@ async def read_limit_page(services: Services, name: str) -> LimitDetail:
 
 
 def _has(limit: str, offer: Sequence[Any] | None) -> bool:
-    return bool(offer) and offer is not None and limit in read_text(offer[0] or b"").split()
+    return offer is not None and limit in read_text(offer[0] or b"").split()
 
 
 def _queues(agent: str, offer: Sequence[Any]) -> list[str]:

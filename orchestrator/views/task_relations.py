@@ -1,4 +1,4 @@
-"""Reads what the page of a task tells of others: its budgets, and tasks that it joins, in two round trips at most."""
+"""Reads the budgets of a task and the tasks that it joins, for its page, in two round trips at most."""
 
 from __future__ import annotations
 

@@ -68,6 +68,7 @@ class TaskDetails:
         generation: of its current or last attempt.
         join: the join with which it waits.
         joined_by: tasks that join it, or have joined it.
+        takes_results: its arguments have null in place of results of other tasks of its flow.
     """
 
     info: TaskInfo
@@ -80,6 +81,7 @@ class TaskDetails:
     generation: int = 0
     join: TaskJoin | None = None
     joined_by: tuple[str, ...] = ()
+    takes_results: bool = False
 
 
 async def read_details(services: Services, id_: str, scope: AccountScope = EVERYTHING) -> TaskDetails:
@@ -109,6 +111,7 @@ async def read_details(services: Services, id_: str, scope: AccountScope = EVERY
         generation=record.generation,
         join=join_of(record),
         joined_by=joined_by(record),
+        takes_results=bool(record.envelope.results),
     )
 
 

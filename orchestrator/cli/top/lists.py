@@ -39,7 +39,7 @@ FIRST_QUEUES: Final = 10
 FIRST_COMMANDS: Final = 5
 COSTLY_EVERY_S: Final = 3.0
 """What costs Redis most: to find out what first tasks wait for, and to group the newest 1,000 dead letters."""
-_MARKS: Final = {"bad": "✕ problem", "ask": "? question", "wait": "○ note"}
+_MARKS: Final = {"bad": "✕ problem", "ask": "? question", "wait": "○ note", "off": "○ note"}
 _STATES: Final = {"refused": "✕ refused", "active": "● active", "to be done": "○ to be done"}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from orchestrator.core.redaction import HIDDEN
 from orchestrator.dashboard.api.operation import AFTER, QueryParameter, limit, reading, size_of
@@ -51,6 +51,17 @@ STARTS: Final = QueryParameter("starts", "Only names that begin with this text."
 SKILLS: Final = 200
 
 
+class _Named(TypedDict):
+    after: str | None
+    starts: str
+    limit: int
+
+
+def _named(asked: PageRequest, most: int) -> _Named:
+    """Return the arguments of a list by name, from the query."""
+    return {"after": asked.text("after"), "starts": asked.text("starts") or "", "limit": size_of(asked, most)}
+
+
 # ------------------------------------------------------------------------------------------------------------- the pool
 
 
@@ -63,8 +74,7 @@ async def overview(asked: PageRequest) -> health.PoolHealth:
 @reading("/queues", queue_pages.QueuePage, AFTER, STARTS, limit(queue_pages.QUEUES))
 async def queues(asked: PageRequest) -> queue_pages.QueuePage:
     """Read the queues that hold tasks, are paused or drained, by name."""
-    starts, most = asked.text("starts") or "", size_of(asked, queue_pages.QUEUES)
-    return await queue_pages.page_queues(asked.services, after=asked.text("after"), starts=starts, limit=most)
+    return await queue_pages.page_queues(asked.services, **_named(asked, queue_pages.QUEUES))
 
 
 @reading("/queues/{queue}", queue_pages.QueueDetail)
@@ -76,8 +86,7 @@ async def queue(asked: PageRequest) -> queue_pages.QueueDetail:
 @reading("/agents", agent_pages.AgentPage, AFTER, STARTS, limit(agent_pages.AGENTS))
 async def agents(asked: PageRequest) -> agent_pages.AgentPage:
     """Read the agents by name."""
-    starts, most = asked.text("starts") or "", size_of(asked, agent_pages.AGENTS)
-    return await agent_pages.page_agents(asked.services, after=asked.text("after"), starts=starts, limit=most)
+    return await agent_pages.page_agents(asked.services, **_named(asked, agent_pages.AGENTS))
 
 
 @reading("/agents/{agent}", agent_pages.AgentDetail)
@@ -89,8 +98,7 @@ async def agent(asked: PageRequest) -> agent_pages.AgentDetail:
 @reading("/workers", worker_pages.WorkerPage, AFTER, STARTS, limit(worker_pages.WORKERS))
 async def workers(asked: PageRequest) -> worker_pages.WorkerPage:
     """Read the live workers by id."""
-    starts, most = asked.text("starts") or "", size_of(asked, worker_pages.WORKERS)
-    return await worker_pages.page_workers(asked.services, after=asked.text("after"), starts=starts, limit=most)
+    return await worker_pages.page_workers(asked.services, **_named(asked, worker_pages.WORKERS))
 
 
 @reading("/workers/{worker}", worker_pages.WorkerDetail)
@@ -129,8 +137,7 @@ def _without_args(row: schedule_pages.ScheduleRow, hidden: Collection[str]) -> s
 @reading("/limits", limit_pages.LimitPage, AFTER, STARTS, limit(limit_pages.LIMITS))
 async def limits(asked: PageRequest) -> limit_pages.LimitPage:
     """Read the rate limits by name, and of providers their state and the use of their windows."""
-    starts, most = asked.text("starts") or "", size_of(asked, limit_pages.LIMITS)
-    return await limit_pages.page_limits(asked.services, after=asked.text("after"), starts=starts, limit=most)
+    return await limit_pages.page_limits(asked.services, **_named(asked, limit_pages.LIMITS))
 
 
 @reading("/limits/{limit}", limit_detail.LimitDetail)
@@ -142,8 +149,7 @@ async def limit_of_name(asked: PageRequest) -> limit_detail.LimitDetail:
 @reading("/budgets", budget_pages.BudgetPage, AFTER, STARTS, limit(budget_pages.BUDGETS))
 async def budgets(asked: PageRequest) -> budget_pages.BudgetPage:
     """Read the budgets by name: limits, what is spent, held and left, and how many tasks wait for room."""
-    starts, most = asked.text("starts") or "", size_of(asked, budget_pages.BUDGETS)
-    return await budget_pages.page_budgets(asked.services, after=asked.text("after"), starts=starts, limit=most)
+    return await budget_pages.page_budgets(asked.services, **_named(asked, budget_pages.BUDGETS))
 
 
 @reading(
@@ -151,11 +157,16 @@ async def budgets(asked: PageRequest) -> budget_pages.BudgetPage:
     budget_pages.BudgetDetail,
     QueryParameter("after", "`cursor` of the page before: goes on with the tasks that wait."),
     QueryParameter("holds_after", "`holds_cursor` of the page before: goes on with what attempts hold."),
+    limit(budget_pages.ENTRIES),
 )
 async def budget(asked: PageRequest) -> budget_pages.BudgetDetail:
     """Read one budget, what attempts hold of it, and the tasks that wait for it."""
     return await budget_pages.read_budget_page(
-        asked.services, asked.path["budget"], after=asked.text("after"), holds_after=asked.text("holds_after")
+        asked.services,
+        asked.path["budget"],
+        after=asked.text("after"),
+        holds_after=asked.text("holds_after"),
+        limit=size_of(asked, budget_pages.ENTRIES),
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.core.amounts import UNITS
 from orchestrator.dashboard.page import page
 from orchestrator.dashboard.rendering import command_line
-from orchestrator.views.budget_pages import page_budgets, read_budget_page
+from orchestrator.views.budget_pages import MOST_HOLDS, page_budgets, read_budget_page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,6 +48,7 @@ async def budget(asked: PageRequest) -> Mapping[str, Any]:
     )
     return {
         "found": found,
+        "most_holds": MOST_HOLDS,
         "limits": {unit.unit: unit.limit for unit in found.budget.units},
         "states": STATES,
         "units": UNITS,

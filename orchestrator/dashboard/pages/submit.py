@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.payload import decode_json
 from orchestrator.dashboard.page import page
+from orchestrator.dashboard.pages.task import WITHOUT_RESULTS
 from orchestrator.dashboard.rendering import plain_json, visible
 from orchestrator.dashboard.schema_form import FormField, fields_of, texts_of
 from orchestrator.tasks.options import PRIORITIES
@@ -93,6 +94,8 @@ async def _earlier(services: Services, id_: str) -> tuple[dict[str, str], Any, l
     if details.redacted or value is None or value.size > MOST_AGAIN:
         notes.append("The arguments are not filled in, because they are redacted, were not kept, or are too large.")
         return typed, None, notes
+    if details.takes_results:
+        notes.append(WITHOUT_RESULTS)
     try:
         text = (await load_whole(services, value)).decode(errors="replace")
         masked = mask_keys(text)

@@ -33,6 +33,7 @@ ERRORS: Final = 5
 ERROR_CHARS: Final = 8 * 1024
 CHILDREN: Final = 20
 EFFECTS: Final = 20
+WITHOUT_RESULTS: Final = "Results of other tasks are not filled in: the arguments have null in their places."
 SAID: Final[Mapping[str, str]] = {
     "cancel:ended": "The task was cancelled.",
     "cancel:signalled": "Its worker was told to stop it.",
@@ -79,6 +80,7 @@ async def task(asked: PageRequest) -> Mapping[str, Any]:
         "buttons": {name: BUTTONS[name].danger for name in buttons_of(info)},
         "question": next((one for one in info.questions if one.open), None),
         "said": SAID.get(asked.text("said") or ""),
+        "without_results": WITHOUT_RESULTS if details.takes_results else "",
         "values": [await preview(asked, details, value) for value in (details.args, details.result) if value],
         "redacted": details.redacted,
         "spans": [(span, lasted(span, now)) for span in spans],

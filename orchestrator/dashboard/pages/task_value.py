@@ -9,7 +9,7 @@ from anyio import to_thread
 
 from orchestrator.core.errors import NotFound
 from orchestrator.dashboard.page import page
-from orchestrator.dashboard.pages.task import displayed
+from orchestrator.dashboard.pages.task import WITHOUT_RESULTS, displayed
 from orchestrator.views.hidden_keys import mask_keys
 from orchestrator.views.task_values import load_whole, read_details
 
@@ -56,7 +56,7 @@ async def _value(asked: PageRequest, part: str) -> Mapping[str, Any]:
     whole: str | None = None
     note = "It is too large for a page; download it."
     if value.size <= SHOWN_BYTES:
-        note = ""
+        note = WITHOUT_RESULTS if part == "args" and details.takes_results else ""
         whole = mask_keys((await load_whole(asked.services, value)).decode(errors="replace"))
     return {**shown, "size": value.size, "text": whole, "note": note, "download": True}
 

@@ -12,7 +12,15 @@ from orchestrator.accounts.model import AccountScope, Role
 from orchestrator.budgets.queries import read_held
 from orchestrator.core.amounts import Amounts
 from orchestrator.core.ids import new_task_id
-from orchestrator.views.budget_pages import BUDGETS, HOLDS, WAITING, page_budgets, read_budget_page
+from orchestrator.views.budget_pages import (
+    BUDGETS,
+    ENTRIES,
+    MOST_HOLDS,
+    MOST_LOOKED,
+    budgets_without_room,
+    page_budgets,
+    read_budget_page,
+)
 from orchestrator.views.budgets import show_budget
 from orchestrator.views.concerns import concerns
 from orchestrator.views.control import list_commands
@@ -90,7 +98,9 @@ async def test_one_budget(team: LocalTeam) -> None:
     page = (await web.get("/budgets/run")).text
     assert f'href="/tasks/{first.id}"' in page
     assert f'href="/tasks/{second.id}"' in page
-    assert "1 task held back" in page
+    assert "1 task waits" in page
+    assert "each day, next <time" in page
+    assert "any amount" in page
     assert 'href="/budgets/run"' in (await web.get("/budgets")).text
     form = await web.form("/budgets/run", "/commands/set-budget")
     refused = await web.post("/commands/set-budget", form | {"usd": "-1"})
@@ -215,7 +225,7 @@ async def test_the_page_of_a_task(team: LocalTeam) -> None:
     shown = (await narrowed.get(f"/tasks/{first.id}")).text
     assert "1,000 tokens" in shown  # what its own task holds, and nothing of the budget of all
     assert "/budgets/run" not in shown
-    assert "Tasks held back" not in shown
+    assert "Tasks that wait" not in shown
     assert (await narrowed.get("/budgets/run")).status_code == 403
     api = await api_client(team.orc, Role.VIEWER, scope=AccountScope(queues=frozenset({"skill:study"})))
     told = await api.read(f"/tasks/{second.id}")
@@ -288,7 +298,7 @@ async def test_what_needs_attention(team: LocalTeam) -> None:
     health = await read_health(team.services)
     assert [one.budget for one in health.budgets] == ["run"]
     told = [one for one in concerns(health, ()) if one.path == "/budgets/run"]
-    assert [one.text for one in told] == ["budget run is used up, and 1 task waits for it"]
+    assert [one.text for one in told] == ["budget run is exhausted, and 1 task waits for it"]
     web = WebClient(team.orc)
     await web.log_in()
     page = (await web.get("/")).text
@@ -319,6 +329,32 @@ async def test_many_budgets_with_waiting_tasks(team: LocalTeam) -> None:
     assert [one.budget for one in (await read_health(team.services)).budgets] == ["z"]
     for name in [*names, "z"]:
         await store.execute("DEL", keys.budget(name), keys.holds(name), keys.held(keys.budget_scope(name)))
+    await store.execute("DEL", keys.suspended_scopes)
+
+
+async def test_more_budgets_with_waiting_tasks_than_a_minute_looks_at(team: LocalTeam) -> None:
+    """The overview says how many are left, and looks at these in the next minute."""
+    store, keys = team.services.store, team.services.keys
+    names = [f"b-{n:03}" for n in range(MOST_LOOKED + 40)]
+    scopes = [keys.budget_scope(name) for name in names]
+    for name in names[-11:]:
+        spent = ("HSET", keys.budget(name), "limit", "5 - - -", "spent", "5 0 0 0", "held", "0 0 0 0")
+        await store.pipeline([spent, ("ZADD", keys.held(keys.budget_scope(name)), 1, new_task_id())])
+    packed = [scope.encode() for scope in scopes]
+    assert await budgets_without_room(team.services, packed, 0) == ((), 40)
+    found, rest = await budgets_without_room(team.services, packed, 1)
+    assert [one.budget for one in found] == names[-11:-1]
+    assert rest == 40 + 1
+    await store.execute("SADD", keys.suspended_scopes, *scopes)
+    health = await read_health(team.services)
+    assert health.more_budgets in {40, 41}
+    assert f"tasks wait for {health.more_budgets} more budgets" in [one.text for one in concerns(health, ())]
+    web = WebClient(team.orc)
+    await web.log_in()
+    part = (await web.get("/")).text.partition('id="concerns"')[2].partition("</section>")[0]
+    assert "more budgets</a>" in part
+    for name in names[-11:]:
+        await store.execute("DEL", keys.budget(name), keys.held(keys.budget_scope(name)))
     await store.execute("DEL", keys.suspended_scopes)
 
 
@@ -424,7 +460,7 @@ async def test_many_holds_and_tasks(team: LocalTeam) -> None:
     store, keys = team.services.store, team.services.keys
     await team.orc.admin.set_budget("run", usd=1)
     ids = [new_task_id() for _ in range(60)]
-    waiting = [(await team.orc.submit("unknown-skill")).id for _ in range(WAITING + 5)]
+    waiting = [(await team.orc.submit("unknown-skill")).id for _ in range(ENTRIES + 5)]
     for at, id_ in enumerate(ids):
         await store.execute("HSET", keys.holds("run"), f"{id_}:17", f"2;0 1 0 0 0;3 {at} 0 1000000 0;4")
     for at, id_ in enumerate(waiting):
@@ -432,7 +468,7 @@ async def test_many_holds_and_tasks(team: LocalTeam) -> None:
         await store.execute("HSET", keys.task(id_), "need", f"run {at + 1} 0 0 0")
     api = await api_client(team.orc, Role.VIEWER)
     found = await api.read("/budgets/run")
-    assert len(found["holds"]) == HOLDS
+    assert len(found["holds"]) == ENTRIES
     assert found["holds"][7] == {
         "task": ids[7], "attempt": None, "state": None, "amounts": {"usd": 8e-06, "calls": 1}, "calls": 1,
         "since": "1970-01-01T00:00:00.017000+00:00",
@@ -447,7 +483,33 @@ async def test_many_holds_and_tasks(team: LocalTeam) -> None:
     assert [one["task"]["id"] for page in (found, rest) for one in page["waiting"]] == waiting
     assert found["waiting"][1]["need"] == {"usd": 2e-06}
     assert (await api.get("/budgets/run", after="x")).status_code == 400
+    small = await api.read("/budgets/run", limit=2)
+    assert [one["task"] for one in small["holds"]] == ids[:2]
+    assert [one["task"]["id"] for one in small["waiting"]] == waiting[:2]
+    assert (small["holds_cursor"] is None, small["cursor"] is None, small["holds_more"]) == (False, False, False)
+    assert (await api.get("/budgets/run", limit=ENTRIES + 1)).status_code == 400
     await store.execute("DEL", keys.holds("run"), keys.held(keys.budget_scope("run")))
+
+
+async def test_more_holds_than_a_page_looks_at(team: LocalTeam) -> None:
+    """The page and the API say that the pages may leave attempts out."""
+    store, keys = team.services.store, team.services.keys
+    # Not in the list of budgets, so that the supervisor does not book these holds.
+    await store.execute("HSET", keys.budget("run"), "limit", "5 - - -", "spent", "0 0 0 0", "held", "0 0 0 0")
+
+    async def hold(numbers: range) -> None:
+        fields = [word for number in numbers for word in (f"{number:032x}:1", "0;1 5 0 0 0")]
+        await store.execute("HSET", keys.holds("run"), *fields)
+
+    await hold(range(MOST_HOLDS))
+    assert not (await read_budget_page(team.services, "run")).holds_more
+    await hold(range(MOST_HOLDS, MOST_HOLDS + 500))
+    api = await api_client(team.orc, Role.VIEWER)
+    assert (await api.read("/budgets/run"))["holds_more"]
+    web = WebClient(team.orc)
+    await web.log_in()
+    assert "Looked at 10,000 of 10,500 attempts." in (await web.get("/budgets/run")).text
+    await store.execute("DEL", keys.budget("run"), keys.holds("run"))
 
 
 @pytest.mark.parametrize(

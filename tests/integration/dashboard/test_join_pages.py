@@ -52,7 +52,7 @@ async def test_what_a_parent_waits_for(team: LocalTeam) -> None:
     web = WebClient(team.orc)
     await web.log_in()
     part = (await web.get(f"/tasks/{handle.id}")).text.partition('id="join"')[2].partition("</section>")[0]
-    assert "2 tasks of these 3 must still end" in part
+    assert "2 of these 3 tasks must still end" in part
     assert "or one must fail" in part
     assert "The deadline is <time" in part
     for child in children:
@@ -78,7 +78,7 @@ async def test_what_a_parent_waits_for(team: LocalTeam) -> None:
     await team.orc.task(children[1]).cancel()
     assert await read_is_over(team, handle)
     web.dashboard.forget_reads()
-    assert "It waits with no join." in (await web.get(f"/tasks/{handle.id}/join")).text
+    assert "The task joins no tasks now." in (await web.get(f"/tasks/{handle.id}/join")).text
 
 
 async def read_is_over(team: LocalTeam, handle: TaskHandle[Any]) -> bool:
@@ -168,7 +168,7 @@ async def test_stored_joins(team: LocalTeam, fields: tuple[str, ...], number: in
     assert found.join is not None
     assert (found.join.number, found.join.may_be_left, found.join.ends_at_failure) == (number, 1, True)
     assert (found.join.since is None, found.join.deadline) == (number == 3, None)
-    assert "1 task of these 2 must still end, or one must fail." in page.text
+    assert "1 of these 2 tasks must still end, or one must fail." in page.text
 
 
 async def test_effects(team: LocalTeam) -> None:

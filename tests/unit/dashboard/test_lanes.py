@@ -40,6 +40,7 @@ def test_bars() -> None:
         ("bob", _at(30), _at(60), None),
         ("", _at(0), _at(60), "waiting"),
     ]
+    assert bars[0].text == "greet waited"
 
 
 def test_the_drawing() -> None:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from xml.etree import ElementTree as ET
 
+import pytest
+
 from orchestrator.dashboard.timeline import TimelineSpan, draw, lasted, spans_of
 from orchestrator.tasks.history import AttemptOutcome, TaskAttempt
 from orchestrator.tasks.model import Question, TaskState
@@ -13,6 +15,8 @@ from orchestrator.views.task_values import TaskDetails
 from orchestrator.why.model import Cause, TaskInfo, Why
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
+OF_AGENTS = {Cause.UNREAD, Cause.RUNNING, Cause.WORKER_SILENT, Cause.CANCELLING, Cause.ENDED}
+"""Causes of tasks that an agent has, or that have ended."""
 NOW = T0 + timedelta(seconds=100)
 
 
@@ -76,6 +80,9 @@ def test_what_lasts() -> None:
     for why, state, what, detail in (
         (lane, TaskState.READY, "waits for its turn in the lane", "lane x, behind task t1"),
         (Why(cause=Cause.LIMIT, text="", limit="gpu"), TaskState.READY, "waits for a limit", "limit gpu"),
+        (Why(cause=Cause.BUDGET, text="", budget="run"), TaskState.READY, "waits for its budget", "budget run"),
+        (Why(cause=Cause.PROVIDER, text="", limit="model"), TaskState.READY, "waits for a provider", "provider model"),
+        (Why(cause=Cause.SHARE, text="", key="ada"), TaskState.READY, "waits for its share", "key ada"),
         (Why(cause=Cause.AWAITING_INPUT, text=""), TaskState.AWAITING_INPUT, "waits for an answer", ""),
         (Why(cause=Cause.UNREAD, text="", since=_at(40)), TaskState.ASSIGNED, "in the inbox of its agent", ""),
     ):
@@ -87,6 +94,13 @@ def test_what_lasts() -> None:
     assert _words(cancelled) == [("waits", 30)]
     later = _task(TaskState.RUNNING, Why(cause=Cause.RUNNING, text=""), _attempt(8, None, 10, 10))
     assert _words(later)[0] == ("7 earlier attempts, no longer recorded", 10)
+
+
+@pytest.mark.parametrize("cause", sorted(set(Cause) - OF_AGENTS))
+def test_words_for_each_cause(cause: Cause) -> None:
+    """No task that waits has only the word `waits`."""
+    (span,) = spans_of(_task(TaskState.READY, Why(cause=cause, text="", reason="")))
+    assert span.what != "waits"
 
 
 def test_the_picture() -> None:
