@@ -705,9 +705,8 @@ SECTIONS: Final = (
                 "provider_states_not_copied",
                 "warning",
                 ("error", "provider"),
-                "What keeps calls from a provider that pools share could not be copied into the pool. Its tasks may "
-                "start meanwhile, and meet the provider blocked. It is tried again. Check that Redis is reachable: "
-                "`orc doctor`.",
+                "The program could not copy the state of a shared provider into the pool. Until it succeeds, tasks may "
+                "start and find the provider blocked. It tries again. Check that Redis is reachable: `orc doctor`.",
             ),
             LogEvent(
                 "provider_not_blocked",

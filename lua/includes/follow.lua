@@ -8,7 +8,7 @@
 --@include lane: join_lane
 --@include share: ready_place
 
--- Returns the follower at a place of the field `followers`, or nil. Each takes 36 signs and a blank.
+-- Returns the follower at a place of the field `followers`, or nil. Each takes 36 characters and a space.
 local function follower_at(followers, place)
   local id = string.sub(followers, 37 * place - 36, 37 * place - 1)
   return #id == 36 and id or nil

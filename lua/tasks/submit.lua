@@ -501,8 +501,8 @@ local function refuse_flow()
   return told
 end
 
--- Returns the followers of each row of a flow by its number, as its task stores them, and of each row the list of those before
--- it, as `after:ID` and as the field `after`.
+-- Returns the followers of each row of a flow by its number, as its task stores them, and of each row the list of its
+-- predecessors, as `after:ID` and as the field `after`.
 local function find_followers()
   local followers, lists, names = {}, {}, {}
   for i = 1, #rows do

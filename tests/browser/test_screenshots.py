@@ -86,7 +86,7 @@ def make(site: Site, browser: Browser, folder: Path) -> Mapping[str, Path]:
     made = {}
     for name, path in _busy(site).items():
         browser.open(site.url + path)
-        browser.see({"dashboard-task": "number 5", "dashboard-overview": "run-7 is used up"}.get(name, ""))
+        browser.see({"dashboard-task": "number 5", "dashboard-overview": "run-7 is exhausted"}.get(name, ""))
         shot = browser.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
         made[name] = folder / f"{name}.png"
         made[name].write_bytes(base64.b64decode(shot["data"]))

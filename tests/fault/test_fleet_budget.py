@@ -224,7 +224,7 @@ async def test_a_fleet_spends_one_budget(
 ) -> None:
     """At least fifty attempts at a time spend one limit after another, and never more but by debt that is shown.
 
-    At each limit, the next assignment starts nothing, whoever has died meanwhile; all partial results are kept.
+    At each limit, the next assignment starts nothing, whichever worker has died; all partial results are kept.
     """
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0, sweep_s=1.0)
     dice = random.Random()

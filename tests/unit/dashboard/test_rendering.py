@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jinja2 import DictLoader
 
-from orchestrator.dashboard.rendering import make_environment, render_regions, size, visible
+from orchestrator.dashboard.rendering import STATES, make_environment, render_regions, size, visible
 
 
 def test_invisible_characters_are_spelled_out() -> None:
@@ -18,6 +18,12 @@ def test_markup_is_text() -> None:
     rendered = make_environment().from_string("<b>{{ x|visible }}{{ x }}</b>").render(x="<script>&\"'")
     assert "<script>" not in rendered
     assert rendered.count("&lt;script&gt;") == 2
+
+
+def test_each_state_has_its_icon() -> None:
+    """No two states look the same but for their words."""
+    icons = [icon for icon, _ in STATES.values()]
+    assert len(set(icons)) == len(icons)
 
 
 def test_sizes() -> None:
