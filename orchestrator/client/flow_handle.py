@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import anyio
 
 from orchestrator.client.completion import overdue
+from orchestrator.client.handle import whereabouts
 from orchestrator.core.command_record import check_said
 from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import InvalidInput, NotFound, StoreError, TaskError
@@ -94,8 +95,11 @@ class FlowHandle:
         if missing := [name for name, handle in self._handles.items() if handle.outcome is None]:
             failure = self._parts.replies.last_failure
             text = overdue(len(missing), len(self._handles), timeout_s or 0.0, failure)
-            first, waited_s = missing[0], None if failure else timeout_s
-            raise TimeoutError(text + await self._handles[first].whereabouts(f"Task {first!r}", waited_s))
+            first, services = missing[0], self._parts.services
+            asks = failure is None and timeout_s
+            raise TimeoutError(
+                text + (await whereabouts(services, self._handles[first].id, f"Task {first!r}") if asks else "")
+            )
         return {name: failures.get(name) or await handle.result() for name, handle in self._handles.items()}
 
     async def _wait(self, timeout_s: float | None, failures: dict[str, TaskError], *, until_failure: bool) -> None:

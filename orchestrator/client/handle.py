@@ -43,6 +43,17 @@ WHY_S: Final = 0.5
 """How long `result` asks, after its timeout, what the task waits for."""
 
 
+async def whereabouts(services: Services, id_: str, subject: str) -> str:
+    """Return what a task waits for, as a sentence about `subject`; empty if it has ended, or Redis does not answer."""
+    from orchestrator.why import lookup
+
+    with anyio.move_on_after(WHY_S), suppress(OrchestratorError):
+        now = await lookup.status(services.store, id_)
+        if not now.state.final:
+            return f". {subject} is {now.state}: {now.why}"
+    return ""
+
+
 class HandleParts(NamedTuple):
     """Parts of a client that its handles use."""
 
@@ -160,21 +171,10 @@ class TaskHandle(Generic[T_co]):
             failure = self._parts.replies.last_failure
             raise TimeoutError(
                 f"task {self.id} has not ended after {timeout_s:g} s; it goes on, ask again"
-                f"{await self.whereabouts('It', timeout_s)}"
+                f"{await whereabouts(self._parts.services, self.id, 'It') if timeout_s else ''}"
                 if failure is None
                 else f"the end of task {self.id} is not known after {timeout_s:g} s: {failure}"
             )
-
-    async def whereabouts(self, subject: str, timeout_s: float | None) -> str:
-        """Return what the task waits for, as a sentence about `subject`; empty after a wait of 0 s."""
-        if timeout_s:
-            from orchestrator.why import lookup
-
-            with anyio.move_on_after(WHY_S), suppress(OrchestratorError):
-                now = await lookup.status(self._parts.services.store, self.id)
-                if not now.state.final:
-                    return f". {subject} is {now.state}: {now.why}"
-        return ""
 
     async def _explain_absence(self) -> None:
         with suppress(OrchestratorError):

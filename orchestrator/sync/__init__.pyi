@@ -2652,14 +2652,15 @@ class FlowHandle:
         """Wait until all tasks have ended, and return their results by name.
 
         Args:
-            timeout: seconds or timedelta for all of them; None waits as long as it takes.
-            failed: `raise` raises the error of the first task that failed, in the order of `names`, so that it is one
-                that no other task has cancelled; `collect` returns each error in place of the result.
+            timeout: seconds or timedelta for all of them; None waits as long as it takes; 0 asks once.
+            failed: `raise` raises the error of a task as soon as it has failed by itself; `collect` waits for the
+                others, and returns each error in place of the result.
 
         Raises:
             TaskFailed, TaskCancelled, TaskExpired: a task failed, unless `failed="collect"`.
             TimeoutError: not all had ended after `timeout`.
             InvalidInput: an argument is invalid.
+            PayloadError, StoreError, WaitCycle: as `TaskHandle.result`.
         """
 
     def cancel(self, reason: str = "", *, actor: str | None = None) -> dict[str, CancelStatus]:
