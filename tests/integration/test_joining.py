@@ -378,9 +378,8 @@ async def test_children_of_an_earlier_join_are_kept(team: LocalTeam, redis_clien
     await wait_for(lambda: redis_client.ttl(keys.task(handle.id)) > 60 * 86_400, "the verdict", LONG_S)
     waits_s = redis_client.ttl(keys.task(handle.id))
     assert [redis_client.ttl(keys.task(id_)) >= waits_s for id_ in ids] == [True, True]
-    stored = [name for name in redis_client.keys(f"{keys.root}:idem:*") if redis_client.get(name)]
-    of_children = [name for name in stored if redis_client.ttl(name) >= waits_s]
-    assert len(of_children) >= 2
+    names = [(await team.orc.task(id_).info()).key or "" for id_ in ids]
+    assert [redis_client.ttl(keys.idempotency(name)) >= waits_s for name in names] == [True, True]
 
 
 async def test_cancelled_and_deleted_children_have_failed(team: LocalTeam) -> None:
