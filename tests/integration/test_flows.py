@@ -186,6 +186,26 @@ async def test_a_lost_result(team: LocalTeam) -> None:
         await handle.task("judge").result(LONG_S)
 
 
+@pytest.mark.parametrize("lost", ["result", "end"])
+async def test_a_default_is_for_failures_only(team: LocalTeam, lost: str) -> None:
+    """A default stands in neither for a lost result of a task that succeeded, nor for one of a task that runs again."""
+    flow = Flow("lost")
+    page = flow.task("fetch", {"url": "p"})
+    flow.task("judge", {"pages": [page.result_or("none")]}, lane="one")
+    first = await team.orc.submit("judge", {"pages": []}, lane="one", agent="nobody")
+    handle = await team.orc.submit_flow(flow)
+    await team.work(reviewer())
+    await handle.task("fetch").result(LONG_S)
+    store, key = team.orc.services.store, team.orc.services.keys.task(handle.task("fetch").id)
+    assert await store.execute("HDEL", key, "result") == 1
+    if lost == "end":
+        await store.execute("HSET", key, "state", "ready")
+    await first.cancel()
+    said = "is not kept any longer" if lost == "result" else "has not ended; retry this task after it"
+    with pytest.raises(TaskFailed, match=said):
+        await handle.task("judge").result(LONG_S)
+
+
 async def test_results_that_are_too_large_together(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
     """A result that arguments take many times cannot fill the memory of the worker."""
     monkeypatch.setattr(filling, "MOST_BYTES", 2_000_000)

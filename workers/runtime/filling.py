@@ -30,7 +30,7 @@ _ENDS: Final = {
 
 
 class NotFilled(OrchestratorError):
-    """A result that the arguments of a task take is not there, and will not come; or the results are too large."""
+    """A result that the arguments of a task take is missing, or the results are too large together."""
 
 
 async def fill_arguments(services: Services, task: str, envelope: Envelope) -> bytes | None:
@@ -39,8 +39,8 @@ async def fill_arguments(services: Services, task: str, envelope: Envelope) -> b
     Reads all results in one round trip; those that are stored apart from their records in a second one.
 
     Raises:
-        NotFilled: a result is missing and has no default, or is of a task after which this one does not run; or the
-            arguments would be too large with all results.
+        NotFilled: a result is missing, and no default takes its place; or it is of a task after which this one does not
+            run; or the arguments would be too large with all results.
         PayloadError: the payload store did not return a result.
         StoreError: Redis does not answer, or refuses.
     """
@@ -58,7 +58,7 @@ async def fill_arguments(services: Services, task: str, envelope: Envelope) -> b
     if foreign := [id_ for id_ in wanted if id_ not in before]:
         raise NotFilled(f"its arguments take the result of task {foreign[0]}, after which it does not run")
     stored = _stored({id_: records[id_] for id_ in wanted})
-    _check_size(services, envelope, stored)
+    _check_size(services, envelope, stored, records)
     return _filled(envelope, await _values(services, stored), records)
 
 
@@ -73,12 +73,19 @@ def _stored(records: Mapping[str, TaskRecord | StoreError]) -> dict[str, bytes]:
     return found
 
 
-def _check_size(services: Services, envelope: Envelope, stored: Mapping[str, bytes]) -> None:
+def _check_size(
+    services: Services,
+    envelope: Envelope,
+    stored: Mapping[str, bytes],
+    records: Mapping[str, TaskRecord | StoreError],
+) -> None:
     """Refuse results that would take too much memory, before the large ones are read."""
     settings = services.settings
     most = max(MOST_BYTES, argument_caps(settings).max_bytes, result_caps(settings).max_bytes)
     sizes = {id_: _size_of(value) for id_, value in stored.items()}
-    total = len(envelope.args) + sum(sizes.get(one.task, len(one.default or b"")) for one in envelope.results)
+    total = len(envelope.args)
+    for one in envelope.results:
+        total += sizes[one.task] if one.task in sizes else len(_default_of(one, records) or b"")
     if total > most:
         raise NotFilled(
             f"its arguments would have {total:,} bytes with the results that they take, and at most {most:,} are "
@@ -130,11 +137,12 @@ def _filled(envelope: Envelope, values: Mapping[str, bytes], records: Mapping[st
 def _value_of(
     reference: ResultPlace, values: Mapping[str, bytes], records: Mapping[str, TaskRecord | StoreError]
 ) -> bytes:
-    value = values.get(reference.task, reference.default)
+    value = values.get(reference.task)
+    if value is None:
+        value = _default_of(reference, records)
     if value is not None:
         return value
-    record = records[reference.task]
-    state = record.state if isinstance(record, TaskRecord) and record.exists else None
+    state = _state_of(records[reference.task])
     if state is None or state is TaskState.SUCCEEDED:
         raise NotFilled(f"the result of task {reference.task}, which its arguments take, is not kept any longer")
     if not state.final:
@@ -142,3 +150,13 @@ def _value_of(
             f"task {reference.task}, whose result its arguments take, has not ended; retry this task after it"
         )
     raise NotFilled(f"task {reference.task}, whose result its arguments take, {_ENDS[state]}; retry that one first")
+
+
+def _default_of(reference: ResultPlace, records: Mapping[str, TaskRecord | StoreError]) -> bytes | None:
+    """Return what takes the place of a result if its task is gone, or has ended without a result."""
+    state = _state_of(records[reference.task])
+    return reference.default if state is None or state in _ENDS else None
+
+
+def _state_of(record: TaskRecord | StoreError) -> TaskState | None:
+    return record.state if isinstance(record, TaskRecord) and record.exists else None
