@@ -34,7 +34,7 @@ from orchestrator.core.redaction import hiding_texts
 from orchestrator.locks.execution import ExecutionLockBusy, ExecutionLockDeadlock
 from orchestrator.payloads.payloads import result_caps
 from orchestrator.payloads.reference import RESULT, is_reference
-from orchestrator.payloads.sizing import is_small
+from orchestrator.payloads.sizing import SMALL_BYTES, is_small
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import LeaseStatus, Verdict, VerdictKind, decode_envelope, root_of, without_arguments
 from orchestrator.tasks.queries import awaits, envelope_bytes
@@ -167,7 +167,8 @@ class Executor:
             if step is _RUN and (announce or _is_incomplete(attempt.envelope)):
                 step = await self._before_start(attempt, announce=announce)
             if step is _RUN:
-                step = self._prepare(attempt)
+                large = len(attempt.envelope.args) > SMALL_BYTES
+                step = await self._prepare_large(attempt) if large else self._prepare(attempt)
             if step is _RUN and needs_lock(attempt):
                 step = await self._lock(attempt)
             if step is _RUN:
@@ -294,7 +295,18 @@ class Executor:
         return self._check_start(attempt)
 
     def _prepare(self, attempt: Attempt) -> Next | Verdict:
-        """Set what the attempt runs: skill, arguments and context. The types of the arguments may run user code."""
+        """Set what the attempt runs: skill, context and arguments."""
+        step = self._equip(attempt)
+        return self._bind(attempt) if step is _RUN else step
+
+    async def _prepare_large(self, attempt: Attempt) -> Next | Verdict:
+        """Do the same with large arguments, which are bound in a thread: with results in them they may have 64 MiB."""
+        step = self._equip(attempt)
+        if step is _RUN:
+            step = await to_thread.run_sync(self._bind, attempt)
+        return self._check_start(attempt) if step is _RUN else step
+
+    def _equip(self, attempt: Attempt) -> Next | Verdict:
         if (tracing := active()) is not None:
             attempt.trace = self._parts.traces.begin(tracing, attempt.delivery, attempt.envelope)
         envelope = attempt.envelope
@@ -306,6 +318,11 @@ class Executor:
         if skill.takes_context or self._agent.middleware:
             attempt.resources = self._open_resources(attempt)
             attempt.context = self._context(attempt, attempt.resources)
+        return _RUN
+
+    def _bind(self, attempt: Attempt) -> Next | Verdict:
+        """Set the arguments. Their types may run user code."""
+        skill, envelope = attempt.skill, attempt.envelope
         try:
             # The process of a handler validates its arguments itself.
             attempt.values = {} if skill.kind is _PROCESS else skill.bind(envelope.args, attempt.context)
