@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.sync.blocking import INTERNAL, RENAMED, WORKER_ARGUMENTS, WRAPPED, blocking_doc
+from orchestrator.sync.blocking import INTERNAL, RENAMED, WORKER_TYPE, WRAPPED, blocking_doc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,11 +134,14 @@ def _method(node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.FunctionDef:
         if isinstance(part, ast.Name):
             part.id = TYPES.get(part.id, part.id)
     arguments = node.args
-    kept = [each for each in arguments.args if each.arg not in WORKER_ARGUMENTS]
+    kept = [each for each in arguments.args if not _is_for_workers(each)]
     dropped = len(arguments.args) - len(kept)
     arguments.args = kept
     if dropped:
         del arguments.defaults[-dropped:]
+    only = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    shown = [(each, default) for each, default in only if not _is_for_workers(each)]
+    arguments.kwonlyargs, arguments.kw_defaults = [each for each, _ in shown], [default for _, default in shown]
     arguments.defaults = [_default(each) for each in arguments.defaults]
     arguments.kw_defaults = [each and _default(each) for each in arguments.kw_defaults]
     text = ast.get_docstring(node, clean=False)
@@ -151,6 +154,10 @@ def _method(node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.FunctionDef:
         returns=returns,
         lineno=0,
     )
+
+
+def _is_for_workers(argument: ast.arg) -> bool:
+    return argument.annotation is not None and ast.unparse(argument.annotation) == WORKER_TYPE
 
 
 def _default(value: ast.expr) -> ast.expr:

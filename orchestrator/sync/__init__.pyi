@@ -52,7 +52,7 @@ from orchestrator.tasks.options import TaskOptions
 from orchestrator.tasks.output import Place
 from orchestrator.tasks.queries import TaskOutcome, TaskRow
 from orchestrator.tasks.selecting import TaskFilter, TaskPage
-from orchestrator.tasks.submission import Arguments, NamedSkill, Parent, Submission, TypedSkill
+from orchestrator.tasks.submission import Arguments, NamedSkill, Submission, TypedSkill
 from orchestrator.why.model import TaskInfo, TaskStatus
 from orchestrator.workspace.model import (
     AgentEntry,
@@ -178,19 +178,19 @@ class Orchestrator:
             ServerUnavailable: none was, because Redis did not answer; `task_ids` are those that may have arrived.
         """
 
-    def submit_flow(self, flow: Flow, *, key: str | None = None, parent: Parent | None = None) -> FlowHandle:
+    def submit_flow(self, flow: Flow, *, key: str | None = None) -> FlowHandle:
         """Submit the tasks of a flow with one call: all of them are accepted, or none.
 
         Args:
             flow: up to 500 tasks, which run after one another.
-            key: a second submit with the same key and the same flow returns the same tasks.
-            parent: for the workers.
+            key: a second submit with the same key and the same flow returns the same tasks. The first task gets this
+                key, and the others a name behind it: `order-7`, `order-7/judge`.
 
         Raises:
             InvalidInput: the flow has a cycle, or an argument is invalid; nothing was sent.
-            SubmitRefused: a task was refused, so that nothing was stored; `outcomes` has the reason of each, in their
-                order in the flow.
-            KeyConflict: another flow was submitted with this key.
+            SubmitRefused: a task was refused, so that nothing was stored; or tasks of an earlier submit with this key
+                are gone. `outcomes` has the reason or the handle of each, in the order in which they were added.
+            KeyConflict: a task or another flow was submitted with this key.
             NoAgent: a task has `require_agent`, and no live agent has its skill; nothing was sent.
             NotDurable: all were accepted, and are not as durable as `queue.durability`; `handles` has all of them.
             PayloadStoreUnavailable: large arguments were not stored; nothing was sent.
@@ -471,6 +471,9 @@ class TaskHandle(Generic[T_co]):
 
         Arguments and errors as of `result`.
         """
+
+    def whereabouts(self, subject: str, timeout_s: float | None) -> str:
+        """Return what the task waits for, as a sentence about `subject`; empty after a wait of 0 s."""
 
     def status(self) -> TaskStatus:
         """Its state, and in words what it waits for.

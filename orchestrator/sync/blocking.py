@@ -62,7 +62,8 @@ INTERNAL: Final = frozenset({
     "scope", "services", "set_renewal", "submit_one", "waiter", "waiting_in",
 })  # fmt: skip
 """Members for worker code, the command line and the modules of a feature."""
-WORKER_ARGUMENTS: Final = frozenset({"parent"})
+WORKER_TYPE: Final = "Parent | None"
+"""Type of the arguments that only workers give."""
 RENAMED: Final = {"aclose": "close", "__aenter__": "__enter__", "__aexit__": "__exit__"}
 
 _WORDS: Final = (
@@ -225,20 +226,26 @@ class BlockingClient(Blocking):
         try:
             return self._run(self._inner.submit_many, list(tasks))
         except SubmitRefused as refused:
-            refused.outcomes = tuple(
-                self._wrap_handles(outcome) if isinstance(outcome, NotDurable) else self._wrap(outcome)
-                for outcome in refused.outcomes
-            )
+            self._wrap_outcomes(refused)
             raise
         except NotDurable as missed:
             raise self._wrap_handles(missed) from None
 
     def submit_flow(self, *args: Any, **kwargs: Any) -> Any:
-        """Wrap the handles of a flow that is less durable than asked."""
+        """Wrap the handles of a flow that is less durable than asked, and those of a refusal."""
         try:
             return self._run(self._inner.submit_flow, *args, **kwargs)
+        except SubmitRefused as refused:
+            self._wrap_outcomes(refused)
+            raise
         except NotDurable as missed:
             raise self._wrap_handles(missed) from None
+
+    def _wrap_outcomes(self, refused: SubmitRefused) -> None:
+        refused.outcomes = tuple(
+            self._wrap_handles(outcome) if isinstance(outcome, NotDurable) else self._wrap(outcome)
+            for outcome in refused.outcomes
+        )
 
     def _wrap_handles(self, missed: NotDurable) -> NotDurable:
         missed.handle, missed.handles = self._wrap(missed.handle), tuple(map(self._wrap, missed.handles))
@@ -303,7 +310,7 @@ def _blocking_method(name: str, original: Callable[..., Any], own: Callable[...,
     made = functools.update_wrapper(method, original, assigned=("__name__", "__annotations__"), updated=())
     del made.__wrapped__
     signature = inspect.signature(original)
-    kept = [each for each in signature.parameters.values() if each.name not in WORKER_ARGUMENTS]
+    kept = [each for each in signature.parameters.values() if each.annotation != WORKER_TYPE]
     made.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
     made.__name__ = RENAMED.get(name, name)
     made.__doc__ = blocking_doc(original.__doc__ or "")
