@@ -171,13 +171,19 @@ class ActionRecorder:
         self._idle, self._state_due_s = False, -math.inf
 
     async def record_task(self, action: TaskAction, id_: str, *, reason: str, actor: str | None) -> None:
-        """Record that an action on a task succeeded.
+        """Record that an action on a task succeeded; see `record_all`."""
+        await self.record_all(action, [id_], reason=reason, actor=actor)
+
+    async def record_all(self, action: TaskAction, ids: Sequence[str], *, reason: str, actor: str | None) -> None:
+        """Record that an action on tasks succeeded.
 
         Returns when Redis has the record, so that the end of the process loses none. If the client has made a record
-        within the last second, it returns at once, and the next record has the task.
+        within the last second, it returns at once, and the next record has the tasks.
         """
         stored, waits = self._stored, self._idle
-        self._tasks.setdefault((action, actor), _Group()).add(id_, reason)
+        group = self._tasks.setdefault((action, actor), _Group())
+        for id_ in ids:
+            group.add(id_, reason)
         self._arrived.set()
         if waits:
             with anyio.move_on_after(EVERY_S):

@@ -44,7 +44,7 @@ class FlowHandle:
 
     @property
     def names(self) -> list[str]:
-        """The names of the tasks, each behind its predecessors."""
+        """The names of the tasks, in the order in which they were added; each is behind its predecessors."""
         return list(self._handles)
 
     @property
@@ -165,10 +165,13 @@ class FlowHandle:
         ids = [self._handles[name].id for name in names]
         done = await store.call(scripts.cancel(store.keys, ids=ids, reason=reason), retry_for_s=retry_for_s)
         found = dict(zip(names, [status for status, _ in done.answers], strict=True))
-        for name, status in found.items():
-            if status in {CancelStatus.ENDED, CancelStatus.SIGNALLED}:
-                await self._parts.recorder.record_task("cancel", self._handles[name].id, reason=reason, actor=actor)
-                break
+        changed = [
+            handle.id
+            for name, handle in self._handles.items()
+            if found[name] in {CancelStatus.ENDED, CancelStatus.SIGNALLED}
+        ]
+        if changed:
+            await self._parts.recorder.record_all("cancel", changed, reason=reason, actor=actor)
         if done.any_children:
             await bulk.cancel_children(store, retry_for_s=retry_for_s)
         return {name: found[name] for name in self._handles}
@@ -176,4 +179,4 @@ class FlowHandle:
     def waiting_in(self, until_ended: UntilEnded) -> FlowHandle:
         """Return a handle whose waits run inside `until_ended`; for the workers."""
         handles = {name: handle.waiting_in(until_ended) for name, handle in self._handles.items()}
-        return FlowHandle(self._flow, handles, self._parts)
+        return type(self)(self._flow, handles, self._parts)

@@ -22,6 +22,7 @@ from orchestrator.memory.forgetting import RecordFilter
 from orchestrator.memory.model import Record
 from orchestrator.subjects.places import digest_of
 from orchestrator.tasks import bulk
+from orchestrator.tasks.flows import Flow
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.queries import server_ms
 from orchestrator.tasks.submission import Submission
@@ -69,6 +70,19 @@ async def test_a_handle_and_an_operator_leave_the_same_record(team: LocalTeam) -
     assert second == ("cancel", {by_ids.id}, "ada@desk", "wrong input")
     assert third[:2] == ("cancel", {one.id for one in both})
     assert "@" in third[2]
+
+
+async def test_the_cancel_of_a_flow_records_all_of_its_tasks(team: LocalTeam) -> None:
+    """It is one record, as that of a bulk cancel; what had ended before is not in it."""
+    flow = Flow("large")
+    for _ in range(3):
+        flow.task("unserved")
+    handle = await team.orc.submit_flow(flow)
+    first, *others = handle.handles
+    await first.cancel("wrong input", actor="ada@desk")
+    await handle.cancel("enough", actor="bob@desk")
+    await wait_for(lambda: _count(team, 2), "the records", TIMEOUT_S)
+    assert (await _recorded(team))[1] == ("cancel", {one.id for one in others}, "bob@desk", "enough")
 
 
 async def _count(team: LocalTeam, count: int) -> bool:
