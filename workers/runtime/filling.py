@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 MOST_BYTES: Final = 64 * 1024 * 1024
 """Bytes of the arguments of a task with the results that they take, at most, unless one value may be larger."""
 _NULL: Final = b"null"
-_ENDS: Final = {
+ENDS: Final = {
     TaskState.DEAD: "is a dead letter",
     TaskState.CANCELLED: "was cancelled",
     TaskState.EXPIRED: "has expired",
 }
+"""What became of a task that has ended without a result."""
 
 
 class NotFilled(OrchestratorError):
@@ -149,13 +150,13 @@ def _value_of(
         raise NotFilled(
             f"task {reference.task}, whose result its arguments take, has not ended; retry this task after it"
         )
-    raise NotFilled(f"task {reference.task}, whose result its arguments take, {_ENDS[state]}; retry that one first")
+    raise NotFilled(f"task {reference.task}, whose result its arguments take, {ENDS[state]}; retry that one first")
 
 
 def _default_of(reference: ResultPlace, records: Mapping[str, TaskRecord | StoreError]) -> bytes | None:
     """Return what takes the place of a result if its task is gone, or has ended without a result."""
     state = _state_of(records[reference.task])
-    return reference.default if state is None or state in _ENDS else None
+    return reference.default if state is None or state in ENDS else None
 
 
 def _state_of(record: TaskRecord | StoreError) -> TaskState | None:

@@ -22,12 +22,14 @@ from orchestrator.core.errors import (
 )
 from orchestrator.core.ids import TaskIds
 from orchestrator.core.payload import decode_json
+from orchestrator.tasks.flows import check_flow, keys_of, naming
 from orchestrator.tasks.model import CancelStatus, TaskState, decode_envelope
 from orchestrator.tasks.options import without_defaults
 from orchestrator.tasks.queries import TaskOutcome as Ended
 from orchestrator.tasks.scripts import UnusualRow
 from orchestrator.tasks.submission import NamedSkill, Submission, SubmissionValidator
 from orchestrator.testing.offline import packed_envelope
+from orchestrator.workers.runtime.filling import ENDS
 
 if TYPE_CHECKING:
     from orchestrator.client.handle import UntilEnded
@@ -68,6 +70,10 @@ class ScriptedClient(Orchestrator):
 
     async def submit_one(self, task: Submission, parent: Parent | None = None) -> TaskHandle[Any]:
         """Validate and record one child; see `Orchestrator.submit_one`."""
+        return self._record(task, parent)
+
+    def _record(self, task: Submission, parent: Parent | None, end: object = UNSCRIPTED) -> TaskHandle[Any]:
+        """Validate and record one child, which ends so, or as the test scripts it."""
         row = self._checks.row(task, parent)
         idem, digest = (row.idem, row.digest) if isinstance(row, UnusualRow) else (None, None)
         if idem is not None and idem in self._keyed:
@@ -79,7 +85,7 @@ class ScriptedClient(Orchestrator):
         self.submitted.append(plain)
         handle = ScriptedHandle(row.id, self, plain, skill=task.skill)
         try:
-            handle.end(self._answers(plain))
+            handle.end(self._answers(plain) if end is UNSCRIPTED else end)
         except Exception as broken:
             self.misuse = broken
             raise
@@ -95,19 +101,23 @@ class ScriptedClient(Orchestrator):
         """Validate and record the tasks of a flow; see `Orchestrator.submit_flow`.
 
         A result in the arguments is that of the scripted task, or its default if that fails; None if it has none.
+        A task whose predecessor fails is cancelled, and its script is not used, unless it runs also then.
         """
+        check_flow(flow)
+        members = flow.members()
         handles: dict[str, TaskHandle[Any]] = {}
-        for member in flow.members():
+        for member, own_key in zip(members, keys_of(key, members), strict=True):
             args = member.arguments.with_results(lambda result: _result_of(result, handles))
             options = dict(member.submission.options)
-            if key is not None:
-                options["key"] = f"{key}/{member.name}"
-            known = all(handles[result.task.name].outcome is not None for result in member.arguments.results)
-            skill = member.submission.skill
-            named = skill if known or isinstance(skill, str) else skill.name
-            task = Submission(named, args, **cast("TaskOptions", options))
-            handles[member.name] = await self.submit_one(task, parent)
-        return FlowHandle(flow.owner, handles, next(iter(handles.values())).parts)
+            if own_key is not None:
+                options["key"] = own_key
+            known = all(_is_known(result, handles) for result in member.arguments.results)
+            skill = member.submission.skill if known else member.submission.skill_name
+            end = _end_for([handles[name] for name, how in member.after.items() if how == "cancel"])
+            with naming(flow.name, member.name):
+                task = Submission(skill, args, **cast("TaskOptions", options))
+                handles[member.name] = self._record(task, parent, end)
+        return ScriptedFlow(flow.owner, handles, next(iter(handles.values())).parts)
 
     async def as_completed(
         self,
@@ -211,11 +221,39 @@ class ScriptedHandle(TaskHandle[Any]):
 
     look = wait
 
+    async def poll(self, _: object) -> None:
+        """Do nothing, because all ends are known."""
+
     def entries(self, *_: object) -> NoReturn:
         """Raise, because a scripted child has no output."""
         raise OrchestratorError(
             "a scripted child has no output; run a whole team for this: orchestrator.workers.testing.Team"
         )
+
+
+class ScriptedFlow(FlowHandle):
+    """Handle of a flow whose tasks end as the test scripts them."""
+
+    __slots__ = ()
+
+    async def cancel(self, reason: str = "", *, actor: str | None = None) -> dict[str, CancelStatus]:
+        """Cancel the tasks that have not ended; see `FlowHandle.cancel`."""
+        return {name: await self.task(name).cancel(reason, actor=actor) for name in self.names}
+
+
+def _end_for(predecessors: Iterable[TaskHandle[Any]]) -> object:
+    """Return the end of a task that is cancelled because a predecessor failed, with the reason of the server."""
+    for handle in predecessors:
+        state = handle.outcome.state if handle.outcome is not None else None
+        if state in ENDS:
+            return TaskCancelled("", f"task {handle.id}, after which it runs, {ENDS[state]}")
+    return UNSCRIPTED
+
+
+def _is_known(result: TaskResult, handles: Mapping[str, TaskHandle[Any]]) -> bool:
+    """Return whether a result, or the default in its place, is one that a worker would put in."""
+    handle = handles[result.task.name]
+    return handle.outcome is not None and (result.has_default or handle.outcome.state is TaskState.SUCCEEDED)
 
 
 def _result_of(result: TaskResult, handles: Mapping[str, TaskHandle[Any]]) -> Any:
@@ -232,7 +270,7 @@ def _plain(task: Submission, parent: Parent | None, args: dict[str, Any]) -> Sub
         del options["key"]
     if "tags" in options:
         options["tags"] = tuple(options["tags"])
-    return Submission(task.skill if isinstance(task.skill, str) else task.skill.name, args, **options)
+    return Submission(task.skill_name, args, **options)
 
 
 def _answers(children: Children) -> Answer:
