@@ -672,7 +672,7 @@ class TaskContext:
 
         Raises:
             SubmitRefused: this attempt was taken away, a cap was reached, or the lane is busy.
-            KeyConflict: the earlier attempt submitted another child with this number.
+            KeyConflict: the earlier attempt submitted another child or a flow with this number.
         """
         child = self._child(Submission(skill, args, **options))
         client = await self._resources.client()
@@ -718,10 +718,14 @@ class TaskContext:
             key: a second submit with the same key and the same flow returns the same tasks.
 
         Raises:
-            SubmitRefused: a task was refused, so that nothing was stored; or this attempt was taken away.
-            KeyConflict: the earlier attempt submitted another flow with this number.
+            SubmitRefused: a task was refused, so that nothing was stored; or this attempt was taken away; or tasks of
+                the flow of an earlier attempt are gone.
+            KeyConflict: the earlier attempt submitted another flow or a task with this number.
             InvalidInput: the flow has a cycle, or an argument is invalid; nothing was sent.
         """
+        from orchestrator.tasks.flows import check_flow
+
+        check_flow(flow)
         self._children += 1
         if key is None:
             key = f"{self.task_id}/{self._children}"
@@ -729,6 +733,9 @@ class TaskContext:
         inherited = flow.inheriting(session=self.session, fair=self._fair)
         try:
             found = await client.submit_flow(inherited, key=key, parent=self._parent)
+        except SubmitRefused as refused:
+            refused.outcomes = tuple(self._waiting(outcome) for outcome in refused.outcomes)
+            raise
         except NotDurable as missed:
             missed.handle, missed.handles = self._waiting(missed.handle), tuple(map(self._waiting, missed.handles))
             raise

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.store.calls import Call
     from orchestrator.store.store import Store
     from orchestrator.tasks.scripts import SubmitAnswer, SubmitRow
+    from orchestrator.tasks.submission import Draft
 
 Answer = TypeVar("Answer", bound="SubmitAnswer | StoreError")
 
@@ -74,7 +75,6 @@ class Batcher:
         return self._services.store.floor.admits(Feature.VALUES_APART)
 
     async def _send_once(self, rows: Sequence[SubmitRow]) -> list[SubmitAnswer]:
-        await require_features(self._services.store, rows)
         if not (self._writes_apart() and any(len(row.envelope) > ROW_BYTES for row in rows)):
             return await self._services.store.call(self._call(rows), retry_for_s=self._retry_for_s)
         split = [split_row(row) for row in rows]
@@ -172,16 +172,19 @@ async def send_crowded(answers: list[Answer], send: Callable[[Sequence[int]], Aw
             answers[place] = answer
 
 
-async def require_features(store: Store, rows: Sequence[SubmitRow]) -> None:
-    """Check that no program of the pool is older than what the rows need.
+async def require_features(store: Store, drafts: Sequence[Draft]) -> None:
+    """Check that no program of the pool is older than what the submits of one call need.
+
+    Call it before they are queued: a refusal behind that would be one of other callers' submits too. What holds once
+    holds when they are sent, because the floor of a pool never falls.
 
     Raises:
         UpgradeUnfinished: the pool admits such programs.
     """
-    unusual = [row for row in rows if isinstance(row, UnusualRow)]
+    unusual = [draft for draft in drafts if isinstance(draft, UnusualRow)]
     if any(row.fair for row in unusual):
         await store.require(Feature.FAIR_SHARES)
-    if is_flow(rows):
+    if any(row.after is not None for row in unusual):
         await store.require(Feature.FLOWS)
     if any(row.budget for row in unusual):
         await store.require(Feature.BUDGETS)

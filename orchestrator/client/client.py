@@ -12,7 +12,7 @@ import anyio
 
 from orchestrator.agents.presence import warn_of_absence
 from orchestrator.client.action_records import ActionRecorder, record_lock
-from orchestrator.client.batcher import CHUNK_ROWS, Batcher, all_created, unanswered
+from orchestrator.client.batcher import CHUNK_ROWS, Batcher, all_created, require_features, unanswered
 from orchestrator.client.completion import as_completed
 from orchestrator.client.durable_submits import DurableSubmits
 from orchestrator.client.floor_watch import FloorWatch
@@ -38,6 +38,7 @@ from orchestrator.core.live_settings import LiveSettings
 from orchestrator.services import Services, open_services, resolve_settings
 from orchestrator.store.keys import ScopeKeys
 from orchestrator.store.scoped import bind_scope
+from orchestrator.tasks.scripts import UnusualRow
 from orchestrator.tasks.submission import Submission, SubmissionValidator, queue_full
 from orchestrator.tracing.active import active, background_context
 
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from orchestrator.chat.chat import Chat
     from orchestrator.client.admin import Admin
     from orchestrator.client.flow_handle import FlowHandle
-    from orchestrator.client.flow_submits import FlowSubmit
     from orchestrator.client.session import SessionHandle
     from orchestrator.client.shared_config import SharedConfig
     from orchestrator.client.tasks import Tasks
@@ -328,6 +328,8 @@ class Orchestrator:
             draft = self._validator.check(task, parent, doubts, trace=trace)
         for doubt in doubts:
             await self._versions.check(doubt)
+        if isinstance(draft, UnusualRow):
+            await require_features(services.store, [draft])
         row = self._validator.number(draft)
         # Known before it is sent: its reply may be read before the answer to the submit.
         handle: TaskHandle[Any] = TaskHandle(row.id, self._handle_parts, _reader_of(task.skill))
@@ -406,6 +408,7 @@ class Orchestrator:
         drafts, large = await self._checked(listed, parent, doubts, trace)
         for doubt in doubts:
             await self._versions.check(doubt)
+        await require_features(services.store, drafts)
         usual = services.settings.queue.durability
         levels = [task.options.get("durability") or usual if task.options else usual for task in listed]
         if levels.count(DEFAULT) < len(levels):
@@ -423,46 +426,56 @@ class Orchestrator:
             return handles
         return self._all_accepted(self._outcomes(services, listed, handles, answers))
 
-    async def submit_flow(self, flow: Flow, *, key: str | None = None, parent: Parent | None = None) -> FlowHandle:
+    async def submit_flow(  # noqa: D417 - `parent` is for the workers
+        self, flow: Flow, *, key: str | None = None, parent: Parent | None = None
+    ) -> FlowHandle:
         """Submit the tasks of a flow with one call: all of them are accepted, or none.
 
         Args:
             flow: up to 500 tasks, which run after one another.
-            key: a second submit with the same key and the same flow returns the same tasks.
-            parent: for the workers.
+            key: a second submit with the same key and the same flow returns the same tasks. The first task gets this
+                key, and the others a name behind it: `order-7`, `order-7/judge`.
 
         Raises:
             InvalidInput: the flow has a cycle, or an argument is invalid; nothing was sent.
-            SubmitRefused: a task was refused, so that nothing was stored; `outcomes` has the reason of each, in their
-                order in the flow.
-            KeyConflict: another flow was submitted with this key.
+            SubmitRefused: a task was refused, so that nothing was stored; or tasks of an earlier submit with this key
+                are gone. `outcomes` has the reason or the handle of each, in the order in which they were added.
+            KeyConflict: a task or another flow was submitted with this key.
             NoAgent: a task has `require_agent`, and no live agent has its skill; nothing was sent.
             NotDurable: all were accepted, and are not as durable as `queue.durability`; `handles` has all of them.
             PayloadStoreUnavailable: large arguments were not stored; nothing was sent.
             UpgradeUnfinished: the pool admits programs that do not know flows.
             ServerUnavailable, ServerRefused: as `submit_many`.
         """
-        from orchestrator.client.flow_submits import FlowSubmit
+        from orchestrator.tasks.flows import check_flow
 
-        sent = FlowSubmit(self._here(), self._validator, flow, key, parent)
-        self._floor.check()
-        tasks, tracing = [member.submission for member in sent.members], active()
-        await self._versions.require_all(tasks)
-        for doubt in sent.doubts(self._validator.accepts):
-            await self._versions.check(doubt)
+        check_flow(flow)
+        tracing = active()
         if tracing is None:
-            return await self._submit_flow(sent, tasks)
-        skills = [getattr(task.skill, "name", task.skill) for task in tasks]
+            return await self._submit_flow(flow, key, parent)
+        skills = [task.submission.skill_name for task in flow.tasks]
         with tracing.submit_many(
             skills, pool=self._here().keys.pool, parent=parent.task_id if parent else None
         ) as span:
-            return await self._submit_flow(sent, tasks, span.header)
+            return await self._submit_flow(flow, key, parent, span.header)
 
-    async def _submit_flow(self, sent: FlowSubmit, tasks: Sequence[Submission], trace: str = "") -> FlowHandle:
-        rows, large = await sent.rows(trace)
+    async def _submit_flow(self, flow: Flow, key: str | None, parent: Parent | None, trace: str = "") -> FlowHandle:
+        from orchestrator.client.flow_submits import FlowSubmit
+        from orchestrator.tasks.flows import naming
+
+        services = self._here()
+        self._floor.check()
+        sent = FlowSubmit(services, self._validator, flow, key, parent)
+        await sent.lay_out(trace)
+        tasks, rows, large = [member.submission for member in sent.members], sent.rows, sent.large
+        await self._versions.require_all(tasks)
+        for name, doubt in sent.doubts:
+            with naming(flow.name, name):
+                await self._versions.check(doubt)
+        await require_features(services.store, rows)
         await self._large.put_all([(row.id, packed) for row, packed in zip(rows, large, strict=True)])
         handles = self._own_handles(rows, tasks)
-        level = self._here().settings.queue.durability
+        level = services.settings.queue.durability
         answers: Sequence[SubmitAnswer | StoreError]
         durability = None
         if level == DEFAULT:
@@ -475,7 +488,7 @@ class Orchestrator:
             answered = await self._durable.send_all([level] * len(rows), rows)
             answers, durability = [answer for answer, _ in answered], answered[0][1]
         await self._large.settle_all(handles, large, answers)
-        found = sent.accepted(tasks, handles, answers, partial(self._accepted, self._here()))
+        found = sent.accepted(tasks, handles, answers, partial(self._accepted, services))
         if durability is not None:
             for handle in found.handles:
                 handle.note_durability(durability)

@@ -13,7 +13,6 @@ from orchestrator.client.batcher import (
     CHUNK_ROWS,
     is_flow,
     not_sent,
-    require_features,
     row_size,
     send_crowded,
     unanswered,
@@ -107,7 +106,7 @@ class DurableSubmits:
             try:
                 outcomes += await self._send(waits, levels[start : start + MAX_ROWS], part)
             except StoreError as failure:
-                outcomes += [(_error_of(row, failure), None) for row in part]
+                outcomes += [(error, None) for error in _errors_of(part, failure)]
                 return outcomes + [(not_sent(failure), None)] * (len(rows) - len(outcomes))
         return outcomes
 
@@ -115,7 +114,6 @@ class DurableSubmits:
         return await self._send(frozenset({level}), [level] * len(rows), rows)
 
     async def _send(self, waits: frozenset[Level], levels: Sequence[Level], rows: Sequence[SubmitRow]) -> list[Outcome]:
-        await require_features(self._services.store, rows)
         link = self._links.get(waits)
         if link is None:
             link = self._links[waits] = DurableLink(self._services.store, waits, within_s=self._within_s)
@@ -164,7 +162,7 @@ class DurableSubmits:
         (*replies, counted), waited = await link.run(calls, retry_for_s=self._retry_for_s)
         answers: list[SubmitAnswer | StoreError] = []
         for part, reply in zip(parts, replies, strict=True):
-            answers += [_error_of(row, reply) for row in part] if isinstance(reply, StoreError) else reply
+            answers += _errors_of(part, reply) if isinstance(reply, StoreError) else reply
         if isinstance(counted, StoreError):
             # Without this write the wait may have waited for nothing.
             waited = Waited(0, 0, dict.fromkeys(set(levels), str(counted)))
@@ -182,5 +180,10 @@ def _report(level: Level, waited: Waited) -> Durability:
     return Durability(level, DEFAULT if missed else level, waited.fsyncs, waited.replicas, missed)
 
 
-def _error_of(row: SubmitRow, failure: StoreError) -> StoreError:
-    return unanswered(failure, [row.id]) if failure.outcome_unknown else failure
+def _errors_of(rows: Sequence[SubmitRow], failure: StoreError) -> list[StoreError]:
+    """Return the error of each row. Those of a flow share one that names all, because they are stored together."""
+    if not failure.outcome_unknown:
+        return [failure] * len(rows)
+    if is_flow(rows):
+        return [unanswered(failure, [row.id for row in rows])] * len(rows)
+    return [unanswered(failure, [row.id]) for row in rows]

@@ -158,7 +158,7 @@ class SkillVersions:
 
 
 def _subject(task: Submission) -> tuple[str, str | None]:
-    return task.skill if isinstance(task.skill, str) else task.skill.name, task.options.get("agent")
+    return task.skill_name, task.options.get("agent")
 
 
 def usable(versions: Iterable[KnownVersion]) -> list[KnownVersion]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Unpack, cast, get_args
 
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.ids import check_name
+from orchestrator.core.ids import check_name, encode_foreign
 from orchestrator.core.payload import encode_json
 from orchestrator.core.plural import counted
 from orchestrator.core.reading import read_whole
@@ -18,6 +20,8 @@ from orchestrator.tasks.options import TASK_OPTIONS
 from orchestrator.tasks.submission import Submission
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from orchestrator.tasks.options import TaskOptions
     from orchestrator.tasks.submission import Arguments, NamedSkill
 
@@ -35,7 +39,9 @@ _NOT_IN_FLOWS: Final = {
     "on_busy": "a task of a flow joins its lane when its predecessors have ended",
     "durability": "all tasks of a flow are submitted at once, as durable as `queue.durability` says",
 }
+_LONGEST_KEY: Final = 256
 _NOTHING: Final = object()
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 
 class TaskResult:
@@ -44,7 +50,7 @@ class TaskResult:
     `FlowTask.result` and `FlowTask.result_or` make it.
     """
 
-    __slots__ = ("default", "task")
+    # No slots: `is_small` weighs the default as it weighs a field of a dataclass.
 
     def __init__(self, task: FlowTask, default: Any = _NOTHING) -> None:
         self.task, self.default = task, default
@@ -153,7 +159,7 @@ class Flow:
 
         Args:
             skill: name of the skill, or the `Skill` itself.
-            args: JSON object of its arguments.
+            args: JSON object of its arguments, or a pydantic model; read when the flow is submitted.
             after: tasks of this flow, or `After` with one of them.
             name: its name in the flow; by default that of the skill, with a number behind it from the second on.
             options: the [options of a task](../task-options.md), except `key`, `on_busy` and `durability`. `delay`
@@ -173,7 +179,7 @@ class Flow:
         made = FlowTask(self, self._name(skill, name), Submission(skill, args, **options), _listed(after))
         for one in made.after:
             self._check_own(made.name, one.task if isinstance(one, After) else one)
-        for result in MarkedArguments(args).results:
+        for result in find_results(args):
             self._check_own(made.name, result.task)
         self._tasks[made.name] = made
         return made
@@ -183,7 +189,7 @@ class Flow:
             if check_name("task of a flow", name) in self._tasks:
                 raise InvalidInput(f"flow {self.name!r} has a task {name!r} already; give each its own name")
             return name
-        stem = skill if isinstance(skill, str) else skill.name
+        stem = Submission(skill).skill_name
         found, number = stem, 1
         while found in self._tasks:
             number += 1
@@ -214,7 +220,9 @@ class Flow:
         return copy
 
     def members(self) -> list[Member]:
-        """Check the flow, and return its tasks in an order in which each comes behind its predecessors; for the client.
+        """Check the flow, and return its tasks in the order in which they were added; for the client.
+
+        A task that was added before one of its predecessors comes behind it.
 
         Raises:
             InvalidInput: it has no task, too many edges, a cycle, a result that its task might lack, or a task of
@@ -222,7 +230,7 @@ class Flow:
         """
         if not self._tasks:
             raise InvalidInput(f"flow {self.name!r} has no task; add one with flow.task()")
-        found = {task.name: self._member(task) for task in self._tasks.values()}
+        found = {task.name: self._member(task) for task in self.tasks}
         edges = sum(len(member.after) for member in found.values())
         if edges > MOST_EDGES:
             raise InvalidInput(
@@ -261,13 +269,16 @@ class Flow:
         for name, others in missing.items():
             for other in others:
                 behind[other].append(name)
-        ready, ordered = [name for name, others in missing.items() if not others], list[Member]()
-        for name in ready:
+        names = list(found)
+        places = {name: place for place, name in enumerate(names)}
+        ready, ordered = [places[name] for name, others in missing.items() if not others], list[Member]()
+        while ready:
+            name = names[heappop(ready)]
             ordered.append(found[name])
             for later in behind[name]:
                 missing[later].discard(name)
                 if not missing[later]:
-                    ready.append(later)
+                    heappush(ready, places[later])
         if len(ordered) < len(found):
             raise InvalidInput(
                 f"flow {self.name!r} has a cycle, so these tasks would wait for each other: "
@@ -300,47 +311,26 @@ class MarkedArguments:
     a result.
 
     Attributes:
-        values: the arguments with marks; those that were given if there is no result in them.
-        results: in the order of their marks.
+        values: a copy of the arguments with marks; those that were given if there is no result in them.
+        results: in the order of their marks, each once.
     """
 
-    __slots__ = ("_token", "results", "values")
+    __slots__ = ("_args", "_token", "results", "values")
 
     def __init__(self, args: Arguments) -> None:
-        self.results: list[TaskResult] = []
-        self._token = secrets.token_hex(16)
-        self.values: Any = self._marked(args, 0)
-
-    def _marked(self, value: Any, depth: int) -> Any:
-        if isinstance(value, TaskResult):
-            self.results.append(value)
-            return f"{self._token}{len(self.results) - 1:06d}"
-        if depth > 64:  # refused as too deep when it is encoded
-            return value
-        if isinstance(value, Mapping):
-            return {name: self._marked(one, depth + 1) for name, one in value.items()}
-        if isinstance(value, list | tuple):
-            return [self._marked(one, depth + 1) for one in value]
-        return value
+        self.results = list({id(result): result for result in find_results(args)}.values())
+        self._args, self._token = args, secrets.token_hex(16)
+        marks = {id(result): f"{self._token}{number}" for number, result in enumerate(self.results)}
+        self.values: Any = self.with_results(lambda result: marks.get(id(result), result))
 
     def with_results(self, value_of: Callable[[TaskResult], Any]) -> Any:
-        """Return the arguments with values in place of the results; for tests."""
-        return self._replaced(self.values, value_of)
+        """Return the arguments with values in place of the results."""
+        return _copied(self._args, value_of) if self.results else self._args
 
-    def _replaced(self, value: Any, value_of: Callable[[TaskResult], Any]) -> Any:
-        if isinstance(value, str) and value.startswith(self._token):
-            return value_of(self.results[read_whole(value[len(self._token) :])])
-        if isinstance(value, dict):
-            return {name: self._replaced(one, value_of) for name, one in value.items()}
-        if isinstance(value, list):
-            return [self._replaced(one, value_of) for one in value]
-        return value
-
-    def cut(self, what: str, args: bytes, ids: Mapping[str, str]) -> tuple[bytes, tuple[ResultPlace, ...]]:
+    def cut(self, args: bytes, ids: Mapping[str, str]) -> tuple[bytes, tuple[ResultPlace, ...]]:
         """Return the encoded arguments with `null` in place of the results, and where each result goes.
 
         Args:
-            what: name of the arguments in errors.
             args: JSON.
             ids: ids of the tasks of the flow by name.
 
@@ -349,20 +339,114 @@ class MarkedArguments:
         """
         if not self.results:
             return args, ()
-        mark = f'"{self._token}'.encode()
-        first, *rest = args.split(mark)
+        first, *rest = args.split(f'"{self._token}'.encode())
         parts, references, offset = [first], list[ResultPlace](), len(first)
         for piece in rest:
-            result = self.results[read_whole(piece[:6])]
+            number, behind = piece.split(b'"', 1)
+            result = self.results[read_whole(number)]
             default = None
             if result.has_default:
-                about = f"the default of a result in {what}"
+                about = "the default of a result in its arguments"
                 default = encode_json(about, result.default, max_bytes=_DEFAULT_BYTES, max_depth=64)
             references.append(ResultPlace(offset, ids[result.task.name], default))
-            behind = piece[7:]
             parts += [b"null", behind]
             offset += len(b"null") + len(behind)
         return b"".join(parts), tuple(references)
+
+
+def find_results(args: Arguments) -> list[TaskResult]:
+    """Return the results in arguments, in their order. Copies nothing, and looks at each list and object once."""
+    found: list[TaskResult] = []
+    seen: set[int] = set()
+    stack: list[Any] = [_plain(args)]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, TaskResult):
+            found.append(item)
+        elif id(item) not in seen and (children := _children(item)):
+            seen.add(id(item))
+            # Nearly all lists have scalars only, so they get no loop in Python.
+            if not _SCALARS.issuperset(map(type, children)):
+                stack += reversed([child for child in children if type(child) not in _SCALARS])
+    return found
+
+
+def _copied(args: Arguments, value_of: Callable[[TaskResult], Any]) -> Any:
+    """Copy arguments, with values in place of results. Copies each list and object once, however often it occurs."""
+    copies: dict[int, Any] = {}
+    waiting: list[tuple[Any, Any]] = []
+
+    def copy(item: Any) -> Any:
+        if isinstance(item, TaskResult):
+            return value_of(item)
+        if _children(item) is None:
+            return item
+        if id(item) not in copies:
+            made: Any = {} if isinstance(item, dict) else []
+            copies[id(item)] = made
+            waiting.append((item, made))
+        return copies[id(item)]
+
+    found = copy(_plain(args))
+    while waiting:
+        item, made = waiting.pop()
+        if isinstance(item, dict):
+            made.update({name: child if type(child) in _SCALARS else copy(child) for name, child in item.items()})
+        else:
+            made += [child if type(child) in _SCALARS else copy(child) for child in item]
+    return found
+
+
+def _plain(args: Arguments) -> Any:
+    return dict(args) if isinstance(args, Mapping) and not isinstance(args, dict) else args
+
+
+def _children(item: Any) -> Collection[Any] | None:
+    """Return the values of a list or an object; None for others. Nothing else is encoded as JSON with values in it."""
+    if isinstance(item, dict):
+        return item.values()
+    return item if isinstance(item, list | tuple) else None
+
+
+@contextmanager
+def naming(flow: str, task: str) -> Iterator[None]:
+    """Name a task of a flow in the error of its arguments or options."""
+    try:
+        yield
+    except InvalidInput as refused:
+        raise InvalidInput(f"task {task!r} of flow {flow!r}: {refused}") from refused
+
+
+def check_flow(flow: object) -> None:
+    """Refuse what is no flow.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if not isinstance(flow, Flow):
+        raise InvalidInput(f"submit_flow takes a Flow, not {flow!r}")
+
+
+def keys_of(key: str | None, members: Sequence[Member]) -> list[str | None]:
+    """Return the idempotency keys of the tasks of a flow: the first has that of the flow, the others a name behind it.
+
+    So another flow with this key, or a single task with it, is a conflict.
+
+    Raises:
+        InvalidInput: the key of the flow is none, or too long with the name of a task.
+    """
+    if key is None:
+        return [None] * len(members)
+    encode_foreign("key", key)
+    found: list[str | None] = [key]
+    for member in members[1:]:
+        found.append(own := f"{key}/{member.name}")
+        if len(own.encode()) > _LONGEST_KEY:
+            raise InvalidInput(
+                f"key of the flow is too long: with the name of task {member.name!r} it has {len(own.encode())} bytes, "
+                f"and at most {_LONGEST_KEY} are allowed"
+            )
+    return found
 
 
 def flow_digest(
@@ -378,8 +462,8 @@ def flow_digest(
     body = hashlib.blake2b(digest_size=16, person=b"orc-flow")
     for member, (args, places) in zip(members, encoded, strict=True):
         options = member.submission.options
-        skill = member.submission.skill if isinstance(member.submission.skill, str) else member.submission.skill.name
         taken = [(place.offset, names[place.task], place.default) for place in places]
+        skill = member.submission.skill_name
         said = (member.name, skill, options.get("agent"), options.get("session"), sorted(member.after.items()), taken)
         body.update(repr(said).encode())
         body.update(args)

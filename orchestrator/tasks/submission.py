@@ -103,6 +103,11 @@ class Submission:
             raise TypeError(f"a task has no option {', '.join(options.keys() - TASK_OPTIONS.keys())}")
         self.skill, self.args, self.options = skill, args, options
 
+    @property
+    def skill_name(self) -> str:
+        """Name of the skill."""
+        return self.skill if isinstance(self.skill, str) else self.skill.name
+
 
 @dataclass(frozen=True, slots=True)
 class Parent:
@@ -251,7 +256,7 @@ class SubmissionValidator:
         """
         if self._settings is not self._live.current:
             self._use(self._live.current)
-        skill = task.skill if isinstance(task.skill, str) else task.skill.name
+        skill = task.skill_name
         title = self._titles.get(skill) or self._title(skill)
         values = _mapping(title, task.args)
         most = self._max_args_bytes if large is None else self._caps.max_bytes
@@ -259,7 +264,7 @@ class SubmissionValidator:
         if doubts is not None and not self.accepts(skill, values, task.options.get("agent")):
             doubts.append(NamedArguments(skill, values, task.options.get("agent"), task.options.get("key")))
         if not isinstance(task.skill, str):
-            _check(task.skill, args)
+            check_args(task.skill, args)
         digest = None if "key" not in task.options else _digest(skill, task.options, args)
         if large is not None and len(args) > self._caps.inline_bytes:
             packed = pack(ARGS, args, compression=self._settings.payload.compression)
@@ -277,18 +282,23 @@ class SubmissionValidator:
             skill, args, options, parent, trace=trace or (parent.trace if parent else ""), digest=digest
         )
 
-    def encode_arguments(self, skill: str | NamedSkill, args: Arguments, *, stored_apart: bool) -> bytes:
-        """Return the arguments of a task of a flow as JSON; with `stored_apart` they may be as large as a payload.
+    def encode_arguments(self, skill: str, args: Arguments, *, stored_apart: bool) -> tuple[Collection[str], bytes]:
+        """Return the names of the arguments of a task of a flow, and the arguments as JSON.
+
+        Args:
+            skill: of the task.
+            args: with marks in place of results.
+            stored_apart: they may be as large as a payload.
 
         Raises:
             InvalidInput: they are no object, too large, too deep, or no JSON.
         """
         if self._settings is not self._live.current:
             self._use(self._live.current)
-        name = skill if isinstance(skill, str) else skill.name
-        title = self._titles.get(name) or self._title(name)
+        title = self._titles.get(skill) or self._title(skill)
         most = self._caps.max_bytes if stored_apart else self._max_args_bytes
-        return encode_json(title, _mapping(title, args), max_bytes=most, max_depth=self._max_depth)
+        values = _mapping(title, args)
+        return values, encode_json(title, values, max_bytes=most, max_depth=self._max_depth)
 
     def pack_arguments(self, args: bytes) -> Packed | None:
         """Return what goes to the payload store, if arguments are too large for Redis."""
@@ -314,7 +324,7 @@ class SubmissionValidator:
         Raises:
             InvalidInput: with the option and what it may be.
         """
-        skill = task.skill if isinstance(task.skill, str) else task.skill.name
+        skill = task.skill_name
         options = without_defaults(task.options)
         if place.key is not None:
             options["key"] = place.key
@@ -423,7 +433,12 @@ def _mapping(title: str, args: Arguments) -> Mapping[str, Any]:
     raise InvalidInput(f"{title} must be a mapping or a pydantic model, not {type(args).__name__}")
 
 
-def _check(skill: NamedSkill, args: bytes) -> None:
+def check_args(skill: str | NamedSkill, args: bytes) -> None:
+    """Refuse JSON arguments that a skill with types would refuse.
+
+    Raises:
+        InvalidInput: with the arguments that do not fit.
+    """
     check: Callable[[bytes], None] | None = getattr(skill, "check_args", None)
     if check is not None:
         check(args)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import pytest
+from pydantic import AfterValidator, BaseModel, field_serializer
 
 from orchestrator import (
     After,
@@ -19,6 +21,7 @@ from orchestrator import (
     KeyConflict,
     NotFound,
     Reject,
+    Retry,
     SubmitRefused,
     TaskCancelled,
     TaskContext,
@@ -31,6 +34,7 @@ from orchestrator.core.formats import FORMAT, Feature, Floor
 from orchestrator.services import Endpoint, PoolKeys, SyncStore
 from orchestrator.sync import Orchestrator as SyncOrchestrator
 from orchestrator.tasks import scripts
+from orchestrator.tasks.submission import Submission
 from orchestrator.views.status import read_status
 from orchestrator.workers.runtime import filling
 from orchestrator.workers.testing import run_skill
@@ -47,6 +51,16 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.every_server
 LONG_S = 6 * TIMEOUT_S
+
+
+CHECKED_IN: list[int] = []
+"""The threads that have checked arguments."""
+
+
+def note_thread(value: Any) -> Any:
+    """Note which thread checks an argument."""
+    CHECKED_IN.append(threading.get_ident())
+    return value
 
 
 def reviewer(**options: Any) -> Agent:
@@ -237,6 +251,53 @@ async def test_key(team: LocalTeam) -> None:
     assert await second.results(LONG_S) == await first.results(LONG_S)
     with pytest.raises(KeyConflict, match="key 'k' already belongs to task"):
         await team.orc.submit_flow(review("b"), key="k")
+    with pytest.raises(KeyConflict, match="key 'k' already belongs to task"):
+        await team.orc.submit("fetch", {"url": "a"}, key="k")
+    await team.orc.submit("fetch", {"url": "a"}, key="one")
+    with pytest.raises(KeyConflict, match="key 'one' already belongs to task"):
+        await team.orc.submit_flow(review("a"), key="one")
+
+
+async def test_a_repeat_whose_tasks_are_gone(team: LocalTeam) -> None:
+    """A repeat makes no task again: the error names a task that is gone, and has the handles of the others."""
+    flow = Flow("review")
+    for _ in range(3):
+        flow.task("fetch", {"url": "a"})
+    first = await team.orc.submit_flow(flow, key="k")
+    await first.cancel()
+    ids, store = [one.id for one in first.handles], team.orc.services.store
+    await store.call(scripts.delete(store.keys, ids=ids[1:2]))
+    with pytest.raises(SubmitRefused) as refused:
+        await team.orc.submit_flow(flow, key="k")
+    assert str(refused.value) == (
+        "flow 'review' was submitted before with key 'k', and its task 'fetch-2' is not kept any longer; submit it "
+        f"with another key. Its other tasks: {ids[0]}, {ids[2]}"
+    )
+    assert [getattr(one, "id", None) for one in refused.value.outcomes] == [ids[0], None, ids[2]]
+
+
+async def test_another_flow_or_task_of_an_earlier_attempt(team: LocalTeam) -> None:
+    """A flow at the place where the earlier attempt submitted a task is a conflict, and the other way round."""
+    agent, conflicts = Agent("lead", concurrency=2), list[str]()
+
+    @agent.skill
+    async def lead(ctx: TaskContext, first: str) -> None:
+        flow = Flow("below")
+        flow.task("fetch", {"url": "a"}, agent="nobody")
+        try:
+            if (first == "flow") == (ctx.attempt == 1):
+                await ctx.submit_flow(flow)
+            else:
+                await ctx.submit("fetch", {"url": "a"}, agent="nobody")
+        except KeyConflict:
+            conflicts.append(first)
+            return
+        raise Retry(delay=0)
+
+    await team.work(agent)
+    for first in ("flow", "task"):
+        await (await team.orc.submit("lead", {"first": first})).result(LONG_S)
+    assert conflicts == ["flow", "task"]
 
 
 @pytest.mark.parametrize("change", ["names", "place", "default"])
@@ -412,6 +473,115 @@ async def test_an_older_pool(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -
         await team.orc.submit_flow(flow)
 
 
+async def test_errors_name_the_task(team: LocalTeam) -> None:
+    """Errors of arguments, options and defaults name the task and its flow; a serialiser that fails is one of them."""
+    agent = reviewer()
+    await team.work(agent)
+
+    class Broken(BaseModel):
+        url: str
+
+        @field_serializer("url")
+        def fail(self, _: str) -> str:
+            raise RuntimeError("no text")
+
+    count = agent.skills["count"]
+    for given, said in (
+        ({"skill": "fetch", "args": Broken(url="a")}, "cannot be sent: .*no text"),
+        ({"skill": "fetch", "args": {"url": object()}}, "would contain a object"),
+        ({"skill": "fetch", "args": {"url": "a"}, "tags": ["x"] * 65}, "65 tags"),
+        ({"skill": count, "args": {"text": 1}}, "text"),
+        ({"skill": "fetch", "args": {"link": "a"}}, "link"),
+    ):
+        flow = Flow("review")
+        flow.task("fetch", {"url": "a"})
+        flow.task(**given, name="second")
+        with pytest.raises(InvalidInput, match=rf"(?s)^task 'second' of flow 'review': .*{said}"):
+            await team.orc.submit_flow(flow)
+    flow = Flow("review")
+    flow.task("judge", {"pages": [flow.task("fetch").result_or("x" * 70_000)]})
+    with pytest.raises(InvalidInput, match="task 'judge' of flow 'review': the default of a result in its arguments"):
+        await team.orc.submit_flow(flow)
+    with pytest.raises(InvalidInput, match="submit_flow takes a Flow, not 'x'"):
+        await team.orc.submit_flow("x")  # type: ignore[arg-type]
+    assert not await team.orc.tasks.find()
+
+
+async def test_arguments_that_are_large_together(team: LocalTeam) -> None:
+    """They are checked and encoded in a thread."""
+    agent = Agent("reader")
+
+    @agent.skill
+    async def read(text: Annotated[str, AfterValidator(note_thread)]) -> int:
+        return len(text)
+
+    for size, in_thread in ((1_000, False), (100_000, True)):
+        flow = Flow("large")
+        for _ in range(5):
+            flow.task(read, {"text": "x" * size})
+        CHECKED_IN.clear()
+        await team.orc.submit_flow(flow)
+        assert len(CHECKED_IN) == 5
+        assert (threading.get_ident() not in CHECKED_IN) == in_thread
+
+
+async def test_filled_arguments_are_checked_in_a_thread(team: LocalTeam) -> None:
+    """Arguments that are large with the results in them do not block the event loop of the worker."""
+    agent, loop = reviewer(), threading.get_ident()
+    CHECKED_IN.clear()
+
+    @agent.skill
+    async def read(pages: Annotated[list[Any], AfterValidator(note_thread)]) -> int:
+        return len(pages)
+
+    await team.work(agent)
+    for taken in (1, 15):
+        flow = Flow("large")
+        page = flow.task("fetch", {"url": "p", "size": 10_000})
+        flow.task("read", {"pages": [page.result] * taken})
+        assert (await (await team.orc.submit_flow(flow)).results(LONG_S))["read"] == taken
+    assert [thread != loop for thread in CHECKED_IN] == [False, True]
+
+
+async def test_a_result_at_a_great_depth(team: LocalTeam) -> None:
+    """A result may stand as deep as arguments may be nested."""
+    await team.work(reviewer())
+    orc = await team.client(queue__max_depth=200)
+    flow = Flow("deep")
+    value: Any = flow.task("fetch", {"url": "p"}).result
+    for _ in range(70):
+        value = [value]
+    flow.task("judge", {"pages": value})
+    found = (await (await orc.submit_flow(flow)).results(LONG_S))["judge"][1]
+    for _ in range(69):
+        (found,) = found
+    assert found == {"url": "p", "words": ["null", "ü"]}
+
+
+async def test_refused_features_of_other_callers(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A submit that an older pool refuses does not refuse those of others at the same time."""
+    monkeypatch.setattr(Floor, "admits", lambda _, feature: feature is not Feature.BUDGETS)
+    done, refused = list[str](), list[int]()
+
+    async def submit(number: int) -> None:
+        try:
+            done.append((await team.orc.submit("x", budget="b" if number == 20 else None)).id)
+        except UpgradeUnfinished:
+            refused.append(number)
+
+    async with anyio.create_task_group() as group:
+        for number in range(40):
+            group.start_soon(submit, number)
+    assert (len(done), refused) == (39, [20])
+    flow = Flow("a")
+    flow.task("x", budget="b")
+    with pytest.raises(UpgradeUnfinished):
+        await team.orc.submit_flow(flow)
+    with pytest.raises(UpgradeUnfinished):
+        await team.orc.submit_many([Submission("x"), Submission("x", budget="b")])
+    assert len(await team.orc.tasks.find()) == 39
+
+
 async def test_flows_in_tests() -> None:
     """`run_skill` records the tasks of a flow, and fills in scripted results."""
     agent = reviewer()
@@ -428,6 +598,34 @@ async def test_flows_in_tests() -> None:
     ran = await run_skill(lead, children={"fetch": [{"n": 1}, TaskFailed("x", "no", ())], "judge": [["ok"]]})
     assert ran.value == ["ok"]
     assert (ran.submitted[-1].skill, ran.submitted[-1].args) == ("judge", {"pages": [{"n": 1}, "none"]})
+
+
+async def test_failures_of_flows_in_tests() -> None:
+    """`run_skill` cancels what follows a scripted failure, as the server does; a handler may cancel the rest."""
+    agent = reviewer()
+
+    @agent.skill
+    async def lead(ctx: TaskContext) -> list[Any]:
+        flow = Flow("below")
+        bad = flow.task(agent.skills["fetch"], {"url": "bad"})
+        text = flow.task(agent.skills["count"], {"text": bad.result})
+        flow.task("judge", {"pages": []}, after=[text], name="last")
+        flow.task("judge", {"pages": []}, after=[After(bad, failed="run")], name="kept")
+        flow.task("judge", {"pages": []}, name="open")
+        handle = await ctx.submit_flow(flow)
+        said = await handle.cancel("enough")
+        found = await handle.results(failed="collect")
+        with pytest.raises(TaskFailed):
+            await handle.results()
+        return [said, *(str(found[name]) for name in ("count", "last", "kept", "open"))]
+
+    ends = [["fine"], TaskCancelled("x", "late")]
+    ran = await run_skill(lead, children={"fetch": TaskFailed("x", "no", ()), "count": 7, "judge": ends})
+    said, count, last, kept, late = ran.value
+    assert set(said.values()) == {CancelStatus.ALREADY}
+    assert "after which it runs, is a dead letter" in count
+    assert "after which it runs, was cancelled" in last
+    assert (kept, late[-4:]) == ("['fine']", "late")
 
 
 def test_the_blocking_client(redis_server: RedisServer, prefix: str) -> None:
