@@ -18,6 +18,7 @@ from orchestrator.core.errors import (
     InvalidInput,
     NotDurable,
     QueueFull,
+    ServerUnavailable,
     SubmitRefused,
     UpgradeUnfinished,
 )
@@ -141,6 +142,24 @@ async def test_flows(pair: Pair) -> None:
         with pytest.raises(SubmitRefused, match="work-302"):
             await orc.submit_flow(flow)
         await handle.cancel()
+
+
+@pytest.mark.parametrize("level", ["default", "fsync"])
+async def test_a_flow_without_an_answer(pair: Pair, level: Level) -> None:
+    """The error names all tasks of the flow, because they are stored together."""
+    flow = Flow("durable")
+    for _ in range(3):
+        flow.task("work")
+    settings = pair.settings(queue__durability=level, redis__command_timeout_s=0.3, queue__durable_within_s=0.2)
+    async with Orchestrator(settings=settings) as orc:
+        await orc.submit("work")
+        pair.master.process.freeze()
+        try:
+            with pytest.raises(ServerUnavailable, match="3 tasks may have arrived") as lost:
+                await orc.submit_flow(flow)
+        finally:
+            pair.master.process.thaw()
+        assert len(set(lost.value.task_ids)) == 3
 
 
 async def test_what_older_programs_do_not_know(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from orchestrator.core.errors import (
     TaskFailed,
     UpgradeUnfinished,
 )
-from orchestrator.core.formats import OLDEST_FORMAT, Feature
+from orchestrator.core.formats import OLDEST_FORMAT, Feature, Floor
 from orchestrator.core.ids import new_task_id
 from orchestrator.core.payload import encode_json
 from orchestrator.payloads.compression import compress, decompress
@@ -149,6 +149,21 @@ async def test_flows(team: LocalTeam, folder: Path) -> None:
     with pytest.raises(SubmitRefused, match="budget 'none'"):
         await team.orc.submit_flow(flow)
     assert objects(folder) == before
+
+
+async def test_an_older_pool_gets_no_files(team: LocalTeam, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large arguments are not stored for a submit that an older pool refuses."""
+    flow = Flow("large")
+    flow.task("size", {"text": BIG}, budget="b")
+    for feature in (Feature.FLOWS, Feature.BUDGETS):
+        monkeypatch.setattr(Floor, "admits", lambda _, asked, feature=feature: asked is not feature)
+        with pytest.raises(UpgradeUnfinished):
+            await team.orc.submit_flow(flow)
+    with pytest.raises(UpgradeUnfinished):
+        await team.orc.submit("size", {"text": BIG}, budget="b")
+    with pytest.raises(UpgradeUnfinished):
+        await team.orc.submit_many([Submission("size", {"text": BIG}, budget="b")])
+    assert objects(folder) == []
 
 
 async def test_a_repeat_leaves_no_orphan(team: LocalTeam, folder: Path) -> None:
