@@ -151,7 +151,7 @@ POOL_KEYS: Final = (
     KeyKind(
         "after",
         "zset",
-        "tasks of flows that wait for their predecessors, by the ms of their submit",
+        "tasks of flows that wait for their predecessors, by the ms of their submit or retry",
         "empty = gone",
         permanent=True,
         loss=Loss.RECONSTRUCTIBLE,

@@ -425,7 +425,7 @@ class TaskEvent:
         kind: `assigned`, `progress`, `output`, `retried`, `snoozed`, `given_back`, `taken_back`, `requeued`, `asked`,
             `answered`, `unanswered` (the deadline of a question has passed), `effect` (a step of an effect), `joining`,
             `joined`, `join_timeout` (the deadline of a join has passed), or the final state. The first event may be
-            `scheduled`, `ready`, `awaiting_input` or `joining`: the state at that time.
+            `scheduled`, `ready`, `awaiting_tasks`, `awaiting_input` or `joining`: the state at that time.
         attempt: the attempt it belongs to; the next one while the task waits.
         at: when the server stored it.
         agent: of `assigned`: the agent.

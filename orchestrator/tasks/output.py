@@ -123,7 +123,7 @@ def as_event(entry: StreamEntry) -> TaskEvent:
             more = {"progress": read_progress(entry.data)}
         case "asked" | "answered" | "unanswered":
             more = _about_question(entry)
-        case "assigned" | "ready" | "scheduled" | "awaiting_input":
+        case "assigned" | "ready" | "scheduled" | "awaiting_tasks" | "awaiting_input":
             more = {"agent": read_text(entry.data) or None}
         case _:
             more = {"reason": read_text(entry.data)}
