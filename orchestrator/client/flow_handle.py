@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args, overload
 
 import anyio
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.core.durations import Duration
     from orchestrator.tasks.flows import Flow
 
+T = TypeVar("T")
 Failed: TypeAlias = Literal["raise", "collect"]
 
 
@@ -52,7 +53,13 @@ class FlowHandle:
         """The handles of the tasks, in the order of `names`."""
         return list(self._handles.values())
 
-    def task(self, task: str | FlowTask) -> TaskHandle[Any]:
+    @overload
+    def task(self, task: FlowTask[T]) -> TaskHandle[T]: ...
+
+    @overload
+    def task(self, task: str) -> TaskHandle[Any]: ...
+
+    def task(self, task: str | FlowTask[Any]) -> TaskHandle[Any]:
         """Return the handle of a task.
 
         Args:

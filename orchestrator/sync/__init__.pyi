@@ -2635,13 +2635,16 @@ class FlowHandle:
     def name(self) -> str: ...
     @property
     def names(self) -> list[str]:
-        """The names of the tasks, each behind its predecessors."""
+        """The names of the tasks, in the order in which they were added; each is behind its predecessors."""
 
     @property
     def handles(self) -> list[TaskHandle[Any]]:
         """The handles of the tasks, in the order of `names`."""
 
-    def task(self, task: str | FlowTask) -> TaskHandle[Any]:
+    @overload
+    def task(self, task: FlowTask[T]) -> TaskHandle[T]: ...
+    @overload
+    def task(self, task: str) -> TaskHandle[Any]:
         """Return the handle of a task.
 
         Args:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Unpack, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, Unpack, cast, get_args, overload
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name, encode_foreign
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from orchestrator.tasks.options import TaskOptions
-    from orchestrator.tasks.submission import Arguments, NamedSkill
+    from orchestrator.tasks.submission import Arguments, NamedSkill, TypedSkill
 
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 AfterFailure: TypeAlias = Literal["cancel", "run"]
 """What becomes of a task after whose predecessor failed: it is cancelled, or runs all the same."""
 MOST_TASKS: Final = 500
@@ -52,7 +54,7 @@ class TaskResult:
 
     # No slots: `is_small` weighs the default as it weighs a field of a dataclass.
 
-    def __init__(self, task: FlowTask, default: Any = _NOTHING) -> None:
+    def __init__(self, task: FlowTask[Any], default: Any = _NOTHING) -> None:
         self.task, self.default = task, default
 
     def __repr__(self) -> str:
@@ -73,7 +75,7 @@ class After:
         failed: `cancel` cancels the later task if the predecessor fails; `run` lets it run all the same.
     """
 
-    task: FlowTask
+    task: FlowTask[Any]
     failed: AfterFailure = "cancel"
 
     def __post_init__(self) -> None:
@@ -83,7 +85,7 @@ class After:
             )
 
 
-class FlowTask:
+class FlowTask(Generic[T_co]):
     """A task of a flow, as `Flow.task` returns it.
 
     Attributes:
@@ -96,7 +98,7 @@ class FlowTask:
 
     __slots__ = ("after", "flow", "name", "owner", "submission")
 
-    def __init__(self, owner: Flow, name: str, submission: Submission, after: Sequence[FlowTask | After]) -> None:
+    def __init__(self, owner: Flow, name: str, submission: Submission, after: Sequence[FlowTask[Any] | After]) -> None:
         self.name, self.flow = name, owner.name
         self.owner, self.submission, self.after = owner, submission, after
 
@@ -132,25 +134,47 @@ class Flow:
     def __init__(self, name: str) -> None:
         self.name: str = check_name("flow", name)
         self.owner: Flow = self
-        self._tasks: dict[str, FlowTask] = {}
+        self._tasks: dict[str, FlowTask[Any]] = {}
 
     def __repr__(self) -> str:
         return f"Flow({self.name!r}, {counted(len(self._tasks), 'task')})"
 
     @property
-    def tasks(self) -> tuple[FlowTask, ...]:
+    def tasks(self) -> tuple[FlowTask[Any], ...]:
         """Its tasks in the order in which they were added."""
         return tuple(self._tasks.values())
+
+    @overload
+    def task(
+        self,
+        skill: TypedSkill[T],
+        args: Arguments = None,
+        *,
+        after: Sequence[FlowTask[Any] | After] = (),
+        name: str | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> FlowTask[T]: ...
+
+    @overload
+    def task(
+        self,
+        skill: str | NamedSkill,
+        args: Arguments = None,
+        *,
+        after: Sequence[FlowTask[Any] | After] = (),
+        name: str | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> FlowTask[Any]: ...
 
     def task(
         self,
         skill: str | NamedSkill,
         args: Arguments = None,
         *,
-        after: Sequence[FlowTask | After] = (),
+        after: Sequence[FlowTask[Any] | After] = (),
         name: str | None = None,
         **options: Unpack[TaskOptions],
-    ) -> FlowTask:
+    ) -> FlowTask[Any]:
         """Add a task. Results of others may stand anywhere in its arguments: `{"pages": [a.result, b.result]}`.
 
         It runs after the tasks of `after` and those whose results it takes, once all of them have ended. If one of them
@@ -176,7 +200,9 @@ class Flow:
                 raise InvalidInput(f"a task of a flow takes no {option}=: {why}")
         if len(self._tasks) >= MOST_TASKS:
             raise InvalidInput(f"flow {self.name!r} has {MOST_TASKS} tasks, the most that one submit takes")
-        made = FlowTask(self, self._name(skill, name), Submission(skill, args, **options), _listed(after))
+        made: FlowTask[Any] = FlowTask(
+            self, self._name(skill, name), Submission(skill, args, **options), _listed(after)
+        )
         for one in made.after:
             self._check_own(made.name, one.task if isinstance(one, After) else one)
         for result in find_results(args):
@@ -239,7 +265,7 @@ class Flow:
             )
         return self._in_order(found)
 
-    def _member(self, task: FlowTask) -> Member:
+    def _member(self, task: FlowTask[Any]) -> Member:
         marked = MarkedArguments(task.submission.args)
         policies: dict[str, AfterFailure | None] = {}
         for one in task.after:
@@ -470,7 +496,7 @@ def flow_digest(
     return body.hexdigest()
 
 
-def _listed(after: object) -> tuple[FlowTask | After, ...]:
+def _listed(after: object) -> tuple[FlowTask[Any] | After, ...]:
     if isinstance(after, FlowTask | After):
         return (after,)
     if not isinstance(after, Sequence) or isinstance(after, str):

@@ -6,9 +6,12 @@ from datetime import datetime
 from typing import Any, assert_type
 
 from orchestrator import (
+    After,
     Agent,
     CancelStatus,
     ConfigChange,
+    Flow,
+    FlowTask,
     LogEntry,
     OutputChunk,
     Standing,
@@ -44,6 +47,19 @@ def script() -> None:
         assert_type(next(iter(handle.output())), OutputChunk)
         assert_type(next(iter(handle.events())), TaskEvent)
         assert_type(orc.task("id"), TaskHandle[Any])
+
+
+def flow_of_tasks(orc: Orchestrator) -> None:
+    """The handle of a task of a flow knows its result."""
+    flow = Flow("review")
+    first = flow.task(count, {"text": "a"}, priority="high")
+    assert_type(first, FlowTask[int])
+    second = flow.task("count", {"text": first.result_or("b")}, after=[first, After(first, failed="run")])
+    assert_type(second, FlowTask[Any])
+    handle = orc.submit_flow(flow, key="one")
+    assert_type(handle.task(first), TaskHandle[int])
+    assert_type(handle.task("count").result(), Any)
+    flow.task(count, prio="high")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 
 
 def wrong(orc: Orchestrator) -> None:
