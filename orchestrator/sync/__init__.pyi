@@ -472,9 +472,6 @@ class TaskHandle(Generic[T_co]):
         Arguments and errors as of `result`.
         """
 
-    def whereabouts(self, subject: str, timeout_s: float | None) -> str:
-        """Return what the task waits for, as a sentence about `subject`; empty after a wait of 0 s."""
-
     def status(self) -> TaskStatus:
         """Its state, and in words what it waits for.
 
