@@ -175,8 +175,8 @@ async def send_crowded(answers: list[Answer], send: Callable[[Sequence[int]], Aw
 async def require_features(store: Store, drafts: Sequence[Draft]) -> None:
     """Check that no program of the pool is older than what the submits of one call need.
 
-    Call it before they are queued: a refusal behind that would be one of other callers' submits too. What holds once
-    holds when they are sent, because the floor of a pool never falls.
+    Call it before they are queued, because the refusal of a batch would refuse the submits of other callers, too. The
+    floor of a pool never falls, so that it admits them when they are sent.
 
     Raises:
         UpgradeUnfinished: the pool admits such programs.

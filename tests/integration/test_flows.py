@@ -629,16 +629,21 @@ async def test_failures_of_flows_in_tests() -> None:
 
 
 def test_the_blocking_client(redis_server: RedisServer, prefix: str) -> None:
-    """The blocking client submits flows, too."""
+    """The blocking client submits flows, too; the handles in its errors block as well."""
     store = SyncStore(Endpoint.at(redis_server.url), PoolKeys(prefix, "default"), name="test")
     store.execute("SET", store.keys.format, FORMAT)
-    store.close()
     with SyncOrchestrator(redis_server.url, prefix=prefix) as orc:
         flow = Flow("a")
         first = flow.task("x")
         flow.task("y", after=[first])
-        handle = orc.submit_flow(flow)
+        handle = orc.submit_flow(flow, key="k")
         assert handle.task("y").status().state is TaskState.AWAITING_TASKS
+        store.execute("DEL", store.keys.idempotency("k/y"))
+        with pytest.raises(SubmitRefused, match="its task 'y' is not kept any longer") as refused:
+            orc.submit_flow(flow, key="k")
+        kept, gone = refused.value.outcomes
+        assert (type(kept), type(gone)) == (type(handle.task("x")), SubmitRefused)
         assert set(handle.cancel()) == {"x", "y"}
         with pytest.raises(TaskCancelled):
             handle.results(5)
+    store.close()
