@@ -17,9 +17,9 @@ async def add(left: int, right: int) -> int:
 
 @novel.skill
 async def join(ctx: TaskContext) -> int | str:
-    """Join two children, which old workers may run, too."""
+    """Join two children, which old workers may run, too, and one that has not ended by then."""
     children = [await ctx.submit("add", {"left": n, "right": 1}, key=f"{ctx.task_id}:{n}") for n in range(2)]
-    children += [await ctx.submit("echo", {"n": 3}, key=f"{ctx.task_id}:echo")]
+    children += [await ctx.submit("echo", {"n": 3}, key=f"{ctx.task_id}:echo", delay=0.5)]
     try:
         return sum([int(one.value) for one in await ctx.join(children)])
     except UpgradeUnfinished as refusal:
