@@ -14,7 +14,7 @@ local now_arg    = ARGV[6]                   -- time: test override, microsecond
 --@include time: now_us, integer
 --@include restoring: goes_on
 --@include envelope: skill_queue
---@include record: read_task, has_ended, rank_of, next_generation, attempt_number
+--@include record: read_task, has_ended, is_waiting, rank_of, next_generation, attempt_number
 --@include history: add_attempt
 --@include lane: restore_member
 --@include queue: enqueue, start_waiting, flush_waiting
@@ -28,7 +28,6 @@ if not goes_on(pool, mark) then return {} end
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local waiting, ending = start_waiting(), start_endings(now)
-local waits = {scheduled = true, ready = true, waiting = true, awaiting_input = true, joining = true, awaiting_tasks = true}
 local created, known, cancelled, ends = 0, 0, 0, {}
 
 -- Calls a command with a key and many values, 500 at a time.
@@ -87,7 +86,7 @@ local function put_in_place(row, task_key)
     redis.call('HSET', task_key, 'state', 'ready')
     state = 'ready'
   end
-  if waits[state] then collect_bytes(pool, waiting.bytes, row.id, task.queue, task.env, 1) end
+  if is_waiting(state) then collect_bytes(pool, waiting.bytes, row.id, task.queue, task.env, 1) end
   if state == 'assigned' then
     give_back(row, task_key)
   elseif state == 'ready' then
@@ -110,7 +109,7 @@ local function put_in_place(row, task_key)
     index_dead(pool, row.id, row.dead_ms, dead_ttl_s)
   end
   if has_ended(state) then tell(row.id, task_key, state) end
-  if task.by and waits[state] then
+  if task.by and is_waiting(state) then
     waiting.expiring[#waiting.expiring + 1] = task.by
     waiting.expiring[#waiting.expiring + 1] = row.id
   end
@@ -134,7 +133,7 @@ for i = 1, #rows do
       store_all('RPUSH', children_key, row.children)
       redis.call('PEXPIRE', children_key, integer(math.max(row.children_ms, left_ms)))
     end
-    if found.lane and (row.turn ~= '' or waits[found.state] and found.state ~= 'scheduled' and found.state ~= 'awaiting_tasks') then
+    if found.lane and (row.turn ~= '' or is_waiting(found.state) and found.state ~= 'scheduled' and found.state ~= 'awaiting_tasks') then
       local since = math.max(tonumber(found.gen), tonumber(found.due or 0))
       restore_member(pool, found.lane, row.turn ~= '' and row.turn or integer(since * 1000), row.id)
     end

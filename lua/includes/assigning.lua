@@ -255,7 +255,7 @@ local function best_of(pool, filled, each, ahead)
 end
 
 -- The fields of waiting tasks that matter here.
-local waiting_fields = ',fails,deaths,by,ttl,idem,skill,out,requeued,lane,group,refused,queue,session,fair,rank,joined,budget,unfunded,funds,due,at,was,-after,-followers,-later,'
+local waiting_fields = ',fails,deaths,by,ttl,idem,skill,out,requeued,lane,group,refused,queue,session,fair,rank,joined,budget,unfunded,funds,due,at,was,-after,-followers,-later,-need,'
 
 -- The fields that waiting tasks of this call had, by their number.
 local waiting_layouts = {}

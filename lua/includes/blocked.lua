@@ -75,7 +75,7 @@ local function put_blocked(pool, name, kind, until_ms, now_ms, told)
   return until_ms
 end
 
--- Whether the stored limits of a provider say that pools share it.
+-- Returns whether the stored limits of a provider say that pools share it.
 local function is_shared(shown)
   return shown and string.sub(shown, -7) == ' shared'
 end

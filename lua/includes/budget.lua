@@ -101,18 +101,27 @@ local function end_run(known)
   end
 end
 
--- Turns a budget by day to the account of a day. `other` of its record has the account of another day: of the one before, or of
--- a later one, which stays until the clock has come there. Of two later days it has the last one. A clock that comes to
--- this day goes on with it, so that a step of the clock opens no day twice. An earlier day that is not known goes on with what is spent, and the day after it begins anew.
+-- Turns a budget by day to the account of a day. `other` of its record has up to two accounts of other days, with a `;` between them:
+-- of the day that the clock has just left, and the latest of the others, so that one of a later day stays until the clock has come there.
+-- A clock that comes to one of these days goes on with its account, so that a step of the clock opens no day twice. An earlier day that
+-- is not known goes on with what is spent, and the day after it begins anew.
 local function turn_day(budget, stored_day, other, day)
   local before = tonumber(stored_day)
   budget.day = before
   if before == day then return end
-  local other_day, amounts = string.match(other or '', '^(%d+) (.*)$')
-  other_day = tonumber(other_day or 0)
-  if before and (other_day <= day or other_day < before) then budget.other = integer(before) .. ' ' .. format_amounts(budget.spent) end
-  if other_day == day then
-    budget.spent = whole_amounts(amounts)
+  local known, kept_day, kept = nil, -1, nil
+  for account in string.gmatch(other or '', '[^;]+') do
+    local its_day, amounts = string.match(account, '^(%d+) (.*)$')
+    its_day = tonumber(its_day or -1)
+    if its_day == day then
+      known = whole_amounts(amounts)
+    elseif its_day > kept_day and its_day ~= before then
+      kept_day, kept = its_day, account
+    end
+  end
+  if before then budget.other = integer(before) .. ' ' .. format_amounts(budget.spent) .. (kept and ';' .. kept or '') end
+  if known then
+    budget.spent = known
   elseif not before or day > before then
     budget.spent = {0, 0, 0, 0}
   end
@@ -199,7 +208,7 @@ local function lacks_last(budget, need, drawn)
 end
 
 -- Reads what an attempt holds of a budget: `open` has amounts by number, 0 for those of its start; all numbers up to `base`,
--- and those in `done`, are settled.
+-- and those in `done`, are settled. `count` says how many calls are open.
 local function parse_hold(text)
   local hold = {base = 0, open = {}, done = {}, count = 0}
   if not text then return hold end
@@ -209,7 +218,7 @@ local function parse_hold(text)
       hold.done[tonumber(number)] = true
     else
       hold.open[tonumber(number)] = whole_amounts(string.sub(amounts, 2))
-      hold.count = hold.count + 1
+      if number ~= '0' then hold.count = hold.count + 1 end
     end
   end
   return hold
@@ -516,13 +525,15 @@ local function flush_budgets(pool, known)
     if budget.changed then
       local budget_key = pool .. ':budget:' .. name
       budget.held_text = budget.held_text or format_amounts(budget.held)
-      if budget.spent_text then
+      if budget.turned then
+        redis.call('HSET', budget_key, 'held', budget.held_text)
+        store_day(budget_key, budget)
+      elseif budget.spent_text then
         redis.call('HSET', budget_key, 'held', budget.held_text)
       else
         budget.spent_text = format_amounts(budget.spent)
         redis.call('HSET', budget_key, 'spent', budget.spent_text, 'held', budget.held_text)
       end
-      if budget.turned then store_day(budget_key, budget) end
     end
     if budget.freed and not freed then
       local held_key = waiting_key(pool, name)

@@ -55,14 +55,19 @@ local function await_predecessors(pool, id, scored, born_ms, keep_s)
   redis.call('ZADD', pool .. ':after', born_ms, id)
 end
 
--- Returns the predecessors that the field `after` names: of each 1 or 0 as in `after:ID`, its id, and its state (`deleted`: it is
--- gone).
+-- Returns the state of a predecessor, of a deleted one that in which it had ended. `deleted`: also its stub is gone.
+local function state_of_predecessor(pool, id)
+  local task_key = pool .. ':task:' .. id
+  if redis.call('TYPE', task_key)['ok'] ~= 'hash' then return 'deleted' end
+  local task = read_task(task_key, 'state', 'ended_as')
+  return task.state or task.ended_as or 'deleted'
+end
+
+-- Returns the predecessors that the field `after` names: of each 1 or 0 as in `after:ID`, its id, and its state.
 local function look_at_predecessors(pool, after)
   local found = {}
   for id, policy in string.gmatch(after or '', '([%x-]+)(%+?)') do
-    local task_key = pool .. ':task:' .. id
-    local state = redis.call('TYPE', task_key)['ok'] == 'hash' and redis.call('HGET', task_key, 'state') or 'deleted'
-    found[#found + 1] = {policy == '+' and 1 or 0, id, state}
+    found[#found + 1] = {policy == '+' and 1 or 0, id, state_of_predecessor(pool, id)}
   end
   return found
 end

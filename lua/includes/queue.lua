@@ -81,7 +81,7 @@ end
 local function put_held(pool, types, scope, scored, now)
   set_aside(pool, types, 'held:' .. scope, 'zset', now)
   set_aside(pool, types, 'held', 'set', now)
-  redis.call('ZADD', pool .. ':held:' .. scope, unpack(scored))
+  add_scored(pool .. ':held:' .. scope, scored)
   redis.call('SADD', pool .. ':held', scope)
 end
 

@@ -50,6 +50,12 @@ local function has_ended(state)
   return state == 'succeeded' or state == 'dead' or state == 'cancelled' or state == 'expired'
 end
 
+-- Returns whether a task of this state waits, in any place.
+local function is_waiting(state)
+  return state == 'ready' or state == 'scheduled' or state == 'waiting' or state == 'awaiting_input' or state == 'joining'
+    or state == 'awaiting_tasks'
+end
+
 -- Returns the seconds that an ended task is kept: its result lifetime, at least 5 minutes (protocol rule 22). The
 -- default, an hour, is not stored; with an idempotency key it is a day, which programs of format 2 do not store either.
 local function lifetime(ttl, at_least_s, idem)

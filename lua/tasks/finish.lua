@@ -80,7 +80,7 @@ end
 
 -- The fields of assigned tasks that matter here, and those that tasks of this call had, by their number.
 local assigned_fields = ',at,queue,rank,ttl,idem,fails,deaths,by,cancel,out,lane,refused,skill,woken,ran,session,due,was,asks,'
-  .. 'snoozes,fair,joined,budget,funds,=env,-after,-followers,-later,'
+  .. 'snoozes,fair,joined,budget,funds,=env,-after,-followers,-later,-need,'
 local assigned_layouts = {}
 
 -- Returns state and generation of a task, and a table of its other fields; of a plain task also `at`, with `rewrite`.

@@ -18,7 +18,7 @@
 -- repeat: finds nothing that it has repaired
 local pool       = KEYS[1]                   -- key: root of the pool's slot
 local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id place
-local repair     = ARGV[2]                   -- str: 1 = repair what is task
+local repair     = ARGV[2]                   -- str: 1 = repair what is found
 local max_wait_s = tonumber(ARGV[3])         -- int: lifetime of a task that waits
 local dead_ttl_s = tonumber(ARGV[4])         -- int: minimum lifetime of dead letters
 local now_arg    = ARGV[5]                   -- time: test override, microseconds
@@ -27,7 +27,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include notify: notify_supervisor
 --@include envelope: skill_queue, parent_of
 --@include tag: submitted_ms, tags_of
---@include record: read_task, lifetime, rank_of, next_generation, corrupt_field
+--@include record: read_task, has_ended, is_waiting, lifetime, rank_of, next_generation, corrupt_field
 --@include desired: suspended_scopes
 --@include version: parse_version_scope, list_version_scope
 --@include queue: remove_from_queue, remove_suspects, notify_of_kept_slots, enqueue, leave_queue, start_waiting, flush_waiting
@@ -52,8 +52,6 @@ local queues_key, scheduled_key, asking_key, expiring_key, dead_key =
   pool .. ':queues', pool .. ':scheduled', pool .. ':asking', pool .. ':expiring', pool .. ':dead'
 local joining_key, met_joins = pool .. ':joining', {}
 local following_key, told_ends, freed = pool .. ':after', {}, {}
-local waits = {ready = true, waiting = true, scheduled = true, awaiting_input = true, joining = true, awaiting_tasks = true}
-local ended = {succeeded = true, dead = true, cancelled = true, expired = true}
 local clean = {gone = true, ['orphan-output'] = true, ['orphan-key'] = true, ['listed-empty'] = true}
 
 -- Nothing may fail after the first write: while a key that all repairs write has another type, nothing is repaired.
@@ -102,7 +100,7 @@ end
 -- Returns whether a task is a member of its lane. A task with predecessors joins behind them, a delayed one when it is due; between attempts it stays a
 -- member.
 local function in_lane(task)
-  return (waits[task.state] and task.state ~= 'awaiting_tasks' and (task.state ~= 'scheduled' or task.left)) or task.state == 'assigned'
+  return (is_waiting(task.state) and task.state ~= 'awaiting_tasks' and (task.state ~= 'scheduled' or task.left)) or task.state == 'assigned'
 end
 
 local function check_lane(row, id, task)
@@ -230,7 +228,7 @@ local function keep_predecessors(predecessors)
   for i = 1, #predecessors do
     --@row one: policy id state
     local one = predecessors[i]
-    if ended[one.state] then redis.call('EXPIRE', pool .. ':task:' .. one.id, integer(max_wait_s + day_s), 'GT') end
+    if has_ended(one.state) then redis.call('EXPIRE', pool .. ':task:' .. one.id, integer(max_wait_s + day_s), 'GT') end
   end
 end
 
@@ -293,7 +291,7 @@ local function check_after(row, id, task)
   for i = 1, #predecessors do
     --@row one: policy id state
     local one = predecessors[i]
-    if ended[one.state] or one.state == 'deleted' then
+    if has_ended(one.state) or one.state == 'deleted' then
       local listed = there and not noted and redis.call('ZSCORE', after_key, one.id)
       if listed then missed = missed + 1 end
       if done and (listed or not there) then told_ends[#told_ends + 1] = {one.id, one.state, id} end
@@ -399,9 +397,9 @@ local function check_lifetime(row, id, task)
     local keep_s = day_s
     if task.deleted then
       keep_s = 300
-    elseif ended[task.state] then
+    elseif has_ended(task.state) then
       keep_s = lifetime(task.ttl, task.state == 'dead' and dead_ttl_s, task.idem)
-    elseif waits[task.state] then
+    elseif is_waiting(task.state) then
       keep_s = max_wait_s + math.ceil(math.max(0, (number(task.due) or 0) - now_ms) / 1000)
     end
     redis.call('EXPIRE', task_key, keep_s)
@@ -416,7 +414,7 @@ local function end_damaged(id, task, field)
   local reason = 'its record is damaged: ' .. field
   end_task(pool, ending, id, kept, 'dead', lifetime(task.ttl, dead_ttl_s), {'reason', reason})
   index_dead(pool, id, now_ms, dead_ttl_s)
-  if waits[task.state] then stop_waiting(pool, ending, id, task.queue, task.env) end
+  if is_waiting(task.state) then stop_waiting(pool, ending, id, task.queue, task.env) end
   if task.state == 'awaiting_tasks' then leave_following(pool, id) end
   task.state = 'dead'
 end
@@ -450,7 +448,7 @@ local function judge(row, id)
   local values = read_task(task_key, unpack(record_fields))
   for i = 1, #record_fields do task[record_fields[i]] = values[i] end
   check_lifetime(row, id, task)
-  if task.deleted or ended[task.state] then
+  if task.deleted or has_ended(task.state) then
     local since = task.state == 'dead' and number(task.ended)
     if since and since > now_ms - dead_ttl_s * 1000 and not score_in(dead_key, id) then
       if may_repair then index_dead(pool, id, since, dead_ttl_s) end
@@ -483,8 +481,12 @@ local function judge(row, id)
   check_tags(row, id, task.env)
   task.env = nil
   if task.lane then check_lane(row, id, task) end
-  if task.after and may_repair and task.state ~= 'awaiting_tasks' then keep_predecessors(look_at_predecessors(pool, task.after)) end
-  if waits[task.state] then
+  if task.after and may_repair and task.state ~= 'awaiting_tasks' then
+    local predecessors = look_at_predecessors(pool, task.after)
+    bytes = bytes + 200 * #predecessors
+    keep_predecessors(predecessors)
+  end
+  if is_waiting(task.state) then
     check_waiting(row, id, task)
   elseif task.state == 'assigned' then
     check_assigned(row, id, task)
@@ -520,14 +522,14 @@ local function belongs(id, task, place)
   if place == 'dead' then return task.state == 'dead' end
   if string.match(place, '^tag:') then return not task.deleted end
   -- A damaged record stays indexed until it has ended, because its place cannot be judged.
-  if task.damaged then return not ended[task.state] end
+  if task.damaged then return not has_ended(task.state) end
   if place == 'scheduled' then return task.state == place end
   if place == 'asking' then return task.state == 'awaiting_input' end
   if place == 'joining' then return task.state == place end
   if place == 'after' then return task.state == 'awaiting_tasks' end
   local parent = string.match(place, '^joins:(.*)$')
-  if parent then return not ended[task.state] and not task.deleted and joins[parent] ~= '' end
-  if place == 'expiring' then return waits[task.state] and task.by end
+  if parent then return not has_ended(task.state) and not task.deleted and joins[parent] ~= '' end
+  if place == 'expiring' then return is_waiting(task.state) and task.by end
   local lane = string.match(place, '^lane:(.*)$')
   if lane then return task.lane == lane and in_lane(task) end
   local taken = string.match(place, '^share:taken:(.*)$')

@@ -19,7 +19,8 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include lane: join_lane
 --@include held_bytes: collect_bytes
 --@include share: ready_place
---@include follow: look_at_predecessors, await_predecessors
+--@include key: set_aside
+--@include follow: state_of_predecessor, await_predecessors
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -28,6 +29,8 @@ local waiting, requeued, answers = start_waiting(), {}, {}
 local may_go_on = {dead = true, cancelled = true, expired = true}
 
 local numbers, started, retry = {}, {}, nil
+-- States of predecessors, which many rows may share, as this call has read and changed them.
+local states, types = {}, {}
 for i = 1, #rows do numbers[rows[i].id] = i end
 
 -- Judges a row, once per call.
@@ -55,19 +58,21 @@ function retry(id)
   local generation = integer(next_generation(task.gen, now_ms))
   local number, fails, deaths = tonumber(count) + 1, tonumber(task.fails or 0), tonumber(task.deaths or 0)
   local state_now, missing = 'ready', {}
-  -- Predecessors of the same call go first, so that the task waits for them.
-  for predecessor in string.gmatch(found.after or '', '[%x-]+') do
+  for predecessor, policy in string.gmatch(found.after or '', '([%x-]+)(%+?)') do
+    -- Predecessors of the same call go first, so that the task waits for them.
     if numbers[predecessor] then answer(numbers[predecessor]) end
-  end
-  for _, one in ipairs(look_at_predecessors(pool, found.after)) do
-    --@row one: policy id state
-    if not has_ended(one.state) and one.state ~= 'deleted' then
-      missing[#missing + 1] = one.policy
-      missing[#missing + 1] = one.id
+    local its_state = states[predecessor] or state_of_predecessor(pool, predecessor)
+    states[predecessor] = its_state
+    if not has_ended(its_state) and its_state ~= 'deleted' then
+      missing[#missing + 1] = policy == '+' and 1 or 0
+      missing[#missing + 1] = predecessor
     end
   end
   if #missing > 0 then
     state_now = 'awaiting_tasks'
+    -- A client may have written keys of another type, and nothing may fail below.
+    set_aside(pool, types, 'after', 'zset', now)
+    set_aside(pool, types, 'after:' .. id, 'zset', now)
     await_predecessors(pool, id, missing, integer(now_ms), max_wait_s)
   elseif found.lane and not join_lane(pool, found.lane, id, now) then
     state_now = 'waiting'
@@ -75,7 +80,7 @@ function retry(id)
   redis.call('HSET', task_key, 'state', state_now, 'gen', generation, 'was', task.gen,
     'requeued', number .. ' ' .. fails .. ' ' .. deaths .. ' ' .. token,
     'requeue:' .. number, integer(now_ms) .. ' ' .. state .. ' ' .. said)
-  redis.call('HDEL', task_key, 'ended', 'at', 'by', 'cancel', 'due', 'left', 'blamed', 'group', 'alone', 'refused', 'snoozes', 'unfunded')
+  redis.call('HDEL', task_key, 'ended', 'at', 'by', 'cancel', 'due', 'left', 'blamed', 'group', 'alone', 'refused', 'snoozes', 'unfunded', 'need')
   -- A question whose deadline passed is asked again.
   if found.asks and redis.call('HEXISTS', task_key, 'answer:' .. found.asks) == 0 then
     redis.call('HDEL', task_key, 'answered:' .. found.asks)
@@ -92,6 +97,7 @@ function retry(id)
   if found.out then append_event(pool, id, generation, fails + deaths + 1, 'requeued', said) end
   collect_bytes(pool, waiting.bytes, id, task.queue, task.env, 1)
   requeued[#requeued + 1] = id
+  states[id] = state_now
   return 'requeued', state
 end
 

@@ -23,7 +23,7 @@ local now_arg = ARGV[6]                   -- time: test override, microseconds
 --@include share: ready_place, share_of, may_start, take_place
 --@include budget: refusing_budget
 
-local look_at, patience_ms, call_bytes = 200, 60000, 1048576
+local look_at, look_at_most, patience_ms, call_bytes = 200, 500, 60000, 1048576
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local agent_key, inbox_key = pool .. ':agent:' .. agent, pool .. ':inbox:' .. agent
@@ -37,13 +37,22 @@ for skill in string.gmatch(spec.skills or '', '%S+') do
   queues[#queues + 1] = 'skill:' .. skill
   skilled[skill] = true
 end
-local found, left = {}, 0
+local found, open, left = {}, {}, 0
 for i = 1, #queues do
   local queue = queues[i]
   local heads = redis.call('ZRANGE', pool .. ':suspects:' .. queue, 0, look_at - 1, 'WITHSCORES')
-  if #heads > 0 then left = 1 end
-  if not (any_active and (is_active(pool, 'stop:' .. queue) or is_active(pool, 'pause:queue:' .. queue))) then
-    for j = 1, #heads, 2 do found[#found + 1] = {id = heads[j], score = heads[j + 1], queue = queue} end
+  if #heads > 0 then
+    left = 1
+    if not (any_active and (is_active(pool, 'stop:' .. queue) or is_active(pool, 'pause:queue:' .. queue))) then
+      open[#open + 1] = {queue = queue, heads = heads}
+    end
+  end
+end
+-- Each queue has its part of the look, so that none keeps the others from it.
+for i = 1, #open do
+  local heads = open[i].heads
+  for j = 1, math.min(#heads, 2 * math.max(1, math.floor(look_at_most / #open))), 2 do
+    found[#found + 1] = {id = heads[j], score = heads[j + 1], queue = open[i].queue}
   end
 end
 local blocked = any_active and (agent_blocked(pool, agent) or held_until(pool, 'hold:agent:' .. agent, math.floor(now / 1000)) > 0)

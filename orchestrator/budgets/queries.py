@@ -95,12 +95,13 @@ def _spent_on(day: int, stored_day: str, spent: Amounts, other: str) -> Amounts:
     """Return what is spent of a budget by day, as the next call of a script stores it (`turn_day`)."""
     if not stored_day.isdigit():
         return Amounts()
-    other_day, _, amounts = other.partition(" ")
     before = read_whole(stored_day)
     if day == before:
         return spent
-    if other_day.isdigit() and read_whole(other_day) == day:
-        return _amounts(amounts)
+    for account in other.split(";"):
+        other_day, _, amounts = account.partition(" ")
+        if other_day.isdigit() and read_whole(other_day) == day:
+            return _amounts(amounts)
     return Amounts() if day > before else spent
 
 

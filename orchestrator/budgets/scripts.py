@@ -37,7 +37,8 @@ class Swept(NamedTuple):
     """Outcome of `sweep`.
 
     Attributes:
-        left: whether to call again, at the places `next_first`, or `next_behind` with `anew`, and `next_cursor`.
+        left: whether to call again, at the places `next_first`, or `next_behind` with `anew`, and `next_cursor`, with
+            `next_taken`.
         booked: number of holds of attempts that did not run.
         moved: number of tasks that went back to their queues.
     """
@@ -48,6 +49,7 @@ class Swept(NamedTuple):
     next_first: int
     next_cursor: str
     next_behind: str
+    next_taken: str
 
 
 def reserve(
@@ -104,13 +106,14 @@ def sweep(
     anew: bool = False,
     behind: str = "",
     cursor: str = "",
+    taken: str = "",
     now_us: str = "",
 ) -> Call[Swept]:
     """Move waiting tasks that fit to their queues; with `anew` all of them. With a cursor, book lost holds."""
 
     def parse(reply: list[Any]) -> Swept:
-        left, booked, moved, next_first, next_cursor, last = reply
-        return Swept(left == 1, booked, moved, next_first, read_text(next_cursor), read_text(last))
+        left, booked, moved, next_first, *texts = reply
+        return Swept(left == 1, booked, moved, next_first, *map(read_text, texts))
 
     args: Arguments = {
         "pool": keys.root,
@@ -120,6 +123,7 @@ def sweep(
         "anew": "1" if anew else "",
         "behind": behind,
         "cursor": cursor,
+        "taken": taken,
         "now_arg": now_us,
     }
     return Call("budgets/sweep", args, parse)

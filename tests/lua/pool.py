@@ -441,20 +441,21 @@ class Pool:
         anew: bool = False,
         behind: str = "",
         cursor: str = "0",
+        taken: str = "",
     ) -> budget_scripts.Swept:
         """Run sweep once."""
         call = budget_scripts.sweep(
-            self.keys, name=name, first=first, limit=limit, anew=anew, behind=behind, cursor=cursor
+            self.keys, name=name, first=first, limit=limit, anew=anew, behind=behind, cursor=cursor, taken=taken
         )
         return self.call(call)
 
     def sweep_all(self, name: str = "b", limit: int = 100, *, anew: bool = False) -> int:
         """Run sweep until nothing is left; the number of tasks that it moved."""
-        moved, first, behind, cursor, left, calls = 0, 0, "", "0", True, 0
+        moved, first, behind, cursor, taken, left, calls = 0, 0, "", "0", "", True, 0
         while left:
-            done = self.sweep(name, first, limit, anew=anew, behind=behind, cursor=cursor)
+            done = self.sweep(name, first, limit, anew=anew, behind=behind, cursor=cursor, taken=taken)
             moved, first, behind, cursor = moved + done.moved, done.next_first, done.next_behind, done.next_cursor
-            left, calls = done.left, calls + 1
+            taken, left, calls = done.next_taken, done.left, calls + 1
             assert calls < 1000
         return moved
 

@@ -1149,7 +1149,7 @@ class Machine(RuleBasedStateMachine):
             if task.id in self.ended:
                 assert task.state == self.ended[task.id]
             if task.deleted:
-                assert set(self.pool.task(task.id)) == {"deleted"}
+                assert set(self.pool.task(task.id)) == {"deleted", "ended_as"}
                 continue
             fields = (
                 "state",

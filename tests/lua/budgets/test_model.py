@@ -50,25 +50,24 @@ class Budget:
     per_day: bool = False
     spent: int = 0
     day: int = 0
-    other: tuple[int, int] | None = None
-    stored: tuple[int, int, tuple[int, int] | None] | None = None
+    others: dict[int, int] = field(default_factory=dict)
+    stored: tuple[int, int, dict[int, int]] | None = None
 
     def turn(self, day: int) -> bool:
-        """Turn to the account of a day; the last one before is remembered. Returns whether it begins with nothing."""
+        """Turn to the account of a day; two others are remembered. Returns whether it begins with nothing."""
         if not self.per_day or day == self.day:
             return False
-        self.stored = self.stored or (self.spent, self.day, self.other)
-        known = dict([self.other]) if self.other else {}
-        before, self.day = self.day, day
-        if not self.other or self.other[0] <= day or self.other[0] < before:
-            self.other = before, self.spent
+        self.stored = self.stored or (self.spent, self.day, self.others)
+        known, before, self.day = self.others, self.day, day
+        latest = max(known.keys() - {before, day}, default=before)
+        self.others = {latest: known.get(latest, 0), before: self.spent}
         self.spent = known.get(day, 0 if day > before else self.spent)
         return day not in known and day > before
 
     def keep(self, day: int) -> None:
         """Forget a turn that no script has stored, because the calls since only read."""
         if self.stored and day != self.day:
-            self.spent, self.day, self.other = self.stored
+            self.spent, self.day, self.others = self.stored
         self.stored = None
 
 

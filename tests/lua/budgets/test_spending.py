@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from orchestrator.budgets.model import BudgetState
+from orchestrator.budgets.queries import budget_reads, parse_budgets
 from orchestrator.core.amounts import MICRO, Amounts
 from orchestrator.tasks.model import Verdict, VerdictKind
 from tests.lua.pool import Team, row
@@ -23,6 +25,14 @@ def usd(pool: Pool, name: str = "b") -> tuple[float, float]:
     """Spent and held dollars of a budget."""
     found = pool.budget(name)
     return (found["spent"][0] or 0) / MICRO, (found["held"][0] or 0) / MICRO
+
+
+def read(pool: Pool) -> BudgetState:
+    """The budget as programs read it."""
+    ((command),) = budget_reads(pool.keys, ["b"])
+    found = parse_budgets(["b"], [pool.execute(*command)], seconds=pool.now_ms // 1000)["b"]
+    assert isinstance(found, BudgetState)
+    return found
 
 
 def start(pool: Pool, *names: str, limit: float = 1.0, lost: str | None = None) -> Delivery:
@@ -253,6 +263,17 @@ def test_open_calls_are_bounded(pool: Pool) -> None:
     assert pool.reserve(delivery, 65, usd=0.001).status == "granted"
 
 
+def test_open_calls_beside_what_the_start_reserves(pool: Pool) -> None:
+    """What the start of an attempt reserves is no open call."""
+    pool.set_budget(usd=1)
+    pool.register(team=Team(funds=(("sum", (Amounts(usd=MICRO // 2), ())),)))
+    pool.put(row(budget="b"))
+    delivery = pool.one()
+    for number in range(1, 65):
+        assert pool.reserve(delivery, number, usd=0.001).status == "granted"
+    assert pool.reserve(delivery, 65, usd=0.001).status == "full"
+
+
 def test_a_new_day(pool: Pool) -> None:
     """A budget by day begins with nothing spent on a new day, after one day or many; what is held stays held."""
     pool.set_budget(usd=1, per="day")
@@ -318,6 +339,53 @@ def test_a_step_back_after_a_new_day(pool: Pool, back: int) -> None:
     assert pool.reserve(delivery, 4, usd=0.75).reason == "room"
 
 
+@pytest.mark.parametrize("days", [0, 2, 400])
+def test_steps_at_midnight_after_a_wrong_day(pool: Pool, days: int) -> None:
+    """A clock that was far ahead for a while opens no day twice when it steps around midnight later."""
+    pool.set_budget(usd=1, per="day")
+    pool.register()
+    pool.put(row(budget="b"))
+    delivery = pool.one()
+    numbers = iter(range(1, 100))
+
+    def spend(dollars: float) -> str:
+        number, before = next(numbers), read(pool).spent.usd
+        reason = pool.reserve(delivery, number, usd=dollars).reason
+        if not reason:
+            pool.settle(delivery, number, usd=dollars)
+            assert read(pool).spent.usd == before + round(dollars * MICRO)
+        return reason
+
+    for step in (days, -days):
+        pool.sleep(step * DAY_MS)
+        spend(0)
+    assert spend(1) == ""
+    for _ in range(3):
+        pool.sleep(DAY_MS)
+        spend(0)
+        pool.sleep(-DAY_MS)
+        assert spend(0.5) == "room"
+    pool.sleep(DAY_MS)
+    assert spend(1) == ""
+    for step in (-1, 1):
+        pool.sleep(step * DAY_MS)
+        assert spend(0.5) == "room"
+
+
+def test_an_account_of_an_older_program(pool: Pool) -> None:
+    """A record with one account of another day is read, and gets a second one."""
+    pool.set_budget(usd=1, per="day")
+    pool.register()
+    pool.put(row(budget="b"))
+    delivery, day = pool.one(), pool.now_ms // DAY_MS
+    pool.execute("HSET", pool.keys.budget("b"), "other", f"{day + 400} 500000 0 0 0")
+    pool.sleep(DAY_MS)
+    assert pool.reserve(delivery, 1, usd=1).status == "granted"
+    assert pool.execute("HGET", pool.keys.budget("b"), "other") == f"{day} 0 0 0 0;{day + 400} 500000 0 0 0".encode()
+    pool.sleep(399 * DAY_MS)
+    assert (pool.settle(delivery, 1, usd=0), usd(pool)) == ("settled", (0.5, 0))
+
+
 def test_an_unknown_earlier_day(pool: Pool) -> None:
     """A clock that was wrong when the budget was set goes on with what is spent, and the next day begins anew."""
     pool.sleep(3650 * DAY_MS)
@@ -362,6 +430,19 @@ def test_a_retry_forgets_a_refusal(pool: Pool) -> None:
     pool.end(pool.one(), VerdictKind.DEAD)
     pool.retry(id_)
     assert pool.assign().count == 0
+
+
+def test_a_retry_forgets_what_a_start_needed(pool: Pool) -> None:
+    """A task that waited for a budget, was cancelled and is requeued has no mark of the budget left when it starts."""
+    pool.set_budget(usd=0)
+    pool.register()
+    (id_,) = pool.put(row(budget="b"))
+    assert pool.assign().count == 0
+    pool.cancel(id_)
+    pool.retry(id_)
+    pool.set_budget(usd=1)
+    assert pool.assign().count == 1
+    assert "need" not in pool.task(id_)
 
 
 def test_budgets_beside_tasks_of_flows(pool: Pool) -> None:

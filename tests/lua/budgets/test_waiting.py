@@ -8,9 +8,10 @@ import pytest
 
 from orchestrator.control.commands import DeleteBudget
 from orchestrator.core.amounts import MICRO, Amounts, parse_amounts
+from orchestrator.store.calls import opaque
 from orchestrator.tasks.model import VerdictKind
 from tests.lua.budgets.test_spending import usd
-from tests.lua.pool import LEASE_MS, Team, row
+from tests.lua.pool import LEASE_MS, Team, envelope, row
 
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
@@ -100,6 +101,79 @@ def test_cancels_and_deadlines_of_waiting_tasks(pool: Pool) -> None:
     pool.sleep(200)
     pool.promote()
     assert (pool.task(first)["state"], pool.task(second)["state"], held(pool)) == ("cancelled", "expired", 0)
+
+
+@pytest.mark.parametrize("defined", [True, False])
+def test_a_budget_for_which_no_task_waits_any_longer(pool: Pool, *, defined: bool) -> None:
+    """Once the last task that waited was cancelled, a sweep unlists the budget, also one that is not set."""
+    if defined:
+        pool.set_budget(usd=0)
+    pool.register(team=Team(funds=(("sum", (Amounts(), ("b",))),)))
+    (id_,) = pool.put(row())
+    pool.assign()
+    pool.cancel(id_)
+    assert pool.execute("SMEMBERS", pool.keys.suspended_scopes) == [b"budget:b"]
+    assert not pool.sweep().left
+    assert pool.execute("EXISTS", pool.keys.suspended_scopes) == 0
+
+
+def test_no_more_move_than_fit(pool: Pool) -> None:
+    """A pass of many calls moves as many tasks as fit, also while what it moved starts meanwhile."""
+    pool.set_budget(usd=1)
+    pool.register(team=reserving(1), slots=1000)
+    pool.put(*[row(budget="b") for _ in range(300)])
+    pool.assign()
+    assert held(pool) == 299
+    pool.set_budget(usd=2.5)
+    assert pool.sweep_all(limit=10) == 1
+    assert pool.assign().count == 1
+    pool.set_budget(usd=52.5)
+    done, moved = pool.sweep(limit=10), 0
+    while done.left:
+        moved += done.moved
+        pool.assign()
+        done = pool.sweep(limit=10, first=done.next_first, cursor=done.next_cursor, taken=done.next_taken)
+    assert (moved + done.moved, usd(pool)) == (50, (0, 52))
+
+
+def test_waiting_tasks_are_looked_at_once(pool: Pool) -> None:
+    """Once a pass has seen all waiting tasks, its other calls look only at holds."""
+    pool.set_budget(usd=1000)
+    pool.register(team=reserving(1, small=0.5), slots=2000)
+    for _ in range(4):
+        pool.put(*[row(budget="b") for _ in range(300)])
+        while pool.assign(limit=500).left:
+            pass
+    assert held(pool) == 200
+    done = pool.sweep(limit=500)
+    assert (done.left, done.next_first) == (True, -1)
+    waits = pool.execute("ZRANGE", pool.keys.held("budget:b"), 0, 0)[0]
+    pool.execute("HSET", pool.keys.task(waits.decode()), "state", "waiting")
+    while done.left:
+        done = pool.sweep(limit=500, first=done.next_first, cursor=done.next_cursor, taken=done.next_taken)
+    assert held(pool) == 200
+    pool.sweep_all()
+    assert held(pool) == 199
+
+
+def test_very_many_suspects_without_room(pool: Pool) -> None:
+    """An agent with many skills moves its suspects without room aside in several calls, and then takes the others."""
+    pool.set_budget(usd=0)
+    skills = [f"s{number}" for number in range(25)]
+    pool.register(team=Team(skills=frozenset(skills)), slots=10)
+    for skill in skills:
+        queue = f"skill:{skill}"
+        ids = pool.put(*[row(queue=queue, budget="b", envelope=opaque(envelope(skill))) for _ in range(200)])
+        for id_ in ids:
+            pool.execute("HSET", pool.keys.task(id_), "group", 5, "deaths", 2)
+        pool.execute("RENAME", pool.keys.queue(queue), pool.keys.suspects(queue))
+        pool.execute("SREM", pool.keys.queues, queue)
+        pool.execute("SADD", pool.keys.suspected_queues, queue)
+    assert pool.take_suspects() == []
+    assert held(pool) == 500
+    for _ in range(9):
+        pool.take_suspects()
+    assert (held(pool), pool.execute("EXISTS", pool.keys.suspected_queues)) == (5000, 0)
 
 
 def test_holds_of_lost_attempts_are_booked(pool: Pool) -> None:

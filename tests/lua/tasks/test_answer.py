@@ -238,7 +238,7 @@ def test_cancel_and_delete(pool: Pool, held: Delivery) -> None:
     assert pool.cancel(held.task_id, reason="no") == [(CancelStatus.ENDED, TaskState.CANCELLED)]
     assert asking(pool) == []
     pool.delete(held.task_id)
-    assert set(pool.task(held.task_id)) == {"deleted"}
+    assert set(pool.task(held.task_id)) == {"deleted", "ended_as"}
 
 
 def test_what_it_asked_in_vain_is_asked_again_when_requeued(pool: Pool, held: Delivery) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.control.commands import Stop
 from orchestrator.store.calls import opaque
+from orchestrator.tasks import scripts as task_scripts
 from orchestrator.tasks.model import (
     CancelStatus,
     DeleteStatus,
@@ -359,6 +360,54 @@ def test_repair_of_a_list_of_another_type(pool: Pool) -> None:
     pool.execute("SET", pool.keys.after(b), "x", "EX", 100)
     succeed(pool, a)
     assert (repair(pool, b), pool.state(b)) == (["lost-after"], "ready")
+
+
+def test_repair_behind_a_deleted_success(pool: Pool) -> None:
+    """A predecessor that succeeded and was deleted is no failure, when its followers learn of its end by a repair."""
+    pool.register(slots=10)
+    a, b, c, d, e = pool.put(*flow((), (), (1, 2), (1,), (2,)))
+    held = deliver(pool, a, b)[0]
+    pool.execute("DEL", pool.keys.after(d))
+    pool.end(held)
+    pool.delete(a)
+    pool.execute("DEL", pool.keys.after(c))
+    assert repair(pool, c, d) == ["lost-after", "lost-after"]
+    assert (states(pool, c, d), pool.members(pool.keys.after(c))) == (["awaiting_tasks", "ready"], [b])
+    pool.execute("DEL", pool.keys.task(b), pool.keys.after(e))
+    repair(pool, e)
+    assert pool.state(e) == "cancelled"
+
+
+def test_retry_beside_keys_of_another_type(pool: Pool) -> None:
+    """Keys of a flow that are of another type keep no task from being retried: they get other names."""
+    pool.register(slots=10)
+    a, b, c = pool.put(*flow((), (1,), ()))
+    pool.cancel(b, c)
+    pool.execute("DEL", pool.keys.awaiting_tasks)
+    for key in (pool.keys.awaiting_tasks, pool.keys.after(b)):
+        pool.execute("SET", key, "x", "EX", 100)
+    assert [status for status, _ in pool.retry(c, b)] == [RequeueStatus.REQUEUED] * 2
+    assert states(pool, b, c) == ["awaiting_tasks", "ready"]
+    assert set(pool.queue("skill:sum")) == {a, c}
+    assert (pool.members(pool.keys.awaiting_tasks), repair(pool, a, b, c)) == ([b], [])
+
+
+def test_many_edges_are_bounded(pool: Pool) -> None:
+    """A retry reads the state of a predecessor once, and a repair judges fewer tasks that have many predecessors."""
+    pool.register(slots=1000)
+    ids = pool.put(*flow(*[()] * 100, *[tuple(range(1, 101))] * 100))
+    first, followers = ids[:100], ids[100:]
+    for held in deliver(pool, *first):
+        pool.end(held)
+    call = task_scripts.repair(
+        pool.keys, rows=[(id_.encode(), b"") for id_ in followers], repair=True, max_wait_s=MAX_WAIT_S, dead_ttl_s=9
+    )
+    assert 0 < pool.call(call).rows < 60
+    pool.cancel(*followers)
+    pool.retry("x")  # now the server knows the script
+    before = pool.commands()
+    pool.retry(*followers)
+    assert pool.commands() - before < 2000
 
 
 @pytest.mark.parametrize("gone", [False, True])
