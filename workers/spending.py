@@ -95,11 +95,12 @@ class Spending:
         budget: what is left.
     """
 
-    __slots__ = ("_asking", "_funds", "_number", "budget")
+    __slots__ = ("_asking", "_funds", "_has_none", "_number", "budget")
 
     def __init__(self, funds: FundsAccess, asking: Asking) -> None:
         self.budget = AttemptBudget(funds)
         self._funds, self._asking, self._number = funds, asking, 0
+        self._has_none = False
 
     def call(self, values: Mapping[str, Amount | None], *, last: bool) -> Spend:
         """Return a call that takes amounts when it is entered."""
@@ -117,11 +118,13 @@ class Spending:
             Asked: the attempt ends with the question for more.
         """
         self._asking.check_not_asked()
+        if self._has_none:
+            return None  # the budgets of an attempt do not change
         self._number += 1
         number = self._number
         try:
             found = await self._funds.reserve(number, amounts, last=last)
-        except anyio.get_cancelled_exc_class():
+        except (StoreError, anyio.get_cancelled_exc_class()):
             # The call will not be made. Redis may have granted it.
             await self.settle(number, Amounts())
             raise
@@ -130,6 +133,7 @@ class Spending:
             case "granted":
                 return number
             case "none":
+                self._has_none = True
                 return None
             case "full":
                 raise InvalidInput(f"task {self._task} has too many open calls of ctx.spend; settle some first")

@@ -30,6 +30,10 @@ BATCH: Final = 500
 """Budgets that one pipeline looks at."""
 HOLDS_S: Final = 60.0
 """Seconds between two looks at all holds: attempts book their own, so that only writes that Redis lost leave any."""
+REST_S: Final = 1.0
+"""Longest pause behind a pass."""
+RESTS: Final = 10
+"""The pause is so many times as long as the pass: each call that ends may ask for a pass, which looks at all waiting tasks."""
 _log = get_logger(__name__)
 
 
@@ -52,9 +56,11 @@ class BudgetKeeper:
         with self._services.watch_loop("budget_keeper", waits_s=sweep_s) as turn:
             while True:
                 turn.record()
+                began_s = monotonic()
                 try:
                     await self._sweep_all(turn)
                     self._pauses.reset()
+                    await anyio.sleep(min(REST_S, RESTS * (monotonic() - began_s)))
                 except StoreError as failure:
                     _log.failure("budget_sweep_failed", error=failure)
                     await anyio.sleep(self._pauses.next_s(failure))
@@ -68,9 +74,14 @@ class BudgetKeeper:
             for name in waited_for:
                 await self._sweep(name, turn, anew=True)
         self._funds = funds
-        holds = monotonic() >= self._holds_due
+        holds, in_use = monotonic() >= self._holds_due, set[str]()
         async for name in self._in_use():
+            in_use.add(name)
             await self._sweep(name, turn, holds=holds)
+        # The last task that waited may have ended, or the budget is not set.
+        for name in waited_for:
+            if name not in in_use:
+                await self._sweep(name, turn)
         if holds:
             self._holds_due = monotonic() + HOLDS_S
 
@@ -98,9 +109,10 @@ class BudgetKeeper:
             names = agents[at : at + BATCH]
             asked = [("HGET", keys.agent(read_text(name)), "funds") for name in names]
             for name, funds in zip(names, await store.pipeline(asked), strict=True):
-                if isinstance(funds, StoreError):
+                if isinstance(funds, StoreError) and not isinstance(funds, ServerRefused):
                     raise funds
-                if funds:
+                # A damaged record of one agent must not keep all budgets from being looked at.
+                if funds and not isinstance(funds, ServerRefused):
                     found[name] = funds
         return found
 
@@ -119,13 +131,21 @@ class BudgetKeeper:
             _log.error("budget_sweep_refused", budget=name, error=str(refusal))
 
     async def _sweep_through(self, name: str, turn: LoopTurn, *, anew: bool, holds: bool) -> None:
-        first, behind, cursor, left = 0, "", "0" if holds else "", True
+        keys = self._services.keys
+        call, left = scripts.sweep(keys, name=name, anew=anew, cursor="0" if holds else ""), True
         while left:
             turn.record()
-            done = await self._services.store.call(
-                scripts.sweep(self._services.keys, name=name, first=first, anew=anew, behind=behind, cursor=cursor)
+            done = await self._services.store.call(call)
+            left = done.left
+            call = scripts.sweep(
+                keys,
+                name=name,
+                first=done.next_first,
+                anew=anew,
+                behind=done.next_behind,
+                cursor=done.next_cursor,
+                taken=done.next_taken,
             )
-            first, behind, cursor, left = done.next_first, done.next_behind, done.next_cursor, done.left
             if done.booked:
                 _log.warning("budget_holds_were_lost", budget=name, count=done.booked)
             if done.moved:

@@ -616,3 +616,30 @@ async def test_a_grant_that_came_late(team: LocalTeam, monkeypatch: pytest.Monke
     assert await (await team.orc.submit("write")).result(TIMEOUT_S) == "answer"
     assert len(set(taken)) == 2
     assert await running_calls(team) == 0
+
+
+async def test_refused_calls_leave_nothing_behind(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt that asks a blocked provider again and again keeps nothing of the calls that were refused."""
+    take, gates = AttemptProviders.take, list[AttemptProviders]()
+
+    async def noted(gate: AttemptProviders, name: str, call: str, tokens: int) -> scripts.CallReply:
+        gates.append(gate)
+        return await take(gate, name, call, tokens)
+
+    monkeypatch.setattr(AttemptProviders, "take", noted)
+    agent = Agent("writer")
+
+    @agent.skill
+    async def write(ctx: TaskContext) -> int:
+        with suppress(Throttled):
+            async with ctx.provider(GPT):
+                raise Throttled(60)
+        for _ in range(3):
+            with suppress(ProviderUnavailable):
+                async with ctx.provider(GPT):
+                    pass
+        return len(gates[-1]._begun)
+
+    await team.work(agent)
+    assert await (await team.orc.submit("write")).result(TIMEOUT_S) == 0
+    assert len(gates) == 4

@@ -85,11 +85,15 @@ class ProviderCalls:
 
     async def run(self) -> None:
         """Renew leases until cancelled."""
+        every_s = self.lease_ms / 1000 / RENEWALS
         while True:
             await self._begun.wait()
             self._begun = anyio.Event()
+            due_s = anyio.current_time() + every_s
             while self._running:
-                await anyio.sleep(self.lease_ms / 1000 / RENEWALS)
+                await anyio.sleep_until(due_s)
+                # From now on, so that a renewal that gets no answer keeps up no later one of another provider.
+                due_s = anyio.current_time() + every_s
                 # Of a cluster, the server of one scope may be down. The leases of other providers must not wait for it.
                 async with anyio.create_task_group() as renewals:
                     for provider, calls in self._running.items():
@@ -185,7 +189,9 @@ class AttemptProviders:
         )
         if taken.status is scripts.CallStatus.TAKEN:
             self._calls.add(name, call, limit)
-        elif limit.shared and taken.status is scripts.CallStatus.BLOCKED:
+            return taken
+        del self._begun[call]  # nothing to settle
+        if limit.shared and taken.status is scripts.CallStatus.BLOCKED:
             await self._calls.copy(name, limit, older_s=COPIED_S)
         return taken
 

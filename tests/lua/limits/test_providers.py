@@ -18,6 +18,7 @@ from orchestrator.limits import scripts
 from orchestrator.limits.providers import ProviderLimit, pack_told, read_blocked
 from orchestrator.limits.scripts import CallReply, CallSettled, CallStatus, SettleStatus
 from orchestrator.store.keys import PoolKeys
+from orchestrator.testing.scripts import advance_providers
 from tests.lua.keyspace import snapshot
 from tests.lua.pool import Pool, Team, row
 
@@ -134,6 +135,13 @@ class TestTake:
         assert provider.take("c", 1) == full("tokens", MIN_US)
         provider.pool.sleep(60_000)
         assert provider.take("c", 1000) == TAKEN
+
+    def test_tokens_return_beside_a_step_of_the_test_kit(self, provider: Provider) -> None:
+        """Calls that run while a test lets time pass return what they did not use."""
+        assert provider.take("a", 900) == TAKEN
+        provider.pool.execute(*advance_providers(provider.pool.keys, names=[GPT], by_ms=1000))
+        assert provider.settle("a", used=100) == SETTLED
+        assert provider.take("b", 900) == TAKEN
 
     def test_tokens_return_to_their_own_time(self, provider: Provider) -> None:
         """What returns late frees the sub-window in which it was reserved, and nothing once that has left."""

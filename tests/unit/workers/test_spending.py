@@ -1,4 +1,4 @@
-"""`ctx.spend` without Redis: what an attempt books when it is cancelled."""
+"""`ctx.spend` without Redis: what an attempt books when it is cancelled or gets no answer, and what it asks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.budgets.scripts import BookedCall, Reserved
 from orchestrator.core.amounts import Amounts
+from orchestrator.core.errors import ServerUnavailable, StoreError
 from orchestrator.workers.spending import Spending
 
 if TYPE_CHECKING:
@@ -42,6 +43,21 @@ class SlowFunds:
         return 0
 
 
+class OneAnswer(SlowFunds):
+    """Budgets that give one answer to each reservation."""
+
+    def __init__(self, answer: Reserved | StoreError) -> None:
+        super().__init__()
+        self.answer, self.asked = answer, 0
+
+    async def reserve(self, number: int, amounts: Amounts, *, last: bool) -> Reserved:  # noqa: ARG002
+        """Answer."""
+        self.asked += 1
+        if isinstance(self.answer, StoreError):
+            raise self.answer
+        return self.answer
+
+
 class Unasked:
     """Questions of an attempt that asked none."""
 
@@ -57,3 +73,23 @@ async def test_a_call_that_is_cancelled_before_it_is_granted_is_free() -> None:
         async with spending.call({"usd": 0.5}, last=False):
             pytest.fail("granted")
     assert funds.settled == [(1, Amounts())]
+
+
+async def test_a_call_whose_grant_does_not_arrive_is_free() -> None:
+    """Redis may have granted it, and the end of the attempt would book it as made."""
+    funds = OneAnswer(ServerUnavailable("no reply"))
+    spending = Spending(funds, Unasked())  # type: ignore[arg-type]
+    with pytest.raises(ServerUnavailable):
+        async with spending.call({"usd": 0.5}, last=False):
+            pytest.fail("granted")
+    assert funds.settled == [(1, Amounts())]
+
+
+async def test_a_task_without_a_budget_asks_once() -> None:
+    """The budgets of an attempt do not change, so that later calls of a task that has none ask for nothing."""
+    funds = OneAnswer(Reserved("none"))
+    spending = Spending(funds, Unasked())  # type: ignore[arg-type]
+    for _ in range(3):
+        async with spending.call({"usd": 0.5}, last=False):
+            pass
+    assert (funds.asked, funds.settled) == (1, [])
