@@ -31,9 +31,9 @@ BATCH: Final = 500
 HOLDS_S: Final = 60.0
 """Seconds between two looks at all holds: attempts book their own, so that only writes that Redis lost leave any."""
 REST_S: Final = 1.0
-"""Longest pause behind a pass."""
-RESTS: Final = 10
-"""The pause is so many times as long as the pass: each call that ends may ask for a pass, which looks at all waiting tasks."""
+"""Longest pause after a pass. Each call that ends may ask for a pass, which looks at all waiting tasks."""
+RESTS: Final = (1, 10)
+"""How many times as long as a pass the pause after it is: if the pass moved tasks, and if it moved none."""
 _log = get_logger(__name__)
 
 
@@ -49,18 +49,19 @@ class BudgetKeeper:
         self._services, self._wakeup = services, wakeup
         self._pauses = Pauses()
         self._funds: dict[bytes, bytes] | None = None
-        self._holds_due = 0.0
+        self._holds_due, self._has_moved = 0.0, False
 
     async def run(self) -> None:
         """Sweep until cancelled."""
         with self._services.watch_loop("budget_keeper", waits_s=sweep_s) as turn:
             while True:
                 turn.record()
-                began_s = monotonic()
+                began_s, self._has_moved = monotonic(), False
                 try:
                     await self._sweep_all(turn)
                     self._pauses.reset()
-                    await anyio.sleep(min(REST_S, RESTS * (monotonic() - began_s)))
+                    rests = RESTS[not self._has_moved]
+                    await anyio.sleep(min(REST_S, rests * (monotonic() - began_s)))
                 except StoreError as failure:
                     _log.failure("budget_sweep_failed", error=failure)
                     await anyio.sleep(self._pauses.next_s(failure))
@@ -149,4 +150,5 @@ class BudgetKeeper:
             if done.booked:
                 _log.warning("budget_holds_were_lost", budget=name, count=done.booked)
             if done.moved:
+                self._has_moved = True
                 _log.debug("budget_freed_tasks", budget=name, count=done.moved)
