@@ -50,7 +50,7 @@ class OneAnswer(SlowFunds):
         super().__init__()
         self.answer, self.asked = answer, 0
 
-    async def reserve(self, number: int, amounts: Amounts, *, last: bool) -> Reserved:  # noqa: ARG002
+    async def reserve(self, number: int, amounts: Amounts, *, last: bool) -> Reserved:
         """Answer."""
         self.asked += 1
         if isinstance(self.answer, StoreError):
