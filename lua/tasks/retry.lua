@@ -19,7 +19,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include lane: join_lane
 --@include held_bytes: collect_bytes
 --@include share: ready_place
---@include key: set_aside
+--@include key: has_type
 --@include follow: state_of_predecessor, await_predecessors
 
 local now = now_us(now_arg)
@@ -69,10 +69,11 @@ function retry(id)
     end
   end
   if #missing > 0 then
+    -- A client may have written keys of another type, and nothing may fail below. The reconciler sets them aside.
+    if not has_type(types, pool .. ':after', 'zset') or not has_type(types, pool .. ':after:' .. id, 'zset') then
+      return 'damaged', state
+    end
     state_now = 'awaiting_tasks'
-    -- A client may have written keys of another type, and nothing may fail below.
-    set_aside(pool, types, 'after', 'zset', now)
-    set_aside(pool, types, 'after:' .. id, 'zset', now)
     await_predecessors(pool, id, missing, integer(now_ms), max_wait_s)
   elseif found.lane and not join_lane(pool, found.lane, id, now) then
     state_now = 'waiting'

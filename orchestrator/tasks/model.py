@@ -296,7 +296,11 @@ class DeleteStatus(StrEnum):
 
 
 class RequeueStatus(StrEnum):
-    """Reply to a retry; already: the task has not ended; refused: it succeeded; damaged: its record is unreadable."""
+    """Reply to a retry.
+
+    already: the task has not ended; refused: it succeeded; damaged: its record, or the list of its predecessors, is
+    unreadable.
+    """
 
     REQUEUED = "requeued"
     ALREADY = "already"

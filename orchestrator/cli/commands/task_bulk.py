@@ -129,7 +129,7 @@ def _requeued(id_: str, status: model.RequeueStatus, state: model.TaskState | No
         case "refused":
             return Row(id_, status, state, "has succeeded; submit it again as a new task", REFUSED)
         case "damaged":
-            return Row(id_, status, state, "its record is damaged", REFUSED)
+            return Row(id_, status, state, "its record, or the list of its predecessors, is damaged", REFUSED)
     return Row(id_, status, None, UNKNOWN, NOT_FOUND)
 
 

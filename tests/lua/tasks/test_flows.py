@@ -15,6 +15,7 @@ from orchestrator.tasks.model import (
     Delivery,
     Envelope,
     RequeueStatus,
+    TaskState,
     Verdict,
     VerdictKind,
     encode_envelope,
@@ -379,17 +380,20 @@ def test_repair_behind_a_deleted_success(pool: Pool) -> None:
 
 
 def test_retry_beside_keys_of_another_type(pool: Pool) -> None:
-    """Keys of a flow that are of another type keep no task from being retried: they get other names."""
+    """A task whose list of predecessors is a key of another type stays as it is; others of the call are retried."""
     pool.register(slots=10)
     a, b, c = pool.put(*flow((), (1,), ()))
     pool.cancel(b, c)
-    pool.execute("DEL", pool.keys.awaiting_tasks)
     for key in (pool.keys.awaiting_tasks, pool.keys.after(b)):
+        pool.execute("DEL", key)
         pool.execute("SET", key, "x", "EX", 100)
-    assert [status for status, _ in pool.retry(c, b)] == [RequeueStatus.REQUEUED] * 2
-    assert states(pool, b, c) == ["awaiting_tasks", "ready"]
-    assert set(pool.queue("skill:sum")) == {a, c}
-    assert (pool.members(pool.keys.awaiting_tasks), repair(pool, a, b, c)) == ([b], [])
+        statuses = [status for status, _ in pool.retry(c, b, token=key)]
+        assert statuses[1] is RequeueStatus.DAMAGED
+        assert states(pool, b, c) == ["cancelled", "ready"]
+        assert set(pool.queue("skill:sum")) == {a, c}
+        pool.execute("DEL", key)
+    assert pool.retry(b) == [(RequeueStatus.REQUEUED, TaskState.CANCELLED)]
+    assert (states(pool, b), repair(pool, a, b, c)) == (["awaiting_tasks"], [])
 
 
 def test_many_edges_are_bounded(pool: Pool) -> None:
