@@ -1,6 +1,7 @@
 #!lua
 -- Creates tasks from a backup: up to 100 rows. A waiting task returns to its place; one that was assigned is ready again
--- in a new generation, which counts neither an attempt nor a death, and its record notes that. An ended one is stored.
+-- in a new generation, which counts neither an attempt nor a death, and its record notes that. An ended one is stored, and so is
+-- the stub of a deleted one, which does not count.
 -- returns: number of created tasks, of those that exist already, and of those that ended because they were cancelled; or
 -- nothing: a later run of the restore has replaced this one
 -- repeat: creates nothing
@@ -137,8 +138,11 @@ for i = 1, #rows do
       local since = math.max(tonumber(found.gen), tonumber(found.due or 0))
       restore_member(pool, found.lane, row.turn ~= '' and row.turn or integer(since * 1000), row.id)
     end
-    put_in_place(row, task_key)
-    created = created + 1
+    -- The stub of a deleted task has no place.
+    if found.state then
+      put_in_place(row, task_key)
+      created = created + 1
+    end
   end
 end
 flush_waiting(pool, waiting)

@@ -65,6 +65,10 @@ def check_row(row: DataRow, *, pool: str) -> None:
         InvalidInput: the program would not have stored this.
     """
     match row:
+        case SavedTask(fields=fields) if row.is_stub:
+            check_task_id(row.id)
+            _check(0 <= row.left_ms <= LAST_MS, "the lifetime of a deleted task")
+            _check(_NUMBER.fullmatch(fields["deleted"]) and fields["ended_as"] in _ENDED, "a deleted task")
         case SavedTask():
             check_task(row)
         case OutputRow():

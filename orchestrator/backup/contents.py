@@ -58,7 +58,7 @@ def check_file(reader: BackupReader) -> CheckedBackup:
         except InvalidInput as wrong:
             raise reader.damaged(str(wrong)) from None
         match row:
-            case SavedTask():
+            case SavedTask() if not row.is_stub:
                 counts["tasks"] += 1
             case CommandsRow():
                 desired = desired_of(row, Signer("", "", reader.header.root))

@@ -207,7 +207,9 @@ class Restorer:
             children=row.children,
             children_ms=row.children_ms,
             # Its letter is kept as long as its record, so the time that the file has lain does not count.
-            dead_ms=int(ended) + max(0, self._shift_ms) if ended and row.fields["state"] == "dead" else self._now_ms,
+            dead_ms=int(ended) + max(0, self._shift_ms)
+            if ended and row.fields.get("state") == "dead"
+            else self._now_ms,
         )
 
     def _key(self, row: KeyRow) -> Iterator[RestoredKey]:

@@ -90,6 +90,11 @@ class SavedTask(FileRow, frozen=True, tag="task"):
     children: list[str] = []
     children_ms: int = 0
 
+    @property
+    def is_stub(self) -> bool:
+        """True for what is left of a deleted task: when it was deleted, and in which state it had ended."""
+        return self.fields.keys() == {"deleted", "ended_as"}
+
 
 class OutputRow(FileRow, frozen=True, tag="output"):
     """Entries of the output of a task; they come before its `SavedTask`.

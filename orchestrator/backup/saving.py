@@ -64,6 +64,8 @@ YOUNG_MS: Final = 60_000
 MOST_GENERATIONS: Final = 100
 """Tasks may submit each other without end; the backup reads children of children so deep behind SCAN."""
 KEPT_SKIPPED: Final = 100
+SHORT_STUB_MS: Final = 300_000
+"""The stub of a deleted task is kept longer if tasks of a flow, or a parent, may still ask how it had ended."""
 _READS: Final = {
     "string": ("GET",),
     "hash": ("HGETALL",),
@@ -150,7 +152,7 @@ class PoolSaver:
 
     def _count(self, row: Header | DataRow) -> None:
         match row:
-            case SavedTask():
+            case SavedTask() if not row.is_stub:
                 self.counts["tasks"] += 1
                 state = row.fields["state"]
                 self.counts["running" if row.began else state] += 1
@@ -414,11 +416,14 @@ class PoolSaver:
             ]
         )
         rows: dict[str, SavedTask] = {}
+        stubs: list[SavedTask] = []
         outputs: dict[str, str] = {}
         size = 0
         for at, id_ in enumerate(ids):
             flat, left_ms, newest, children, children_ms = replies[5 * at : 5 * at + 5]
             fields = _pairs(flat)
+            if "deleted" in fields and "ended_as" in fields and left_ms > SHORT_STUB_MS:
+                stubs.append(SavedTask(id_, left_ms, fields))
             if not fields or "deleted" in fields:
                 continue
             if len(fields) == 1 and "state" not in fields:
@@ -444,7 +449,7 @@ class PoolSaver:
             else self._at_once
         )
         found: list[DataRow] = [row async for row in self._outputs(rows, outputs)]
-        return [*found, *await self._with_places(list(rows.values()))]
+        return [*found, *stubs, *await self._with_places(list(rows.values()))]
 
     def _is_young(self, child: str) -> bool:
         return task_ms(child) > self._begun_ms - YOUNG_MS

@@ -37,6 +37,7 @@ from orchestrator.repair.scan import KeyLifetimes, PoolScan
 from orchestrator.services import open_services
 from orchestrator.store import scanning
 from orchestrator.tasks import scripts as task_scripts
+from orchestrator.tasks.flows import Flow
 from orchestrator.tasks.selecting import TaskFilter
 from orchestrator.tasks.submission import Submission
 from orchestrator.testing.temporary_pool import new_prefix
@@ -663,6 +664,23 @@ async def test_damaged_records_are_left_out(team: LocalTeam, tmp_path: Path, red
     saved = await save_pool(team.services, tmp_path / "a")
     assert set(saved.skipped) == {handles[3].id, handles[4].id}
     assert saved.counts["tasks"] == 28
+
+
+async def test_a_flow_behind_a_deleted_task(team: LocalTeam, target: Settings, tmp_path: Path) -> None:
+    """A follower is not cancelled in the copy because one of its predecessors was deleted after its success."""
+    drill = DrillAgent()
+    await team.work(drill.agent)
+    flow = Flow("pages")
+    done, late = flow.task("work", {"how": "fine"}), flow.task("work", delay=3600)
+    last = flow.task("work", {"how": "last"}, after=[done, late])
+    handle = await team.orc.submit_flow(flow)
+    await wait_state(handle.task(done), "succeeded")
+    await team.services.store.call(task_scripts.delete(team.services.keys, ids=[handle.task(done).id]))
+    saved = await save_pool(team.services, tmp_path / "a")
+    assert saved.counts["tasks"] == 2
+    assert (await restore(tmp_path / "a", target)).tasks == 2
+    async with run_local_team(target, supervised=False) as copy:
+        assert (await copy.orc.task(handle.task(last).id).status()).state == "awaiting_tasks"
 
 
 MANY = 4000

@@ -119,6 +119,26 @@ def test_a_flow(pool: Pool, *, backwards: bool, at_once: int) -> None:
     assert pool.members(pool.keys.awaiting_tasks) == [ids["d"]]
 
 
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_flow_behind_a_deleted_task(pool: Pool, *, backwards: bool) -> None:
+    """A follower goes on by the stub of a predecessor that succeeded and was deleted."""
+    done, open_ = new_task_id(), new_task_id()
+    first, second = new_task_id(), new_task_id()
+    fields = [opaque(text) for text in (b"deleted", b"9", b"ended_as", b"succeeded")]
+    rows = [
+        task("ready", id_=done)._replace(fields=fields),
+        task("ready", id_=open_, joined="+1000", followers=second),
+        task("awaiting_tasks", id_=first, after=done),
+        task("awaiting_tasks", id_=second, after=f"{done} {open_}"),
+    ]
+    assert restore(pool, *(rows[::-1] if backwards else rows)) == (3, 0, 0)
+    assert pool.task(done) == {"deleted": "9", "ended_as": "succeeded"}
+    if backwards:
+        pool.repair(first, second)
+    assert (pool.state(first), pool.state(second)) == ("ready", "awaiting_tasks")
+    assert pool.members(pool.keys.after(second)) == [open_]
+
+
 def test_assigned(pool: Pool) -> None:
     """An assigned task is ready at its place in a new generation; no attempt counts, and its record tells."""
     ran, unread = task("assigned", at="ed 1-1 78", began=True, by=9), task("assigned", at="ed 2-1 79")
