@@ -65,10 +65,11 @@ def check_row(row: DataRow, *, pool: str) -> None:
         InvalidInput: the program would not have stored this.
     """
     match row:
-        case SavedTask(fields=fields) if row.is_stub:
+        case SavedTask() if row.is_stub:
             check_task_id(row.id)
             _check(0 <= row.left_ms <= LAST_MS, "the lifetime of a deleted task")
-            _check(_NUMBER.fullmatch(fields["deleted"]) and fields["ended_as"] in _ENDED, "a deleted task")
+            deleted, ended_as = row.fields["deleted"], row.fields["ended_as"]
+            _check(_NUMBER.fullmatch(deleted) and ended_as in _ENDED, "a deleted task")
         case SavedTask():
             check_task(row)
         case OutputRow():
