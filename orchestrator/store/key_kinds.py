@@ -921,7 +921,7 @@ POOL_KEYS: Final = (
         "a key of the pool that had another type: its suffix, and the us at which a repair renamed it",
         "30 days, or as long as it had before",
         loss=Loss.PASSING,
-        writers=Writers.SUPERVISORS,
+        writers=Writers.WORKERS,
     ),
 )
 

@@ -10,11 +10,12 @@ from orchestrator.control.commands import DeleteBudget
 from orchestrator.core.amounts import MICRO, Amounts, parse_amounts
 from orchestrator.store.calls import opaque
 from orchestrator.tasks.model import VerdictKind
+from tests.helpers import roles
 from tests.lua.budgets.test_spending import usd
-from tests.lua.pool import LEASE_MS, Team, envelope, row
+from tests.lua.pool import LEASE_MS, Pool, Team, envelope, row
 
 if TYPE_CHECKING:
-    from tests.lua.pool import Pool
+    from tests.faultkit.servers import RedisServer
 
 pytestmark = pytest.mark.every_server
 
@@ -315,6 +316,27 @@ def test_suspects_wait_for_room(pool: Pool) -> None:
     assert usd(pool) == (0.25, 0.25)
     pool.end(taken[0])
     assert usd(pool) == (0.25, 0)
+
+
+def test_a_worker_sets_a_list_of_another_type_aside(pool: Pool, redis_server: RedisServer, prefix: str) -> None:
+    """A worker that may change only its own keys moves a suspect to the list, also if that was another type."""
+    pool.set_budget(usd=1)
+    pool.register(team=reserving(0.25))
+    pool.put(row(budget="b"))
+    id_ = pool.one().task_id
+    pool.execute("HSET", pool.keys.task(id_), "group", "1")
+    pool.abandon("w1")
+    pool.set_budget("b", usd=0.25)
+    pool.assign()
+    pool.execute("SET", pool.keys.held("budget:b"), "x", "EX", 60)
+    roles.set_users(redis_server, prefix)
+    try:
+        worker = Pool(roles.url_of(redis_server, "worker"), prefix)
+        assert worker.take_suspects() == []
+        worker.close()
+    finally:
+        redis_server.has_users = False
+    assert held(pool) == 1
 
 
 def test_suspects_without_room_keep_no_slot(pool: Pool) -> None:
