@@ -34,10 +34,11 @@ $(LINKS): # they are in git; a source archive has none
 demo: $(STAMP) ## run a team of agents on real input (ARGS=path audits another tree)
 	$(BIN)/orc demo $(ARGS)
 
-# Without stored bytecode each of the many processes that tests start compiles the product again.
+# Without stored bytecode each of the many processes that tests start compiles the product again. Tests wait about half of their
+# time, so that two cores run three at a time.
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP) ## run the test suite (ARGS="-k name" and the like)
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 3 $(ARGS)
 
 chaos: $(STAMP) ## random kills, freezes and cuts under load, then judge (ARGS="--minutes 10 --seed 7 --redis 7.0")
 	$(BIN)/python -m tests.chaos $(ARGS)

@@ -6,10 +6,12 @@ import contextlib
 import os
 import random
 import signal
+from bisect import bisect_left
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
@@ -29,7 +31,7 @@ from tests.helpers.end_state import counters, find_violations, records
 from tests.helpers.team import make_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import redis
 
@@ -304,13 +306,19 @@ async def let_all_hand_back(fleet: Fleet, orc: Orchestrator) -> None:
         await wait_for(fleet.stands_still, fleet.describe, fleet.plan.wait_s)
 
 
+def sums(amounts: Iterable[tuple[int, int]]) -> Callable[[int], int]:
+    """Return a function that adds up the amounts before a time."""
+    ordered = sorted(amounts)
+    times, totals = [us for us, _ in ordered], [0, *accumulate(amount for _, amount in ordered)]
+    return lambda us: totals[bisect_left(times, us)]
+
+
 def check_samples(samples: Sequence[Sample], entries: Sequence[Entry]) -> None:
     """At each moment: what was really used is booked or held, and no more than the limit, last calls and debt is."""
-    calls = [(entry.us, min(entry.value, TAKEN)) for entry in entries if entry.kind in {"used", "last"}]
-    debts = [(entry.us, entry.value - TAKEN) for entry in beyond(entries)]
+    calls = sums((entry.us, min(entry.value, TAKEN)) for entry in entries if entry.kind in {"used", "last"})
+    debts = sums((entry.us, entry.value - TAKEN) for entry in beyond(entries))
     for sample in samples:
-        used = sum(value for us, value in calls if us < sample.us)
-        debt = sum(value for us, value in debts if us < sample.us)
+        used, debt = calls(sample.us), debts(sample.us)
         assert used <= sample.spent + sample.held, sample
         assert sample.spent + sample.held <= sample.limit + sample.limit // 20 + debt, sample
 
