@@ -739,7 +739,7 @@ class TaskContext:
         except NotDurable as missed:
             missed.handle, missed.handles = self._waiting(missed.handle), tuple(map(self._waiting, missed.handles))
             raise
-        return found.waiting_in(self._resources.until_ended)
+        return found.waiting_in(self._resources.until_ended, self.as_completed)
 
     def _child(self, task: Submission) -> Submission:
         """Return the submission of the next child, with the session and the key that it has by default."""

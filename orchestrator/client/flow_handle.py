@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import time
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args, overload
 
 import anyio
 
 from orchestrator.client.completion import overdue
-from orchestrator.client.handle import whereabouts
+from orchestrator.client.handle import ask_whether_requeued, whereabouts
 from orchestrator.core.command_record import check_said
 from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import InvalidInput, NotFound, StoreError, TaskError
@@ -17,11 +18,14 @@ from orchestrator.tasks.flows import FlowTask
 from orchestrator.tasks.model import CancelStatus, TaskState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 
     from orchestrator.client.handle import HandleParts, TaskHandle, UntilEnded
     from orchestrator.core.durations import Duration
     from orchestrator.tasks.flows import Flow
+    from orchestrator.tasks.queries import TaskOutcome
+
+    AsCompleted: TypeAlias = Callable[..., AsyncGenerator[TaskHandle[Any]]]
 
 T = TypeVar("T")
 Failed: TypeAlias = Literal["raise", "collect"]
@@ -34,11 +38,13 @@ class FlowHandle:
         name: name of the flow.
     """
 
-    __slots__ = ("_flow", "_handles", "_parts", "name")
+    __slots__ = ("_as_completed", "_flow", "_handles", "_parts", "name")
 
-    def __init__(self, flow: Flow, handles: Mapping[str, TaskHandle[Any]], parts: HandleParts) -> None:
+    def __init__(
+        self, flow: Flow, handles: Mapping[str, TaskHandle[Any]], parts: HandleParts, as_completed: AsCompleted
+    ) -> None:
         self.name: str = flow.name
-        self._flow, self._handles, self._parts = flow, dict(handles), parts
+        self._flow, self._handles, self._parts, self._as_completed = flow, dict(handles), parts, as_completed
 
     def __repr__(self) -> str:
         return f"FlowHandle({self.name!r}, {list(self._handles)})"
@@ -90,66 +96,54 @@ class FlowHandle:
             TaskFailed, TaskCancelled, TaskExpired: a task failed, unless `failed="collect"`.
             TimeoutError: not all had ended after `timeout`.
             InvalidInput: an argument is invalid.
-            PayloadError, StoreError, WaitCycle: as `TaskHandle.result`.
+            PayloadError, StoreError: as `TaskHandle.result`.
+            WaitCycle: in a handler, one of the tasks waits for this one.
         """
         if failed not in get_args(Failed):
             raise InvalidInput(f"failed= of results must be one of {', '.join(get_args(Failed))}, not {failed!r}")
         timeout_s = None if timeout is None else to_seconds("timeout", timeout)
-        failures: dict[str, TaskError] = {}
-        await self._wait(timeout_s, failures, until_failure=failed == "raise")
-        if failures and failed == "raise":
-            await self._raise_first(failures)
-        if missing := [name for name, handle in self._handles.items() if handle.outcome is None]:
-            failure = self._parts.replies.last_failure
-            text = overdue(len(missing), len(self._handles), timeout_s or 0.0, failure)
-            first, services = missing[0], self._parts.services
-            asks = failure is None and timeout_s
-            raise TimeoutError(
-                text + (await whereabouts(services, self._handles[first].id, f"Task {first!r}") if asks else "")
-            )
-        return {name: failures.get(name) or await handle.result() for name, handle in self._handles.items()}
-
-    async def _wait(self, timeout_s: float | None, failures: dict[str, TaskError], *, until_failure: bool) -> None:
-        """Wait until all tasks have ended, or one has failed, and note the failures."""
-        faults: list[Exception] = []
-        handles = self._handles
-        if timeout_s == 0:
-            await self._parts.replies.poll(self._not_known())
-            handles = {name: handle for name, handle in handles.items() if handle.outcome is not None}
-
-        async def wait(name: str, handle: TaskHandle[Any]) -> None:
-            try:
-                await handle.stored_result(0 if timeout_s == 0 else None)
-            except TimeoutError:
-                pass  # told together, by `results`
-            except TaskError as error:
-                failures[name] = error
-                if until_failure:
-                    group.cancel_scope.cancel()
-            except Exception as fault:  # noqa: BLE001 - raised behind the group, which would wrap it
-                faults.append(fault)
-                group.cancel_scope.cancel()
-
+        until_s = time.monotonic() + (timeout_s or 0.0)
         with anyio.move_on_after(timeout_s or None):
-            async with anyio.create_task_group() as group:
-                for name, handle in handles.items():
-                    group.start_soon(wait, name, handle)
-        if faults:
-            raise faults[0]
-
-    async def _raise_first(self, failures: Mapping[str, TaskError]) -> None:
-        """Raise the error of the first task that failed: those that it cancelled may have become known before."""
-        with suppress(StoreError):
-            await self._parts.replies.poll(self._not_known())
+            await ask_whether_requeued(self._parts.services, self.handles)
+        left_s = None if timeout_s is None else max(0.0, until_s - time.monotonic())
+        ends: dict[str, TaskOutcome] = {}
+        try:
+            async with aclosing(self._as_completed(self.handles, timeout=left_s)) as completed:
+                async for handle in completed:
+                    ends[handle.id] = outcome = await _end_of(handle)
+                    if failed == "raise" and outcome.state is not TaskState.SUCCEEDED:
+                        await self._raise_first(ends)
+        except TimeoutError:
+            if timeout_s is None:
+                raise  # as a test scripts it
+            raise TimeoutError(await self._overdue(ends, timeout_s)) from None
+        results: dict[str, Any] = {}
         for name, handle in self._handles.items():
-            if name in failures:
-                raise failures[name]
-            if handle.outcome is not None and handle.outcome.state is not TaskState.SUCCEEDED:
-                await handle.result()
+            try:
+                results[name] = await handle.result_of(ends[handle.id])
+            except TaskError as error:
+                results[name] = error
+        return results
 
-    def _not_known(self) -> list[str]:
-        """Return the ids of the tasks of whose end this client does not know."""
-        return [handle.id for handle in self._handles.values() if handle.outcome is None]
+    async def _raise_first(self, ends: Mapping[str, TaskOutcome]) -> None:
+        """Raise the error of the first task that failed: those that it cancelled may have become known before."""
+        if unknown := [handle.id for handle in self.handles if handle.outcome is None]:
+            with suppress(StoreError):
+                await self._parts.replies.poll(unknown)
+        for handle in self.handles:
+            outcome = ends.get(handle.id) or handle.outcome
+            if outcome is not None and outcome.state is not TaskState.SUCCEEDED:
+                await handle.result_of(outcome)
+
+    async def _overdue(self, ends: Collection[str], timeout_s: float) -> str:
+        """Return how many tasks have not ended, and what the first of them waits for."""
+        late = [(name, handle.id) for name, handle in self._handles.items() if handle.id not in ends]
+        failure = self._parts.replies.last_failure
+        text = overdue(len(late), len(self._handles), timeout_s, failure)
+        if failure is None and timeout_s and late:
+            name, id_ = late[0]
+            text += await whereabouts(self._parts.services, id_, f"Task {name!r}")
+        return text
 
     async def cancel(self, reason: str = "", *, actor: str | None = None) -> dict[str, CancelStatus]:
         """Cancel all tasks of the flow that have not ended, and the tasks below them; see `TaskHandle.cancel`.
@@ -183,7 +177,15 @@ class FlowHandle:
             await bulk.cancel_children(store, retry_for_s=retry_for_s)
         return {name: found[name] for name in self._handles}
 
-    def waiting_in(self, until_ended: UntilEnded) -> FlowHandle:
-        """Return a handle whose waits run inside `until_ended`; for the workers."""
+    def waiting_in(self, until_ended: UntilEnded, as_completed: AsCompleted) -> FlowHandle:
+        """Return a handle whose waits run inside `until_ended`, and through `as_completed`; for the workers."""
         handles = {name: handle.waiting_in(until_ended) for name, handle in self._handles.items()}
-        return type(self)(self._flow, handles, self._parts)
+        return type(self)(self._flow, handles, self._parts, as_completed)
+
+
+async def _end_of(handle: TaskHandle[Any]) -> TaskOutcome:
+    """Return the end of a task; raise why Redis refuses to tell it."""
+    if handle.outcome is None:
+        await handle.stored_result(0)
+    assert handle.outcome is not None
+    return handle.outcome

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from anyio import to_thread
 
+from orchestrator.client.completion import as_completed
 from orchestrator.client.flow_handle import FlowHandle
 from orchestrator.core.errors import InvalidInput, KeyConflict, OrchestratorError, StoreError, SubmitRefused
 from orchestrator.core.plural import counted
@@ -134,7 +136,8 @@ class FlowSubmit:
         }
         if len(found) < len(outcomes):
             raise self._refusal(statuses, outcomes)
-        return FlowHandle(self._flow.owner, found, next(iter(found.values())).parts)
+        parts = next(iter(found.values())).parts
+        return FlowHandle(self._flow.owner, found, parts, partial(as_completed, parts.replies))
 
     def _accept(
         self,

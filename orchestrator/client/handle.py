@@ -22,7 +22,7 @@ from orchestrator.tasks.queries import TaskOutcome
 from orchestrator.tasks.records import read_record
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from orchestrator.client.action_records import ActionRecorder
@@ -41,6 +41,22 @@ UntilEnded: TypeAlias = "Callable[[Sequence[str]], AbstractAsyncContextManager[N
 M = TypeVar("M")
 WHY_S: Final = 0.5
 """How long `result` asks, after its timeout, what the task waits for."""
+
+
+async def ask_whether_requeued(services: Services, handles: Iterable[TaskHandle[Any]]) -> None:
+    """Ask which tasks were requeued since their handles told that they failed; these handles expect another end."""
+    told = {handle.id: handle for handle in handles if handle._told}  # noqa: SLF001 - of the class below
+    if not told:
+        return
+    # Without an answer the ends stand that were seen.
+    with suppress(OrchestratorError):
+        outcomes = await queries.outcomes(services.store, list(told))
+        for id_, handle in told.items():
+            found = outcomes.get(id_)
+            if found is None:
+                handle._expect_another_end()  # noqa: SLF001
+            elif isinstance(found, TaskOutcome) and found.state is not None:
+                handle.outcome = found
 
 
 async def whereabouts(services: Services, id_: str, subject: str) -> str:
@@ -197,13 +213,7 @@ class TaskHandle(Generic[T_co]):
         await self._parts.replies.wait(self)
 
     async def _ask_whether_requeued(self) -> None:
-        # Without an answer the end stands that was seen.
-        with suppress(OrchestratorError):
-            found = (await queries.outcomes(self._parts.services.store, [self.id])).get(self.id)
-            if found is None:
-                self._expect_another_end()
-            elif isinstance(found, TaskOutcome) and found.state is not None:
-                self.outcome = found
+        await ask_whether_requeued(self._parts.services, [self])
 
     def _expect_another_end(self) -> None:
         self.outcome, self._told, self.requeued = None, False, True

@@ -310,6 +310,8 @@ class Replies:
             StoreError: Redis does not answer, or refuses to read one of them; the others are settled.
             OrchestratorError: the client has closed.
         """
+        if not ids:
+            return
         self._check_open(ids)
         refusals: list[StoreError] = []
         for start in range(0, len(ids), POLL_CHUNK):

@@ -20,6 +20,7 @@ from orchestrator import (
     InvalidInput,
     KeyConflict,
     NotFound,
+    OrchestratorError,
     Reject,
     Retry,
     SubmitRefused,
@@ -171,6 +172,41 @@ async def test_waits_of_results(team: LocalTeam) -> None:
     assert handle.task(page).id == handle.task("fetch").id
     with pytest.raises(NotFound, match="is not a task of the flow 'review' that was submitted"):
         handle.task(Flow("review").task("fetch"))
+
+
+async def test_results_after_a_retry(team: LocalTeam) -> None:
+    """A task that another program has requeued is waited for again, within the timeout, and a closed client tells."""
+    flow = Flow("review")
+    first, second = flow.task("fetch", {"url": "bad"}), flow.task("fetch", {"url": "bad"})
+    client = await team.client()
+    handle = await client.submit_flow(flow)
+    worker = await team.work(reviewer())
+    async for ended in client.as_completed(handle.handles):
+        with pytest.raises(TaskFailed):
+            await ended.result()
+    await team.stop(worker)
+    await team.orc.task(handle.task(first).id).retry()
+    with pytest.raises(TimeoutError, match=r"1 of 2 tasks have not ended after 0\.3 s"):
+        await handle.results(0.3, failed="collect")
+    with pytest.raises(TaskFailed, match=handle.task(second).id):
+        await handle.results(0.3)
+    await client.aclose()
+    with pytest.raises(OrchestratorError, match="is closed; ask an open one"):
+        await handle.results()
+
+
+async def test_known_results_of_a_closed_client(team: LocalTeam) -> None:
+    """What the client knew before it was closed is told."""
+    await team.work(reviewer())
+    client = await team.client()
+    flow = Flow("review")
+    flow.task("fetch", {"url": "bad"})
+    handle = await client.submit_flow(flow)
+    async for _ in client.as_completed(handle.handles):
+        await client.aclose()
+    for timeout in (None, 0):
+        with pytest.raises(TaskFailed, match="no such page"):
+            await handle.results(timeout)
 
 
 async def test_arguments_are_checked_after_filling(team: LocalTeam) -> None:

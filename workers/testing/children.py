@@ -117,7 +117,7 @@ class ScriptedClient(Orchestrator):
             with naming(flow.name, member.name):
                 task = Submission(skill, args, **cast("TaskOptions", options))
                 handles[member.name] = self._record(task, parent, end)
-        return ScriptedFlow(flow.owner, handles, next(iter(handles.values())).parts)
+        return ScriptedFlow(flow.owner, handles, next(iter(handles.values())).parts, self.as_completed)
 
     async def as_completed(
         self,
