@@ -124,9 +124,10 @@ class Spending:
         number = self._number
         try:
             found = await self._funds.reserve(number, amounts, last=last)
-        except (StoreError, anyio.get_cancelled_exc_class()):
+        except (StoreError, anyio.get_cancelled_exc_class()) as failure:
             # The call will not be made. Redis may have granted it.
-            await self.settle(number, Amounts())
+            if not isinstance(failure, StoreError) or failure.outcome_unknown:
+                await self.settle(number, Amounts())
             raise
         self.budget.note(found.states)
         match found.status:

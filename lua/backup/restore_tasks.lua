@@ -120,7 +120,8 @@ for i = 1, #rows do
   local row = rows[i]
   local task_key = pool .. ':task:' .. row.id
   if redis.call('EXISTS', task_key) == 1 then
-    known = known + 1
+    -- The stub of a deleted task does not count.
+    known = known + redis.call('HEXISTS', task_key, 'state')
   else
     local left_ms = row.left_ms > 0 and row.left_ms or keep_ms
     store_all('HSET', task_key, row.fields)

@@ -2,7 +2,7 @@
 -- Deletes ended tasks: dead letter, output, idempotency key, list of children, places in the lists of their session and
 -- tags, record. A stub stays for 5 minutes, so that a late repeat of their submit creates no new task (protocol rule 22);
 -- with the key for as long as a parent that joins it may wait (protocol rule 37). It says in which state the task had ended,
--- because the tasks behind it may not know yet (protocol rule 40).
+-- because its followers may not have been told yet (protocol rule 40).
 -- status, per id: deleted | refused state (it has not ended; nothing changed) | unknown
 -- repeat: returns deleted while the stub exists, then unknown
 local pool    = KEYS[1]                   -- key: root of the pool's slot

@@ -48,11 +48,13 @@ for i = 1, #queues do
     end
   end
 end
--- Each queue has its part of the look, so that none keeps the others from it.
-for i = 1, #open do
-  local heads = open[i].heads
-  for j = 1, math.min(#heads, 2 * math.max(1, math.floor(look_at_most / #open))), 2 do
-    found[#found + 1] = {id = heads[j], score = heads[j + 1], queue = open[i].queue}
+-- The queues take turns, so that none keeps the others from the look.
+for j = 1, 2 * look_at, 2 do
+  for i = 1, #open do
+    local heads = open[i].heads
+    if heads[j] and #found < look_at_most then
+      found[#found + 1] = {id = heads[j], score = heads[j + 1], queue = open[i].queue}
+    end
   end
 end
 local blocked = any_active and (agent_blocked(pool, agent) or held_until(pool, 'hold:agent:' .. agent, math.floor(now / 1000)) > 0)

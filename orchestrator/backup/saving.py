@@ -423,7 +423,8 @@ class PoolSaver:
             flat, left_ms, newest, children, children_ms = replies[5 * at : 5 * at + 5]
             fields = _pairs(flat)
             if "deleted" in fields and "ended_as" in fields and left_ms > SHORT_STUB_MS:
-                stubs.append(SavedTask(id_, left_ms, fields))
+                # A late attempt may have written a result there, which nothing reads.
+                stubs.append(SavedTask(id_, left_ms, {name: fields[name] for name in ("deleted", "ended_as")}))
             if not fields or "deleted" in fields:
                 continue
             if len(fields) == 1 and "state" not in fields:

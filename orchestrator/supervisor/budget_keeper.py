@@ -32,8 +32,8 @@ HOLDS_S: Final = 60.0
 """Seconds between two looks at all holds: attempts book their own, so that only writes that Redis lost leave any."""
 REST_S: Final = 1.0
 """Longest pause after a pass. Each call that ends may ask for a pass, which looks at all waiting tasks."""
-RESTS: Final = (1, 10)
-"""How many times as long as a pass the pause after it is: if the pass moved tasks, and if it moved none."""
+IDLE_RESTS: Final = 10
+"""How many times as long as a pass that moved no task the pause after it is; after another pass it is as long."""
 _log = get_logger(__name__)
 
 
@@ -60,7 +60,7 @@ class BudgetKeeper:
                 try:
                     await self._sweep_all(turn)
                     self._pauses.reset()
-                    rests = RESTS[not self._has_moved]
+                    rests = 1 if self._has_moved else IDLE_RESTS
                     await anyio.sleep(min(REST_S, rests * (monotonic() - began_s)))
                 except StoreError as failure:
                     _log.failure("budget_sweep_failed", error=failure)

@@ -178,7 +178,7 @@ class Flow:
         """Add a task. Results of others may stand anywhere in its arguments: `{"pages": [a.result, b.result]}`.
 
         It runs after the tasks of `after` and those whose results it takes, once all of them have ended. If one of them
-        fails (a dead letter, cancelled, expired or deleted), it is cancelled, unless `After(task, failed="run")` or
+        fails (a dead letter, cancelled, expired, or gone), it is cancelled, unless `After(task, failed="run")` or
         `result_or` says otherwise.
 
         Args:

@@ -105,7 +105,7 @@ async def read_limit_page(services: Services, name: str) -> LimitDetail:
     now_us, agents = time_us(desired[-1]), [read_text(agent) for agent in latest or ()]
     (row,) = await read_limit_rows(services, [name], providers, desired)
     its = keys_of(keys, name, shared=name in providers and providers[name].shared)
-    offers, counted = await read_beside(
+    offers, of_calls = await read_beside(
         services,
         [("TIME",), *(("HMGET", keys.agent(agent), "limits", "skills") for agent in agents)],
         [
@@ -114,7 +114,7 @@ async def read_limit_page(services: Services, name: str) -> LimitDetail:
         ],
     )
     # What a server that does not answer has counted is unknown; the state of the provider says so.
-    leases, running = (None if isinstance(reply, ServerUnavailable) else reply for reply in counted)
+    leases, running = (None if isinstance(reply, ServerUnavailable) else reply for reply in of_calls)
     bound = {agent: offer for agent, offer in zip(agents, offers[1:], strict=True) if _has(name, offer)}
     queues = sorted({queue for agent, offer in bound.items() for queue in _queues(agent, offer)})[:MOST_QUEUES]
     ids = (leases or ())[::2]

@@ -105,7 +105,8 @@ def provider_views(
     """Return providers from the replies to `provider_reads`."""
     found: dict[str, ProviderView] = {}
     for at, (name, limit) in enumerate(limits.items()):
-        usage, blocked, running = its = replies[3 * at : 3 * at + 3]
+        its = replies[3 * at : 3 * at + 3]
+        usage, blocked, running = its
         if failure := next((reply for reply in its if isinstance(reply, ServerUnavailable)), None):
             found[name] = ProviderView("unknown", None, None, "", str(failure), (), limit.shared)
             continue

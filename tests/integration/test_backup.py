@@ -675,7 +675,9 @@ async def test_a_flow_behind_a_deleted_task(team: LocalTeam, target: Settings, t
     last = flow.task("work", {"how": "last"}, after=[done, late])
     handle = await team.orc.submit_flow(flow)
     await wait_state(handle.task(done), "succeeded")
-    await team.services.store.call(task_scripts.delete(team.services.keys, ids=[handle.task(done).id]))
+    store, deleted = team.services.store, handle.task(done).id
+    await store.call(task_scripts.delete(team.services.keys, ids=[deleted]))
+    await store.execute("HSET", team.services.keys.task(deleted), "result:7", "written by a late attempt")
     saved = await save_pool(team.services, tmp_path / "a")
     assert saved.counts["tasks"] == 2
     assert (await restore(tmp_path / "a", target)).tasks == 2

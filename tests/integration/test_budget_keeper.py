@@ -52,7 +52,7 @@ def waits(pool: Pool) -> str:
 
 
 def hold(pool: Pool, count: int) -> None:
-    """Assign until so many tasks wait for their budget."""
+    """Assign until `count` tasks wait for their budget."""
     while pool.assign().left:
         pass
     assert held(pool) == count

@@ -300,7 +300,7 @@ class Executor:
         return self._bind(attempt) if step is _RUN else step
 
     async def _prepare_large(self, attempt: Attempt) -> Next | Verdict:
-        """Do the same with large arguments, which are bound in a thread: with results in them they may have 64 MiB."""
+        """Set skill, context and arguments, which are bound in a thread: with results in them they may have 64 MiB."""
         step = self._equip(attempt)
         if step is _RUN:
             step = await to_thread.run_sync(self._bind, attempt)

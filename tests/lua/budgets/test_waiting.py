@@ -177,6 +177,25 @@ def test_very_many_suspects_without_room(pool: Pool) -> None:
     assert (held(pool), pool.execute("EXISTS", pool.keys.suspected_queues)) == (5000, 0)
 
 
+def test_suspects_behind_others_without_room(pool: Pool) -> None:
+    """Of many skills with few suspects each, one that fits starts, though it is behind several that do not."""
+    pool.set_budget(usd=0)
+    skills = [f"s{number:02}" for number in range(64)]
+    pool.register(team=Team(skills=frozenset(skills)), slots=10)
+    fits = ""
+    for skill in skills:
+        queue, of_skill = f"skill:{skill}", opaque(envelope(skill))
+        ids = pool.put(*[row(queue=queue, budget="b", envelope=of_skill) for _ in range(30 if skill == "s07" else 1)])
+        if skill == "s07":
+            (fits,) = pool.put(row(queue=queue, envelope=of_skill))
+        for id_ in [*ids, *[fits] * (skill == "s07")]:
+            pool.execute("HSET", pool.keys.task(id_), "group", 5, "deaths", 2)
+        pool.execute("RENAME", pool.keys.queue(queue), pool.keys.suspects(queue))
+        pool.execute("SREM", pool.keys.queues, queue)
+        pool.execute("SADD", pool.keys.suspected_queues, queue)
+    assert [one.task_id for one in pool.take_suspects()] == [fits]
+
+
 def test_holds_of_lost_attempts_are_booked(pool: Pool) -> None:
     """Holds of attempts that ended without a word are booked, among hundreds of holds of attempts that run."""
     pool.set_budget(usd=1000)

@@ -76,13 +76,14 @@ async def test_a_call_that_is_cancelled_before_it_is_granted_is_free() -> None:
 
 
 async def test_a_call_whose_grant_does_not_arrive_is_free() -> None:
-    """Redis may have granted it, and the end of the attempt would book it as made."""
-    funds = OneAnswer(ServerUnavailable("no reply"))
-    spending = Spending(funds, Unasked())  # type: ignore[arg-type]
-    with pytest.raises(ServerUnavailable):
-        async with spending.call({"usd": 0.5}, last=False):
-            pytest.fail("granted")
-    assert funds.settled == [(1, Amounts())]
+    """If it was sent, Redis may have granted it, and the end of the attempt would book it as made."""
+    for sent, settled in ((True, [(1, Amounts())]), (False, [])):
+        funds = OneAnswer(ServerUnavailable("no reply", outcome_unknown=sent))
+        spending = Spending(funds, Unasked())  # type: ignore[arg-type]
+        with pytest.raises(ServerUnavailable):
+            async with spending.call({"usd": 0.5}, last=False):
+                pytest.fail("granted")
+        assert funds.settled == settled
 
 
 async def test_a_task_without_a_budget_asks_once() -> None:
