@@ -1,8 +1,9 @@
 """Recounts the bytes of the tasks that wait while a scan passes their records, and corrects the stored numbers.
 
 Scripts keep these numbers (protocol rule 34). They drift if a record expires before its task has started, or if a
-program of an older version takes part. A scan sees each record once, at some time; so what it counts of a queue lies
-between the least and the greatest number that the queue had meanwhile, and another sum shows a drift.
+program of an older version takes part. A scan sees each record once, at some time; so what it counts of a queue mostly
+lies between the least and the greatest number that the queue had meanwhile, and another sum shows a drift. But it may
+count a task that starts behind it and the one that comes in its place, while each look finds the same number.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.core.errors import ServerRefused
-from orchestrator.core.reading import read_whole
+from orchestrator.core.reading import read_whole, readable
 from orchestrator.tasks import scripts as tasks
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ LOOK_EVERY: Final = 20
 LOOK_EVERY_S: Final = 2.0
 """A scan that rests between its steps looks as often as this, so that it sees how far the numbers go."""
 MARGIN_BYTES: Final = 1024**2
-"""Least drift that is corrected in a queue which changed during the scan."""
+"""Least drift that is corrected while tasks are submitted and start."""
 MARGIN_SHARE: Final = 0.1
 """Least drift that is corrected in such a queue, as a share of its bytes."""
 _AT_ONCE: Final = 500
@@ -46,6 +46,9 @@ class QueueBytes:
         self._most: dict[bytes, int] = {}
         self._looks = self._steps = 0
         self._looked_s = 0.0
+        self._first_counters: list[bytes] | None = None
+        self._is_quiet = True
+        """No task has begun or ceased to wait since the scan began."""
 
     async def look(self) -> None:
         """Note the stored numbers; call it at each step of the scan."""
@@ -75,12 +78,17 @@ class QueueBytes:
         drift = counted - (most if counted > most else least)
         if least <= counted <= most:
             return 0
-        small = max(MARGIN_BYTES, MARGIN_SHARE * counted) if least < most else 0
-        return drift if abs(drift) > small else 0
+        # A surplus would stay until the next scan; what is missing goes with the tasks, which take off no more than there
+        # is, so that a number that looks too large may be corrected whatever it is.
+        is_safe = self._is_quiet or (least == most and drift < 0)
+        return drift if is_safe or abs(drift) > max(MARGIN_BYTES, MARGIN_SHARE * counted) else 0
 
     async def _note_numbers(self) -> bool:
         """Note the stored numbers; return whether that of the pool is the sum of the others."""
-        numbers = await self._numbers()
+        numbers, counters = await self._numbers()
+        if self._first_counters is None:
+            self._first_counters = counters
+        self._is_quiet = counters == self._first_counters
         of_pool = numbers.pop(POOL, 0)
         for queue in numbers.keys() | self._most.keys():
             number = numbers.get(queue, 0)
@@ -90,9 +98,10 @@ class QueueBytes:
         self._looked_s = time.monotonic()
         return of_pool == sum(numbers.values())
 
-    async def _numbers(self) -> dict[bytes, int]:
-        try:
-            flat = await self._store.execute("HGETALL", self._store.keys.queue_bytes)
-        except ServerRefused:  # a key of another type, which the scan reports
-            return {}
-        return {queue: read_whole(number) for queue, number in zip(flat[::2], flat[1::2], strict=True)}
+    async def _numbers(self) -> tuple[dict[bytes, int], list[bytes]]:
+        """Return the stored numbers, and the counters of the pool, which count all that begins or ceases to wait."""
+        keys = self._store.keys
+        asked = [("HGETALL", keys.queue_bytes), ("HGETALL", keys.stats("TOTAL"))]
+        # The scan reports keys of another type.
+        flat, counters = [readable(reply, []) for reply in await self._store.pipeline(asked)]
+        return {queue: read_whole(number) for queue, number in zip(flat[::2], flat[1::2], strict=True)}, counters

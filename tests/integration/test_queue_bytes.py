@@ -117,6 +117,21 @@ async def test_a_scan_that_begins_again_counts_once(orc: Orchestrator) -> None:
     assert await recount.correct() == {b"skill:a": right["skill:a"]}
 
 
+async def test_a_task_comes_in_the_place_of_another(orc: Orchestrator) -> None:
+    """A scan that has counted both adds nothing, though it found the same number at each look."""
+    store, first = orc.services.store, await orc.submit("a", ARGS)
+    recount = QueueBytes(store)
+    await recount.look()
+    await recount.add([first.id.encode()])
+    await first.cancel()
+    second = await orc.submit("a", ARGS)
+    right = await bytes_by_queue(store)
+    await recount.look()
+    await recount.add([second.id.encode()])
+    assert await recount.correct() == {}
+    assert await bytes_by_queue(store) == right
+
+
 async def test_a_scan_looks_while_it_rests(orc: Orchestrator, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scan spread over minutes sees a queue that was full only meanwhile, and does not take its tasks for a drift."""
     monkeypatch.setattr(queue_bytes, "LOOK_EVERY_S", 0.0)
