@@ -78,8 +78,8 @@ class QueueBytes:
         drift = counted - (most if counted > most else least)
         if least <= counted <= most:
             return 0
-        # A surplus that is added by mistake stays until the next scan. What is taken off by mistake does no harm: the ends
-        # of tasks take off no more than there is.
+        # A surplus that is added by mistake stays until the next scan. What is taken off by mistake does no harm: the
+        # ends of tasks take off no more than there is.
         is_safe = self._is_quiet or (least == most and drift < 0)
         return drift if is_safe or abs(drift) > max(MARGIN_BYTES, MARGIN_SHARE * counted) else 0
 
