@@ -354,6 +354,16 @@ IMPORTS: Final = {
 }
 
 
+@pytest.mark.parametrize("name", ["pytest", "hypothesis"], ids=["module", "package"])
+def test_a_module_with_an_installed_name(tmp_path: Path, name: str) -> None:
+    """The installed one is loaded, and the error names the one here that is not."""
+    (tmp_path / f"{name}.py").write_text(HEAD + "agent = Agent('a')\n")
+    done = Terminal(tmp_path).process("up", f"{name}:agent")
+    assert done.code == 78, done
+    assert f"{name}.py is not used, because " in done.err
+    assert "has its name; rename it" in done.err
+
+
 @pytest.mark.parametrize(("source", "told"), IMPORTS.values(), ids=IMPORTS)
 def test_imports(tmp_path: Path, source: str, told: tuple[str, ...]) -> None:
     """`orc up` ends with the user's own frames before it starts anything; test_cli_up.py has `orc worker run`."""

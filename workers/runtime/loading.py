@@ -62,12 +62,24 @@ def _load(target: str) -> list[Agent]:
         raise ConfigError(
             f"{module.__file__ or module_name} has no {attribute!r}; "
             + (f"it has {', '.join(known)}" if known else "it has no agent")
-            + (_shadow_note(None) if module_name == OURS else "")
+            + (_shadow_note(None) if module_name == OURS else _unused_note(module_name, module.__file__))
         )
     agents = [found] if isinstance(found, Agent) else list(found) if isinstance(found, list | tuple) else []
     if not agents or not all(isinstance(agent, Agent) for agent in agents):
-        raise ConfigError(f"{target} is neither an Agent nor a list of agents, but a {type(found).__name__}")
+        raise ConfigError(
+            f"{target} is neither an Agent nor a list of agents, but a {type(found).__name__}"
+            f"{_unused_note(module_name, module.__file__)}"
+        )
     return agents
+
+
+def _unused_note(module: str, loaded: str | None) -> str:
+    """Name the module here that is not used, because an installed one with its name comes first on the path."""
+    stem = Path.cwd().joinpath(*module.split("."))
+    for mine in (stem.with_suffix(".py"), stem / "__init__.py"):
+        if mine.exists() and (loaded is None or mine.resolve() != Path(loaded).resolve()):
+            return f" ({mine} is not used, because {loaded or 'another module'} has its name; rename it)"
+    return ""
 
 
 def _told(broken: BaseException) -> str:
