@@ -2663,7 +2663,8 @@ class FlowHandle:
             TaskFailed, TaskCancelled, TaskExpired: a task failed, unless `failed="collect"`.
             TimeoutError: not all had ended after `timeout`.
             InvalidInput: an argument is invalid.
-            PayloadError, StoreError, WaitCycle: as `TaskHandle.result`.
+            PayloadError, StoreError: as `TaskHandle.result`.
+            WaitCycle: in a handler, one of the tasks waits for this one.
         """
 
     def cancel(self, reason: str = "", *, actor: str | None = None) -> dict[str, CancelStatus]:
