@@ -79,20 +79,25 @@ async def run_supervisor(settings: Settings, sources: SettingsSources | None = N
     reloader = SettingsReloader(sources, live, notifier, program="supervisor") if sources is not None else None
     hangup = [signal.SIGHUP] if sources is not None else []
     failure: OrchestratorError | None = None
-    # The receiver outlives all else, so that no signal of the whole run falls to the default handler.
-    with (
-        anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *hangup) as received,
-        hangup_received() if hangup else nullcontext(),
-    ):
-        async with anyio.create_task_group() as group:
-            group.start_soon(_obey_signals, received, group.cancel_scope, reloader, notifier)
-            if health is not None:
-                group.start_soon(health.serve)
-            try:
-                await ServedPools(live, pools, notifier, health).run()
-            except OrchestratorError as raised:
-                failure = raised  # the group would wrap it
-            group.cancel_scope.cancel()
+    try:
+        # The receiver outlives all else, so that no signal of the whole run falls to the default handler.
+        with (
+            anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *hangup) as received,
+            hangup_received() if hangup else nullcontext(),
+        ):
+            async with anyio.create_task_group() as group:
+                group.start_soon(_obey_signals, received, group.cancel_scope, reloader, notifier)
+                if health is not None:
+                    group.start_soon(health.serve)
+                try:
+                    await ServedPools(live, pools, notifier, health).run()
+                except OrchestratorError as raised:
+                    failure = raised  # the group would wrap it
+                group.cancel_scope.cancel()
+    finally:
+        if hangup:
+            # Threads that started meanwhile do not block the signal, and the loop has installed the default handler.
+            signal.signal(signal.SIGHUP, lambda *_: None)
     if failure is not None:
         if not isinstance(failure, FormatMismatch):
             _log.error("supervisor_failed", error=str(failure))
