@@ -143,7 +143,7 @@ async def test_failures(team: LocalTeam) -> None:
 async def test_a_failure_behind_a_task_that_runs(team: LocalTeam, failed: Any) -> None:
     """`results` raises the error of a task at once, and waits for the others only if it collects."""
     flow = Flow("review")
-    flow.task("fetch", {"url": "p"}, name="late", agent="nobody")
+    flow.task("fetch", {"url": "p"}, name="late", agent="absent")
     bad = flow.task("fetch", {"url": "bad"})
     flow.task("judge", {"pages": [bad.result]}, name="lost")
     handle = await team.orc.submit_flow(flow)
@@ -225,7 +225,7 @@ async def test_a_lost_result(team: LocalTeam) -> None:
     flow = Flow("lost")
     page = flow.task("fetch", {"url": "p"})
     flow.task("judge", {"pages": [page.result]}, lane="one")
-    first = await team.orc.submit("judge", {"pages": []}, lane="one", agent="nobody")
+    first = await team.orc.submit("judge", {"pages": []}, lane="one", agent="absent")
     handle = await team.orc.submit_flow(flow)
     await team.work(reviewer())
     await handle.task("fetch").result(LONG_S)
@@ -242,7 +242,7 @@ async def test_a_default_is_for_failures_only(team: LocalTeam, lost: str) -> Non
     flow = Flow("lost")
     page = flow.task("fetch", {"url": "p"})
     flow.task("judge", {"pages": [page.result_or("none")]}, lane="one")
-    first = await team.orc.submit("judge", {"pages": []}, lane="one", agent="nobody")
+    first = await team.orc.submit("judge", {"pages": []}, lane="one", agent="absent")
     handle = await team.orc.submit_flow(flow)
     await team.work(reviewer())
     await handle.task("fetch").result(LONG_S)
@@ -319,12 +319,12 @@ async def test_another_flow_or_task_of_an_earlier_attempt(team: LocalTeam) -> No
     @agent.skill
     async def lead(ctx: TaskContext, first: str) -> None:
         flow = Flow("below")
-        flow.task("fetch", {"url": "a"}, agent="nobody")
+        flow.task("fetch", {"url": "a"}, agent="absent")
         try:
             if (first == "flow") == (ctx.attempt == 1):
                 await ctx.submit_flow(flow)
             else:
-                await ctx.submit("fetch", {"url": "a"}, agent="nobody")
+                await ctx.submit("fetch", {"url": "a"}, agent="absent")
         except KeyConflict:
             conflicts.append(first)
             return

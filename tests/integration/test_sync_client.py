@@ -9,7 +9,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, assert_type
+from typing import TYPE_CHECKING, Any, Final, assert_type
 
 import anyio
 import anyio.from_thread
@@ -375,13 +375,25 @@ def test_redis_goes_away_and_comes_back(prefix: str) -> None:
 # ------------------------------------------------------------------------------------------------------ whole processes
 
 
+IMPORTS: Final = """
+import os, signal, sys, threading, time
+from orchestrator.sync import Orchestrator
+
+def join_threads():
+    # The idle worker threads of an event loop end soon after it.
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            thread.join(5)
+
+"""
+
+
 def run_script(settings: Settings, body: str, *arguments: str) -> ActorProcess:
     """Describe a script that has imported the client."""
     assert settings.redis.url is not None
-    start = "import os, signal, sys, threading, time\nfrom orchestrator.sync import Orchestrator\n"
     environ = {"ORC_REDIS__URL": settings.redis.url.get_secret_value(), "ORC_PREFIX": settings.prefix}
     environ["PYTHONWARNINGS"] = "ignore"  # of submits for skills that no agent has
-    return ActorProcess.python("-c", start + textwrap.dedent(body), *arguments, name="script", env=environ)
+    return ActorProcess.python("-c", IMPORTS + textwrap.dedent(body), *arguments, name="script", env=environ)
 
 
 def test_ctrl_c_in_result(settings: Settings) -> None:
@@ -400,10 +412,7 @@ def test_ctrl_c_in_result(settings: Settings) -> None:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             print(handle.cancel(), orc.task(handle.id).status().state)
-        # Idle threads of the event loop hear of its end, and then end too.
-        deadline = time.monotonic() + 5
-        while threading.active_count() > 1 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        join_threads()
         print(threading.active_count(), "threads")
     """
     with run_script(settings, script) as process:
@@ -446,10 +455,7 @@ def test_a_forked_process_is_refused(settings: Settings) -> None:
             assert os.waitpid(child, 0)[1] == 0
             for _ in range(3):
                 print("parent:", orc.submit("x").status().state, handle.cancel(), flush=True)
-        # Idle threads of the event loop hear of its end, and then end too.
-        deadline = time.monotonic() + 5
-        while threading.active_count() > 1 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        join_threads()
         print("closed:", threading.active_count(), parent)
     """
     with run_script(settings, script) as process:
