@@ -75,6 +75,8 @@ async def read_providers(services: Services) -> dict[str, ProviderView]:
     time, reply = await read_together(services, [("TIME",), ("HGETALL", keys.providers)])
     now_us, reply = read_whole(time[0]) * 1_000_000 + read_whole(time[1]), reply or ()
     limits = read_limits(reply)
+    if not limits:
+        return {}
     _, replies = await read_beside(services, [("TIME",)], provider_reads(keys, limits, now_us=now_us))
     return provider_views(limits, replies, now_us=now_us)
 
